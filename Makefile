@@ -1,0 +1,31 @@
+# Everything a new user or CI needs; each target makes .venv first if it is not there.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: install demo test test-slow lint clean
+
+install: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml requirements.lock
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint requirements.lock -e '.[dev]'
+	touch $@
+
+# The main job: evolve PPO's value loss on CartPole, from nothing.
+demo: install
+	$(BIN)/python -m searches.ppo_value_loss population_size=32 num_generations=16 run.directory=runs/demo
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+test: lint
+	$(BIN)/python -m pytest -m "not slow"
+
+# The long learning runs.
+test-slow: install
+	$(BIN)/python -m pytest -m slow -x
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,445 @@
+"""Proximal policy optimisation (Schulman et al., 2017, https://arxiv.org/abs/1707.06347).
+
+Defaults are those of PureJaxRL (Lu et al., 2022). The policy objective is written as
+E[r A − drift(r, A)] (mirror learning, Kuba et al., 2022), which with the default drift
+is PPO's clipped objective. Unlike most implementations time limits are bootstrapped:
+a truncated episode's value target contains the value of its true last observation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from metaevo import (
+    distributions,
+    envs,
+    evaluation,
+    losses,
+    networks,
+    normalization,
+    optimizers,
+    population,
+    returns,
+    rewards,
+    slots,
+)
+from metaevo.slots import Context, Slot
+from metaevo.types import ConfigError, InnerLoop, InnerState
+
+
+@dataclass(frozen=True)
+class Config:
+    """What is static: shapes and loop lengths.
+
+    Attributes:
+        total_timesteps: frames in a lifetime, rounded down to whole segments.
+        num_envs: E, environments of one member.
+        num_steps: T, steps of a rollout. An update takes E x T frames.
+        num_epochs, num_minibatches: passes over a rollout, and gradient steps in one.
+        num_segments: K, points on the learning curve.
+        anneal_lr: whether the learning rate falls linearly to 0 over the lifetime.
+        normalize_observation, normalize_reward: by running statistics.
+        features, activation: hidden layers of policy and critic.
+        initial_log_std: of a continuous policy.
+        num_eval_envs: episodes that `evaluate` averages over.
+    """
+
+    total_timesteps: int = 500_000
+    num_envs: int = 4
+    num_steps: int = 128
+    num_epochs: int = 4
+    num_minibatches: int = 4
+    num_segments: int = 16
+    anneal_lr: bool = True
+    normalize_observation: bool = False
+    normalize_reward: bool = False
+    features: tuple[int, ...] = (64, 64)
+    activation: str = "tanh"
+    initial_log_std: float = 0.0
+    num_eval_envs: int = 16
+
+
+class Meta(NamedTuple):
+    """What may evolve.
+
+    Attributes:
+        lr: Adam's step size, before annealing.
+        gamma: discount, in [0, 1].
+        gae_lambda: trace decay, in [0, 1].
+        ent_coef, vf_coef: weights of entropy bonus and value loss.
+        clip_eps: ε of the policy's clip, and of the default value loss.
+        max_grad_norm: global norm that gradients are clipped to.
+        drift: `(log_ratio, advantage, clip_eps, context) -> [...]`, >= 0.
+        value_loss: `(value, target, old_value, context) -> [...]`.
+        policy_loss: added term `(log_prob, log_ratio, advantage, entropy, context)
+            -> [...]`, or None.
+        reward: `(obs, action, reward, next_obs, terminated, context) -> scalar`, what
+            the agent learns from.
+        optimizer: an `optimizers.Optimizer`: gives a direction.
+
+    `context.stats` of the losses holds `clip_eps`.
+    """
+
+    lr: Slot = 2.5e-4
+    gamma: Slot = 0.99
+    gae_lambda: Slot = 0.95
+    ent_coef: Slot = 0.01
+    vf_coef: Slot = 0.5
+    clip_eps: Slot = 0.2
+    max_grad_norm: Slot = 0.5
+    drift: Slot = losses.ppo_clip_drift
+    value_loss: Slot = losses.clipped_square
+    policy_loss: Slot | None = None
+    reward: Slot = rewards.identity
+    optimizer: Slot = optimizers.adam
+
+
+class Agent(NamedTuple):
+    """Networks, optimiser state, normalisers."""
+
+    params: Any
+    opt_state: Any
+    obs_stats: normalization.RunningStats
+    return_stats: normalization.RunningStats
+
+
+class Experience(NamedTuple):
+    """Where the member's environments are; leaves [E, ...]."""
+
+    env_state: Any
+    obs: jax.Array
+    episode_return: jax.Array
+    episode_length: jax.Array
+    discounted_return: jax.Array  # of the learner's reward, for its normalisation
+
+
+class Clock(NamedTuple):
+    update: jax.Array  # int32, updates done in this lifetime
+
+
+class Transition(NamedTuple):
+    """One rollout; leaves [T, E, ...]."""
+
+    obs: jax.Array  # as the networks see it
+    action: jax.Array
+    log_prob: jax.Array
+    value: jax.Array
+    reward: jax.Array  # as the agent learns from it
+    terminated: jax.Array
+    done: jax.Array
+    next_obs: jax.Array  # the true one, as the networks see it
+    raw_obs: jax.Array
+    episode_return: jax.Array  # where done: of the episode that ended
+    episode_length: jax.Array
+
+
+class Batch(NamedTuple):
+    """What the losses need; leaves [B, ...]."""
+
+    obs: jax.Array
+    action: jax.Array
+    log_prob: jax.Array
+    value: jax.Array
+    advantage: jax.Array
+    target: jax.Array
+
+
+def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> InnerLoop:
+    """PPO on `env`.
+
+    Metrics of `train`: `return`, `episodes`, `length`, `entropy`, `kl`.
+
+    Raises:
+        ConfigError: sizes that do not fit each other.
+    """
+    batch_size = config.num_envs * config.num_steps
+    num_updates = config.total_timesteps // batch_size
+    updates_per_segment = num_updates // config.num_segments
+    num_updates = updates_per_segment * config.num_segments
+    _check(config, batch_size, updates_per_segment)
+
+    discrete = isinstance(env.action, envs.Discrete)
+    num_outputs = env.action.num if discrete else env.action.shape[0]
+    distribution = distributions.Categorical if discrete else distributions.Normal
+    obs_ndim = len(env.observation.shape)
+    net = (config.activation, obs_ndim)
+    actor = networks.MLP(config.features, num_outputs, 0.01, *net)
+    critic = networks.MLP(config.features, 1, 1.0, *net)
+
+    def policy(params, obs):
+        out = actor.apply(params["actor"], obs)
+        if discrete:
+            return distributions.Categorical(out)
+        return distributions.Normal(out, params["log_std"])
+
+    def value_of(params, obs):
+        return critic.apply(params["critic"], obs)[..., 0]
+
+    def see(agent, obs):
+        """The observation as the networks see it."""
+        if config.normalize_observation:
+            return normalization.normalize(agent.obs_stats, obs)
+        return obs
+
+    def context_at(clock, **more):
+        progress = jnp.minimum(clock.update / num_updates, 1.0)
+        return Context(progress=progress, **more)
+
+    # --- birth ------------------------------------------------------------------------
+
+    def init(key, meta):
+        actor_key, critic_key, env_key = jax.random.split(key, 3)
+        obs = jnp.zeros(env.observation.shape)
+        params = {
+            "actor": actor.init(actor_key, obs),
+            "critic": critic.init(critic_key, obs),
+        }
+        if not discrete:
+            params["log_std"] = jnp.full(num_outputs, config.initial_log_std)
+        agent = Agent(
+            params,
+            meta.optimizer.init(params),
+            normalization.init(env.observation.shape),
+            normalization.init(()),
+        )
+        env_keys = jax.random.split(env_key, config.num_envs)
+        env_state, obs = jax.vmap(env.reset)(env_keys)
+        zeros = jnp.zeros(config.num_envs)
+        experience = Experience(env_state, obs, zeros, zeros, zeros)
+        return InnerState(agent, experience, clock=Clock(jnp.int32(0)))
+
+    # --- rollout ----------------------------------------------------------------------
+
+    def rollout(key, meta, context, agent, experience):
+        """T steps of E environments: -> (experience, Transition)."""
+        noise_key, step_key, reset_key = jax.random.split(key, 3)
+        shape = (config.num_steps, config.num_envs)
+        # Drawn at once: random numbers inside the scan cost more.
+        noise = distribution.noise(noise_key, (*shape, num_outputs))
+        step_keys = jax.random.split(step_key, shape)
+        fresh = jax.vmap(jax.vmap(env.reset))(jax.random.split(reset_key, shape))
+
+        def step(experience, drawn):
+            noise, keys, fresh = drawn
+            obs = see(agent, experience.obs)
+            pi = policy(agent.params, obs)
+            action = pi.transform(noise)
+            env_state, out = jax.vmap(env.step_raw)(keys, experience.env_state, action)
+            env_state, out = jax.vmap(envs.auto_reset)(env_state, out, *fresh)
+            reward = jax.vmap(meta.reward, (0, 0, 0, 0, 0, None))(
+                experience.obs,
+                action,
+                out.reward,
+                out.final_obs,
+                out.terminated,
+                context,
+            )
+            discounted = reward + slots.value(meta.gamma, context) * (
+                experience.discounted_return
+            )
+            episode_return = experience.episode_return + out.reward
+            episode_length = experience.episode_length + 1
+            transition = Transition(
+                obs=obs,
+                action=action,
+                log_prob=pi.log_prob(action),
+                value=value_of(agent.params, obs),
+                reward=reward,
+                terminated=out.terminated,
+                done=out.done,
+                next_obs=see(agent, out.final_obs),
+                raw_obs=experience.obs,
+                episode_return=episode_return,
+                episode_length=episode_length,
+            )
+            lives = 1.0 - out.done
+            experience = Experience(
+                env_state,
+                out.obs,
+                episode_return * lives,
+                episode_length * lives,
+                discounted * lives,
+            )
+            return experience, (transition, discounted)
+
+        experience, (rollout, discounted) = jax.lax.scan(
+            step, experience, (noise, step_keys, fresh)
+        )
+        return experience, rollout, discounted
+
+    # --- learning ---------------------------------------------------------------------
+
+    def loss(params, batch, meta, context):
+        pi = policy(params, batch.obs)
+        log_prob = pi.log_prob(batch.action)
+        log_ratio = log_prob - batch.log_prob
+        ratio = jnp.exp(log_ratio)
+        entropy = pi.entropy()
+        advantage = batch.advantage - batch.advantage.mean()
+        advantage = advantage / (batch.advantage.std() + 1e-8)
+        clip_eps = slots.value(meta.clip_eps, context)
+
+        drift = meta.drift(log_ratio, advantage, clip_eps, context)
+        policy_loss = -(ratio * advantage - drift).mean()
+        if meta.policy_loss is not None:
+            policy_loss += meta.policy_loss(
+                log_prob, log_ratio, advantage, entropy, context
+            ).mean()
+        value_loss = meta.value_loss(
+            value_of(params, batch.obs), batch.target, batch.value, context
+        ).mean()
+        total = (
+            policy_loss
+            + slots.value(meta.vf_coef, context) * value_loss
+            - slots.value(meta.ent_coef, context) * entropy.mean()
+        )
+        return total, (entropy.mean(), (ratio - 1 - log_ratio).mean())
+
+    def learn(params, opt_state, batch, order, meta, context):
+        """Gradient steps on minibatches; `order` is [steps, minibatch] int32."""
+        lr = slots.value(meta.lr, context)
+        if config.anneal_lr:
+            lr = lr * (1.0 - context.progress)
+        max_norm = slots.value(meta.max_grad_norm, context)
+
+        def step(carry, chosen):
+            params, opt_state = carry
+            minibatch = jax.tree.map(lambda x: x[chosen], batch)
+            gradient, info = jax.grad(loss, has_aux=True)(
+                params, minibatch, meta, context
+            )
+            gradient = optimizers.clip_by_global_norm(gradient, max_norm)
+            direction, opt_state = meta.optimizer.update(
+                gradient, opt_state, params, context
+            )
+            params = jax.tree.map(lambda p, d: p - lr * d, params, direction)
+            return (params, opt_state), info
+
+        (params, opt_state), (entropy, kl) = jax.lax.scan(
+            step, (params, opt_state), order
+        )
+        return params, opt_state, entropy.mean(), kl.mean()
+
+    def advantages(params, rollout, gamma, gae_lambda):
+        next_value = value_of(params, rollout.next_obs)
+        return returns.generalized_advantage(
+            rollout.reward,
+            rollout.value,
+            next_value,
+            rollout.terminated,
+            rollout.done,
+            gamma,
+            gae_lambda,
+        )
+
+    def update(key, meta, state):
+        """One rollout and the gradient steps on it."""
+        agent, experience, clock = state.agent, state.experience, state.clock
+        rollout_key, order_key = jax.random.split(jax.random.fold_in(key, clock.update))
+        context = context_at(clock)
+        experience, data, discounted = rollout(
+            rollout_key, meta, context, agent, experience
+        )
+        obs_stats, return_stats = agent.obs_stats, agent.return_stats
+        if config.normalize_observation:
+            obs_stats = normalization.update(obs_stats, data.raw_obs)
+        if config.normalize_reward:
+            return_stats = normalization.update(return_stats, discounted)
+            data = data._replace(reward=normalization.scale(return_stats, data.reward))
+        order = minibatch_order(order_key)
+
+        @population.phase
+        def improve(params, opt_state, data, order):
+            advantage = advantages(
+                params,
+                data,
+                slots.value(meta.gamma, context),
+                slots.value(meta.gae_lambda, context),
+            )
+            target = advantage + data.value
+            in_loss = context._replace(
+                return_std=target.std(),
+                stats={"clip_eps": slots.value(meta.clip_eps, context)},
+            )
+            batch = Batch(
+                data.obs, data.action, data.log_prob, data.value, advantage, target
+            )
+            batch = jax.tree.map(lambda x: x.reshape(batch_size, *x.shape[2:]), batch)
+            return learn(params, opt_state, batch, order, meta, in_loss)
+
+        params, opt_state, entropy, kl = improve(
+            agent.params, agent.opt_state, data, order
+        )
+        agent = Agent(params, opt_state, obs_stats, return_stats)
+        state = InnerState(agent, experience, (), Clock(clock.update + 1))
+        return state, {
+            "episodes": data.done.sum(dtype=jnp.float32),
+            "return_sum": (data.episode_return * data.done).sum(),
+            "length_sum": (data.episode_length * data.done).sum(),
+            "entropy": entropy,
+            "kl": kl,
+        }
+
+    def minibatch_order(key):
+        """Each epoch's random order: [epochs x minibatches, minibatch] int32."""
+        bits = jax.random.bits(key, (config.num_epochs, batch_size))
+        order = jnp.argsort(bits, axis=-1)
+        return order.reshape(config.num_epochs * config.num_minibatches, -1)
+
+    # --- the interface ----------------------------------------------------------------
+
+    def train(key, meta, state):
+        def step(state, _):
+            return update(key, meta, state)
+
+        state, info = jax.lax.scan(step, state, None, length=updates_per_segment)
+        episodes = info["episodes"].sum()
+        per_episode = 1 / jnp.maximum(episodes, 1)
+        return state, {
+            "return": info["return_sum"].sum() * per_episode,
+            "length": info["length_sum"].sum() * per_episode,
+            "episodes": episodes,
+            "entropy": info["entropy"].mean(),
+            "kl": info["kl"].mean(),
+        }
+
+    def act(key, meta, agent, carry, obs):
+        del key, meta
+        return policy(agent.params, see(agent, obs)).mode(), carry
+
+    def evaluate(key, meta, state):
+        return evaluation.first_episodes(
+            key,
+            env,
+            lambda key, carry, obs: act(key, meta, state.agent, carry, obs),
+            (),
+            config.num_eval_envs,
+        )
+
+    return InnerLoop(
+        meta=meta,
+        init=init,
+        train=train,
+        evaluate=evaluate,
+        num_segments=config.num_segments,
+        act=act,
+        frames_per_segment=updates_per_segment * batch_size,
+    )
+
+
+def _check(config: Config, batch_size: int, updates_per_segment: int) -> None:
+    if batch_size % config.num_minibatches:
+        raise ConfigError(
+            f"inner.num_minibatches={config.num_minibatches} does not divide "
+            f"num_envs x num_steps = {batch_size}"
+        )
+    if updates_per_segment < 1:
+        raise ConfigError(
+            f"inner.total_timesteps={config.total_timesteps} is less than one update "
+            f"({batch_size} frames) in each of {config.num_segments} segments; give at "
+            f"least {batch_size * config.num_segments} or lower inner.num_segments"
+        )

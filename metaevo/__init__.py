@@ -1,0 +1,36 @@
+"""metaevo: meta-evolution search for reinforcement learning.
+
+Attributes are imported where first used, so that loading an artefact needs nothing
+but jax, numpy and safetensors.
+"""
+
+import importlib
+
+_HOME = {
+    name: module
+    for module, names in {
+        "metaevo.types": (
+            "ConfigError Evaluated Evaluator FitnessFn InnerLoop InnerState Proposal "
+            "Search Space Strategy"
+        ),
+        "metaevo.slots": "Context",
+        "metaevo.artifacts": "ArtifactError load",
+        "metaevo.engine": "NumericalError Result run",
+        "metaevo.rundir": "LockedError RunConfig",
+        "metaevo.cli": "main",
+    }.items()
+    for name in names.split()
+}
+
+__all__ = sorted(_HOME)
+__version__ = "0.1.0"
+
+
+def __getattr__(name):
+    if name not in _HOME:
+        raise AttributeError(f"module 'metaevo' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME[name]), name)
+
+
+def __dir__():
+    return __all__

@@ -1,0 +1,177 @@
+"""Artefacts: what a search discovered, as weights and plain data.
+
+    import metaevo
+    loss = metaevo.load("runs/.../solution").value_loss
+    loss(value, target, old_value).mean()
+
+An artefact is a folder with `arrays.safetensors` (the evolved numbers) and
+`manifest.json` (for each slot which of a closed list of operations it is, with its
+settings). Nothing is pickled, nothing named in a file is imported or executed. Loading
+needs jax, numpy and safetensors alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from metaevo import checkpoint, losses
+from metaevo.types import Params
+
+SCHEMA = 1
+MAX_FILE = 64 << 20  # bytes
+_NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,63}$")
+
+# The closed list: operation -> (its settings, the builder).
+OPERATIONS = {
+    "residual_network": (
+        {"base", "features", "scale", "limit"},
+        losses.residual_network,
+    )
+}
+
+
+class ArtifactError(Exception):
+    """An artefact is missing, altered, or not one; the message says which."""
+
+
+class Artifact:
+    """Evolved slots by name: functions as `jax.tree_util.Partial`s, numbers as floats.
+
+    Attributes:
+        slots: slot name -> function or number.
+        manifest: settings and provenance.
+    """
+
+    def __init__(self, slots: Mapping[str, Any], manifest: Mapping[str, Any]):
+        self.slots, self.manifest = dict(slots), dict(manifest)
+
+    def __getattr__(self, name: str) -> Any:
+        slots = self.__dict__.get("slots", {})
+        if name not in slots:
+            raise AttributeError(
+                f"this artefact has no slot {name!r}, but {', '.join(sorted(slots))}"
+            )
+        return slots[name]
+
+    def __repr__(self) -> str:
+        return f"Artifact({', '.join(sorted(self.slots))})"
+
+
+def save(
+    path: str | Path,
+    params: Params,
+    spec: Mapping[str, Mapping],
+    values: Mapping[str, float],
+    provenance: Mapping[str, Any],
+) -> None:
+    """Saves a solution.
+
+    Args:
+        params: {slot: pytree of nested dicts of arrays}.
+        spec: `Space.spec`.
+        values: what number slots come to once bound, by slot.
+        provenance: plain data: which search, seed, versions, configuration.
+    """
+    arrays = {
+        "/".join(str(key.key) for key in where): np.asarray(x)
+        for where, x in jax.tree_util.tree_leaves_with_path(params)
+    }
+    slots = {
+        name: {**op, "value": float(values[name])} if op["op"] == "number" else dict(op)
+        for name, op in spec.items()
+    }
+    checkpoint.write(
+        Path(path),
+        arrays,
+        {"artifact_schema": SCHEMA, "slots": slots, "provenance": dict(provenance)},
+    )
+
+
+def load(path: str | Path) -> Artifact:
+    """Loads an artefact.
+
+    Args:
+        path: the `solution` folder of a run, or the run's folder.
+
+    Returns:
+        the evolved slots as attributes. A function takes the slot's inputs, and
+        `context` as an optional last argument; it can be jitted, differentiated and
+        vmapped.
+
+    Raises:
+        ArtifactError: there is none at `path`, or it fails verification.
+    """
+    path = Path(path)
+    if (path / "solution").is_dir():
+        path = path / "solution"
+    if not (path / "manifest.json").is_file():
+        raise ArtifactError(f"{path}: no artefact here (no manifest.json)")
+    try:
+        for name in ("manifest.json", "arrays.safetensors"):
+            if (path / name).is_symlink():
+                raise ArtifactError(f"{path / name} is a symbolic link")
+        if (path / "arrays.safetensors").stat().st_size > MAX_FILE:
+            raise ArtifactError(f"{path}: larger than {MAX_FILE >> 20} MiB")
+        arrays, manifest = checkpoint.read(path)
+        if manifest.get("artifact_schema") != SCHEMA:
+            raise ArtifactError(f"{path}: not an artefact of schema {SCHEMA}")
+        slots = {
+            _checked(name): _build(op, _subtree(arrays, name))
+            for name, op in manifest["slots"].items()
+        }
+    except ArtifactError:
+        raise
+    except checkpoint.CheckpointError as error:
+        raise ArtifactError(str(error)) from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        message = f"{path}: {type(error).__name__}: {error}"
+        raise ArtifactError(message) from None
+    return Artifact(slots, manifest)
+
+
+def _checked(name: str) -> str:
+    if not _NAME.match(name):
+        raise ArtifactError(f"slot name {name[:80]!r} is not a plain name")
+    return name
+
+
+def _build(op: Mapping[str, Any], params: Params) -> Any:
+    kind = op["op"]
+    if kind == "number":
+        return float(op["value"])
+    if kind not in OPERATIONS:
+        raise ArtifactError(f"unknown operation {kind!r}")
+    settings, builder = OPERATIONS[kind]
+    given = {key: value for key, value in op.items() if key != "op"}
+    if set(given) != settings:
+        raise ArtifactError(f"{kind}: settings {sorted(given)} != {sorted(settings)}")
+    learned = builder(**given)
+    expected = jax.eval_shape(learned.init, jax.random.key(0))
+    same = jax.tree.structure(expected) == jax.tree.structure(params) and all(
+        a.shape == b.shape and a.dtype == b.dtype
+        for a, b in zip(jax.tree.leaves(expected), jax.tree.leaves(params), strict=True)
+    )
+    if not same:
+        raise ArtifactError(f"{kind}: its arrays do not fit its settings")
+    return learned.bind(jax.tree.map(jax.numpy.asarray, params))
+
+
+def _subtree(arrays: Mapping[str, np.ndarray], slot: str) -> Params:
+    """The nested dict of the arrays `slot/...`, or the array `slot` itself."""
+    if slot in arrays:
+        return arrays[slot]
+    tree: dict[str, Any] = {}
+    for name, x in arrays.items():
+        first, *path = name.split("/")
+        if first == slot:
+            node = tree
+            for part in path[:-1]:
+                node = node.setdefault(part, {})
+            node[path[-1]] = x
+    return tree

@@ -1,0 +1,251 @@
+"""The command line: `python -m searches.NAME key=value ...` and `metaevo ...`.
+
+Keys are the parameters of the search's function, and the fields of those that are
+structures: `inner.*` of an inner loop's `Config`, `meta.*` the number slots of its
+`Meta`; and `run.*`, a `RunConfig`. Everything is checked before anything compiles.
+
+Exit codes: 0 done, 2 wrong input, 3 directory in use, 4 checkpoint or artefact
+refused, 5 numerical failure, 6 disk, 75 interrupted (run again to resume).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import inspect
+import sys
+import typing
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from metaevo.types import ConfigError, Search
+
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
+
+
+def main(search: Callable[..., Search], argv: Sequence[str] | None = None) -> None:
+    """Runs a search function from the command line, and exits.
+
+    Args:
+        search: its parameters, with types and defaults, are the keys.
+        argv: `key=value` arguments; None: those of the process.
+    """
+    sys.exit(_guard(lambda: _run(search, sys.argv[1:] if argv is None else argv)))
+
+
+def _run(search: Callable[..., Search], argv: Sequence[str]) -> None:
+    if any(arg in ("-h", "--help") for arg in argv):
+        print(help_text(search))
+        return
+    config = parse(search, argv)
+    from metaevo import engine, runtime
+
+    runtime.configure()
+    name = Path(inspect.getfile(search)).stem
+    arguments = {key: value for key, value in config.items() if key != "run"}
+    engine.run(search(**arguments), config["run"], name, settings(arguments))
+
+
+def _guard(body: Callable[[], None]) -> int:
+    """Runs `body` and turns what may go wrong into a line and an exit code."""
+    from metaevo.loggers.console import error as say
+
+    try:
+        body()
+        return 0
+    except ConfigError as error:
+        say(str(error))
+        return 2
+    except KeyboardInterrupt:
+        say("interrupted; run the same command again to resume")
+        return 75
+    except OSError as error:
+        if error.errno not in _DISK:
+            raise
+        say(f"disk: {error}; the last checkpoint is intact")
+        return 6
+    except Exception as error:
+        code = {
+            "LockedError": 3,
+            "CheckpointError": 4,
+            "ArtifactError": 4,
+            "NumericalError": 5,
+        }.get(type(error).__name__)
+        if code is None or not type(error).__module__.startswith("metaevo."):
+            raise
+        say(str(error))
+        return code
+
+
+# --- from a signature to a configuration ----------------------------------------------
+
+
+def parse(search: Callable[..., Search], argv: Sequence[str]) -> dict[str, Any]:
+    """Checks `key=value` arguments against a search's signature.
+
+    Returns:
+        the search's arguments by name, and `run`, a RunConfig.
+
+    Raises:
+        ConfigError: an unknown key or a value of the wrong type.
+    """
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    defaults = _defaults(search)
+    schema = OmegaConf.structured(_schema_of(search, defaults))
+    for arg in argv:
+        key, equals, value = arg.partition("=")
+        if not equals or not key or arg.startswith("-"):
+            raise ConfigError(f"{arg!r}: expected key=value; --help lists the keys")
+        try:
+            schema = OmegaConf.merge(schema, OmegaConf.from_dotlist([arg]))
+            OmegaConf.to_container(schema, resolve=True)
+        except OmegaConfBaseException as error:
+            raise ConfigError(_explain(key, value, error)) from None
+        except (ValueError, TypeError, AttributeError) as error:
+            raise ConfigError(f"{key}={value}: {str(error).splitlines()[0]}") from None
+    resolved = OmegaConf.to_container(schema, resolve=True)
+    return {key: _restore(default, resolved[key]) for key, default in defaults.items()}
+
+
+def settings(arguments: dict[str, Any]) -> dict[str, Any]:
+    """A search's arguments as plain data."""
+    return {
+        key: {name: getattr(value, name) for name in _fields(value)} or value
+        for key, value in arguments.items()
+    }
+
+
+def help_text(search: Callable[..., Search]) -> str:
+    """The search's docstring and every key with its default."""
+    lines = [inspect.getmodule(search).__doc__ or "", "keys (key=value):"]
+    for name, default in _defaults(search).items():
+        if fields := _fields(default):
+            lines += [f"  {name}.{f}={_shown(getattr(default, f))}" for f in fields]
+        else:
+            lines.append(f"  {name}={_shown(default)}")
+    return "\n".join(lines)
+
+
+def _shown(value: Any) -> str:
+    """A default as one would type it."""
+    if value is None:
+        return "null"
+    if isinstance(value, tuple):
+        return f"[{','.join(map(str, value))}]"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _defaults(search: Callable[..., Search]) -> dict[str, Any]:
+    """Parameter name -> default, and `run`."""
+    from metaevo.rundir import RunConfig
+
+    parameters = inspect.signature(search).parameters.values()
+    missing = [p.name for p in parameters if p.default is inspect.Parameter.empty]
+    if missing:
+        raise TypeError(f"{search.__name__}: parameter {missing[0]!r} has no default")
+    return {p.name: p.default for p in parameters} | {"run": RunConfig()}
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    """The keys of a nested default, name -> type.
+
+    All fields of a dataclass (`Config`, `RunConfig`); of a NamedTuple (`Meta`) the
+    slots that hold a number.
+    """
+    if dataclasses.is_dataclass(value):
+        return typing.get_type_hints(type(value))
+    if not hasattr(value, "_fields"):
+        return {}
+    return {
+        name: float
+        for name in value._fields
+        if isinstance(getattr(value, name), int | float)
+    }
+
+
+def _schema_of(search: Callable[..., Search], defaults: dict[str, Any]) -> type:
+    """A dataclass of all keys, for OmegaConf to check against.
+
+    Mutable twins stand in for frozen dataclasses: OmegaConf merges into no other.
+    """
+    hints = typing.get_type_hints(search)
+
+    def field(name, hint, default):
+        if nested := _fields(default):
+            inner = [field(f, t, getattr(default, f)) for f, t in nested.items()]
+            twin = dataclasses.make_dataclass(type(default).__name__, inner)
+            return name, twin, dataclasses.field(default_factory=twin)
+        if isinstance(default, tuple):
+            values = dataclasses.field(default_factory=lambda: list(default))
+            return name, list[_element(hint)], values
+        return name, hint, float(default) if hint is float else default
+
+    fields = [field(name, hints.get(name, Any), d) for name, d in defaults.items()]
+    return dataclasses.make_dataclass("Keys", fields)
+
+
+def _element(hint: Any) -> Any:
+    """`int` of `tuple[int, ...]`."""
+    arguments = [a for a in typing.get_args(hint) if a is not Ellipsis]
+    return arguments[0] if arguments else Any
+
+
+def _restore(default: Any, value: Any) -> Any:
+    """Plain data back to the type of `default`."""
+    if fields := _fields(default):
+        given = {f: _restore(getattr(default, f), value[f]) for f in fields}
+        if dataclasses.is_dataclass(default):
+            return type(default)(**given)
+        return default._replace(**given)
+    return tuple(value) if isinstance(default, tuple) else value
+
+
+def _explain(key: str, value: str, error: Exception) -> str:
+    """One line: the key, the value, what was expected, the nearest key."""
+    message = str(error).splitlines()[0]
+    if "not in" in message and "Key" in message:
+        _, _, hint = message.partition("Did you mean")
+        hint = f" Did you mean{hint.rstrip('?')}?" if hint else ""
+        return f"unknown key {key!r}.{hint} --help lists the keys"
+    return f"{key}={value}: {message}"
+
+
+# --- the `metaevo` command ------------------------------------------------------------
+
+
+def command() -> None:
+    """`metaevo list` and `metaevo run NAME key=value ...`."""
+    import importlib.util
+    import pkgutil
+    import runpy
+
+    usage = (
+        "usage: metaevo list                     the searches\n"
+        "       metaevo run NAME key=value ...   run one, such as\n"
+        "       metaevo run ppo_value_loss num_generations=20 run.seed=1"
+    )
+    sys.path.insert(0, "")  # searches of the folder one works in come first
+    package = importlib.util.find_spec("searches")
+    locations = package.submodule_search_locations if package else []
+    names = [m.name for m in pkgutil.iter_modules(locations) if m.name[0] != "_"]
+    match sys.argv[1:]:
+        case ["list"]:
+            print("\n".join(names))
+        case ["run", name, *rest] if name in names:
+            sys.argv = [name, *rest]
+            runpy.run_module(f"searches.{name}", run_name="__main__", alter_sys=True)
+        case ["run", name, *_]:
+            import difflib
+
+            near = difflib.get_close_matches(name, names, 1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            print(
+                f"error: no search {name!r}.{hint} Try: metaevo list", file=sys.stderr
+            )
+            sys.exit(2)
+        case _:
+            print(usage, file=sys.stderr)
+            sys.exit(0 if sys.argv[1:] in (["-h"], ["--help"]) else 2)

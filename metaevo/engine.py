@@ -1,0 +1,386 @@
+"""Runs a search: the one place with side effects.
+
+A generation is ask -> evaluate -> sanitise -> tell -> log -> checkpoint. Its random
+numbers come from `fold_in(key, generation)` and nothing else, so a run that was killed
+and resumed gives the bits of one that was not.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from metaevo import artifacts, checkpoint, comparison, fitness, report, rundir, stats
+from metaevo.comparison import HeldOut
+from metaevo.evaluators.local import LocalEvaluator, default_chunk_size
+from metaevo.loggers.console import ConsoleLogger, duration
+from metaevo.loggers.jsonl import JsonlLogger
+from metaevo.rundir import RunConfig
+from metaevo.types import (
+    ConfigError,
+    Evaluated,
+    Params,
+    Proposal,
+    PyTree,
+    Search,
+)
+
+# What the run's key and a generation's key are split into, by role.
+_INIT, _GENERATIONS, _HELD_OUT = range(3)
+_ASK, _EVALUATE, _TELL = range(3)
+
+MAX_FAILURES = 3  # generations in a row in which every member failed
+
+
+class Result(NamedTuple):
+    """What came out.
+
+    Attributes:
+        directory: with metrics, checkpoints, `solution/` and `report/`.
+        solution: the strategy's solution, not the luckiest member.
+        held_out: by name: `solution`, `hand-made` and `start`; empty if not run.
+        verdicts: per task, solution against hand-made; empty if not run.
+    """
+
+    directory: Path
+    solution: Params
+    held_out: Mapping[str, HeldOut]
+    verdicts: tuple[stats.Paired, ...]
+
+
+class NumericalError(Exception):
+    """Every member failed in three generations in a row."""
+
+
+class State(NamedTuple):
+    """What a checkpoint holds, beside plain numbers in its manifest."""
+
+    strategy: PyTree
+    carried: PyTree
+
+
+def run(
+    search: Search,
+    config: RunConfig = RunConfig(),
+    name: str = "search",
+    settings: Mapping[str, Any] | None = None,
+) -> Result:
+    """Runs or resumes a search to its last generation, then reports.
+
+    Args:
+        name: of the search, for directories and reports.
+        settings: the search's configuration as plain data, kept with the run. A
+            directory that holds a run with other settings is refused, except for
+            `num_generations`, which extends it.
+
+    Raises:
+        ConfigError: something in the search or the configuration does not fit.
+        LockedError: the directory is in use.
+        checkpoint.CheckpointError: there are checkpoints and none can be read.
+        NumericalError: see there; the last checkpoint is intact.
+    """
+    settings = dict(settings or {})
+    proposal = _check(search, config)
+    population_size = jax.tree.leaves(proposal.params)[0].shape[0]
+    devices = _devices(config)
+    directory = rundir.prepare(config, name, settings)
+    with rundir.lock(directory):
+        chunk_size = search.chunk_size
+        if chunk_size is None and not any(loop.coupled for loop in search.tasks):
+            chunk_size = default_chunk_size(population_size, len(devices))
+        manifest = rundir.manifest(
+            directory, name, config, settings, chunk_size, devices
+        )
+        search = search._replace(chunk_size=manifest["chunk_size"])
+        return _Run(search, config, name, directory, devices, manifest).to_the_end()
+
+
+class _Run:
+    """One run in its locked directory."""
+
+    def __init__(self, search, config, name, directory, devices, manifest):
+        self.search, self.config, self.name = search, config, name
+        self.directory, self.devices, self.manifest = directory, devices, manifest
+        root = jax.random.key(config.seed)
+        self.init_key, self.key, self.held_out_key = (
+            jax.random.fold_in(root, role) for role in (_INIT, _GENERATIONS, _HELD_OUT)
+        )
+        strategy = search.strategy
+        self.programs = {
+            "ask": jax.jit(strategy.ask),
+            "tell": jax.jit(strategy.tell),
+            "metrics": jax.jit(strategy.metrics),
+            "solution": jax.jit(strategy.solution),
+        }
+        self.evaluator = LocalEvaluator(search, devices)
+        self.store = checkpoint.Store(directory / "checkpoints")
+        self.console = ConsoleLogger(search.num_generations)
+
+    def to_the_end(self) -> Result:
+        state, generation, failures, offset = self._restore()
+        size = jax.tree.leaves(self._proposal(state).params)[0].shape[0]
+        self._greet(size, generation)
+        log = JsonlLogger(self.directory / "metrics.jsonl", offset)
+        frames = sum(
+            loop.frames_per_segment
+            * (self.search.segments_per_generation or loop.num_segments)
+            for loop in self.search.tasks
+        ) * (size * self.search.num_seeds)
+        try:
+            while generation < self.search.num_generations:
+                started = time.monotonic()
+                state, record = self._generation(state, generation)
+                failures = failures + 1 if record["failed"] == size else 0
+                seconds = time.monotonic() - started
+                record |= {
+                    "frames": (generation + 1) * frames,
+                    "seconds": seconds,
+                    "frames_per_second": frames / seconds,
+                }
+                offset = log.log(record)
+                self.console.log(record)
+                generation += 1
+                last = generation == self.search.num_generations
+                stop = failures == MAX_FAILURES
+                if last or stop or generation % self.config.checkpoint_every == 0:
+                    self._save(state, generation, failures, offset)
+                if stop:
+                    raise NumericalError(
+                        f"every member failed in {failures} generations in a row; "
+                        f"the state before generation {generation} is in "
+                        f"{self.store.folder}"
+                    )
+        finally:
+            log.close()
+        return self._finish(state)
+
+    def _generation(self, state: State, generation: int) -> tuple[State, dict]:
+        key = jax.random.fold_in(self.key, generation)
+        role = [jax.random.fold_in(key, i) for i in range(3)]
+        proposal, strategy = self.programs["ask"](role[_ASK], state.strategy)
+        evaluated, carried = self.evaluator(role[_EVALUATE], proposal, state.carried)
+        raw = np.asarray(self.search.aggregate(jnp.asarray(evaluated.fitness)))
+        scores, failed = fitness.sanitise(raw, self.search.strategy.mirrored)
+        if not failed.all():
+            proposal = proposal._replace(params=evaluated.params)
+            strategy = self.programs["tell"](
+                role[_TELL], strategy, proposal, jnp.asarray(scores)
+            )
+        record = {
+            "generation": generation,
+            **_summary(raw[~failed]),
+            "failed": int(failed.sum()),
+            **self.programs["metrics"](strategy),
+            **_means(evaluated),
+        }
+        return State(strategy, carried), record
+
+    # --- persistence ------------------------------------------------------------------
+
+    def _initial(self) -> State:
+        return State(jax.jit(self.search.strategy.init)(self.init_key), ())
+
+    def _proposal(self, state: State) -> Proposal:
+        """The shapes of a proposal."""
+        ask = self.search.strategy.ask
+        return jax.eval_shape(ask, self.init_key, state.strategy)[0]
+
+    def _restore(self) -> tuple[State, int, int, int]:
+        loaded = self.store.load()
+        if loaded is None:
+            return self._initial(), 0, 0, 0
+        arrays, manifest = loaded
+        strategy = jax.eval_shape(self.search.strategy.init, self.init_key)
+        template = State(strategy, ())
+        template = State(strategy, self.evaluator.template(self._proposal(template)))
+        state = checkpoint.from_arrays(template, arrays)
+        # After a numerical failure another start tries again from the same state.
+        failures = manifest["failures"] % MAX_FAILURES
+        return state, manifest["generation"], failures, manifest["log_bytes"]
+
+    def _save(self, state: State, generation: int, failures: int, offset: int) -> None:
+        self.store.save(
+            generation,
+            state,
+            {"generation": generation, "failures": failures, "log_bytes": offset},
+        )
+
+    # --- before and after -------------------------------------------------------------
+
+    def _greet(self, size: int, generation: int) -> None:
+        search = self.search
+        loops = ", ".join(
+            f"{loop.frames_per_segment * loop.num_segments:,} frames"
+            for loop in search.tasks
+        )
+        kind = self.devices[0].platform
+        start = f"resumed at generation {generation}" if generation else "new"
+        self.console.say(
+            f"{self.name}: {size} members x {search.num_seeds} seeds, lifetimes of "
+            f"{loops}, {search.num_generations} generations",
+            f"evolving {', '.join(search.space.spec)}; fitness: {search.fitness.name}",
+            f"{len(self.devices)} {kind} device(s), chunks of "
+            f"{self.manifest['chunk_size']}; {start}; {self.directory}",
+        )
+        if generation < search.num_generations:
+            self.console.say("compiling, then generation by generation ...")
+
+    def _finish(self, state: State) -> Result:
+        solution = jax.device_get(self.programs["solution"](state.strategy))
+        start = jax.device_get(self.programs["solution"](self._initial().strategy))
+        meta = self.search.space.bind(solution, self.search.tasks[0].meta)
+        numbers = {
+            name: getattr(meta, name)
+            for name, op in self.search.space.spec.items()
+            if op["op"] == "number"
+        }
+        artifacts.save(
+            self.directory / "solution",
+            solution,
+            self.search.space.spec,
+            numbers,
+            {"search": self.name, "run": self.manifest},
+        )
+        held_out, verdicts = {}, ()
+        if self.config.held_out_seeds and any(x.coupled for x in self.search.tasks):
+            self.console.say(
+                "no comparison on held-out seeds: in a coupled loop a member cannot be "
+                "trained alone"
+            )
+        elif self.config.held_out_seeds:
+            held_out = self._hold_out(solution, start)
+            verdicts = tuple(
+                stats.paired_difference(a, b)
+                for a, b in zip(
+                    held_out["solution"].fitness,
+                    held_out["hand-made"].fitness,
+                    strict=True,
+                )
+            )
+        report.write(self.directory, self.search, solution, held_out)
+        self._conclude(held_out, verdicts)
+        return Result(self.directory, solution, held_out, verdicts)
+
+    def _hold_out(self, solution: Params, start: Params) -> dict[str, HeldOut]:
+        began = time.monotonic()
+        self.console.say(
+            f"comparing on {self.config.held_out_seeds} held-out seeds ..."
+        )
+        rest = self.held_out_key, self.config.held_out_seeds, self.devices
+        learned = {"solution": solution, "start": start}
+        nothing = {"hand-made": {"nothing": np.zeros((), np.float32)}}
+        results = {
+            **comparison.train(self.search, self.search.space, learned, *rest),
+            **comparison.train(self.search, comparison.HAND_MADE, nothing, *rest),
+        }
+        self.console.say(f"compared in {duration(time.monotonic() - began)}")
+        return results
+
+    def _conclude(self, held_out, verdicts) -> None:
+        say = self.console.say
+        if held_out:
+            say(
+                f"{'held-out seeds':>16} {self.search.fitness.name:>30} "
+                f"{'final return':>14}"
+            )
+            for name, runs in held_out.items():
+                say(
+                    f"{name:>16} {np.nanmean(runs.fitness):>30.2f} "
+                    f"{np.nanmean(runs.final_return):>14.2f}"
+                )
+        for task, paired in enumerate(verdicts):
+            where = f" on task {task}" if len(verdicts) > 1 else ""
+            say(
+                f"verdict{where}: the solution is "
+                f"{report.verdict_sentence(paired, self.search.fitness.name)}"
+            )
+        say(
+            f"artefact: {self.directory / 'solution'}",
+            f"report:   {self.directory / 'report'}",
+        )
+
+
+# --- checks ---------------------------------------------------------------------------
+
+
+def _check(search: Search, config: RunConfig) -> Proposal:
+    """Finds what is wrong before anything compiles; returns a proposal's shapes."""
+    for key in ("num_generations", "num_seeds"):
+        if getattr(search, key) < 1:
+            raise ConfigError(f"{key}={getattr(search, key)} must be at least 1")
+    if config.checkpoint_every < 1:
+        raise ConfigError(
+            f"run.checkpoint_every={config.checkpoint_every} must be >= 1"
+        )
+    if config.held_out_seeds == 1 or config.held_out_seeds < 0:
+        raise ConfigError(
+            f"run.held_out_seeds={config.held_out_seeds}: an interval needs at least "
+            "2; 0 turns the comparison off"
+        )
+    if search.chunk_size is not None and search.chunk_size < 1:
+        raise ConfigError(f"chunk_size={search.chunk_size} must be at least 1")
+    per = search.segments_per_generation
+    for loop in search.tasks:
+        if per is not None and not 1 <= per <= loop.num_segments:
+            raise ConfigError(
+                f"segments_per_generation={per} must be in [1, {loop.num_segments}], "
+                "the segments of a lifetime"
+            )
+        params = jax.eval_shape(search.space.init, jax.random.key(0))
+        jax.eval_shape(search.space.bind, params, loop.meta)
+    key = jax.random.key(0)
+    state = jax.eval_shape(search.strategy.init, key)
+    proposal, _ = jax.eval_shape(search.strategy.ask, key, state)
+    if proposal.parents is not None and per is None:
+        raise ConfigError(
+            "this strategy continues agents (parents): set segments_per_generation"
+        )
+    return proposal
+
+
+def _devices(config: RunConfig) -> list:
+    devices = jax.devices()
+    if config.devices is None:
+        return devices
+    if not 1 <= config.devices <= len(devices):
+        raise ConfigError(
+            f"run.devices={config.devices}: there are {len(devices)} devices"
+        )
+    return devices[: config.devices]
+
+
+# --- records --------------------------------------------------------------------------
+
+
+def _summary(scores: np.ndarray) -> dict[str, float]:
+    """Statistics of the members that did not fail."""
+    if not len(scores):
+        scores = np.array([np.nan])
+    quantiles = np.quantile(scores, (0.0, 0.25, 0.5, 0.75, 1.0))
+    return {
+        "fitness_best": quantiles[4],
+        "fitness_mean": scores.mean(),
+        "fitness_median": quantiles[2],
+        "fitness_sd": scores.std(),
+        "fitness_worst": quantiles[0],
+        "fitness_q25": quantiles[1],
+        "fitness_q75": quantiles[3],
+    }
+
+
+def _means(evaluated: Evaluated) -> dict[str, float]:
+    """Mean over seeds and members of the last segment's metrics, finite ones."""
+    record = {}
+    for task, metrics in enumerate(evaluated.metrics):
+        prefix = f"task{task}/" if len(evaluated.metrics) > 1 else ""
+        for name, x in metrics.items():
+            x = np.asarray(x)
+            x = x[np.isfinite(x)]
+            record[f"{prefix}{name}"] = x.mean() if len(x) else np.nan
+    return record

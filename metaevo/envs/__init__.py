@@ -1,0 +1,142 @@
+"""Environments: one member's one environment as pure functions.
+
+`make("gymnax/CartPole-v1")` resolves a suite by prefix; `make("package.module:fn")`
+calls a function of your own that returns an `Env`. All suites give the same `Step`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from metaevo.types import ConfigError, Key, PyTree
+
+SUITES = ("gymnax",)
+
+
+class Box(NamedTuple):
+    """Real vectors.
+
+    Attributes:
+        shape: shape of one element.
+        low, high: bounds, scalars or arrays of `shape`.
+    """
+
+    shape: tuple[int, ...]
+    low: Any = -jnp.inf
+    high: Any = jnp.inf
+
+
+class Discrete(NamedTuple):
+    """Integers in [0, num)."""
+
+    num: int
+
+
+class Step(NamedTuple):
+    """One transition.
+
+    Attributes:
+        obs: what the agent sees next: after an episode's end, the new episode's
+            first observation. float32.
+        reward: float32 scalar.
+        terminated: the task ended: nothing follows, do not bootstrap.
+        truncated: only the time limit ended it: bootstrap from `final_obs`.
+        final_obs: the observation that the action led to, never a reset's.
+        info: whatever else the suite says.
+    """
+
+    obs: jax.Array
+    reward: jax.Array
+    terminated: jax.Array
+    truncated: jax.Array
+    final_obs: jax.Array
+    info: dict[str, Any]
+
+    @property
+    def done(self) -> jax.Array:
+        """The episode ended, for whatever reason: cut traces, reset memories."""
+        return self.terminated | self.truncated
+
+
+class Env(NamedTuple):
+    """An environment.
+
+    Attributes:
+        reset: `key -> (state, obs)`.
+        step: `(key, state, action) -> (state, Step)`, with auto-reset.
+        step_raw: the same without auto-reset: `obs` is `final_obs`.
+        observation: `Box`; observations are float32.
+        action: `Discrete` or `Box`. Actions outside a `Box` are clipped to it.
+        max_steps: time limit.
+        action_mask: `state -> [num_actions] bool`, or None.
+        name: how `make` finds it.
+    """
+
+    reset: Callable[[Key], tuple[PyTree, jax.Array]]
+    step: Callable[[Key, PyTree, jax.Array], tuple[PyTree, Step]]
+    step_raw: Callable[[Key, PyTree, jax.Array], tuple[PyTree, Step]]
+    observation: Box
+    action: Box | Discrete
+    max_steps: int
+    action_mask: Callable[[PyTree], jax.Array] | None = None
+    name: str = ""
+
+
+def make(name: str) -> Env:
+    """Makes an environment.
+
+    Args:
+        name: `SUITE/NAME`, or an import path `package.module:function` of a function
+            without arguments that returns an `Env`.
+
+    Raises:
+        ConfigError: there is no such environment; names the nearest.
+    """
+    if ":" in name:
+        module, _, function = name.partition(":")
+        try:
+            env = getattr(importlib.import_module(module), function)()
+        except (ImportError, AttributeError) as error:
+            raise ConfigError(f"env={name!r}: {error}") from error
+        if not isinstance(env, Env):
+            raise ConfigError(f"env={name!r} returned {type(env).__name__}, not an Env")
+        return env
+    suite, slash, rest = name.partition("/")
+    if not slash or suite not in SUITES:
+        near = difflib.get_close_matches(suite, SUITES, 1)
+        hint = f" Did you mean {near[0]}/{rest or 'NAME'}?" if near else ""
+        raise ConfigError(
+            f"env={name!r}: expected SUITE/NAME with SUITE one of "
+            f"{', '.join(SUITES)}, or package.module:function.{hint}"
+        )
+    return importlib.import_module(f"metaevo.envs.{suite}").make(rest)
+
+
+def auto_reset(
+    state: PyTree, step: Step, fresh_state: PyTree, fresh_obs: jax.Array
+) -> tuple[PyTree, Step]:
+    """Replaces an ended episode by a fresh one; `final_obs` is kept.
+
+    Fresh starts may be drawn beforehand for many steps at once, which costs less
+    than a reset inside a scan.
+    """
+    done = step.done
+    state = jax.tree.map(lambda new, old: jnp.where(done, new, old), fresh_state, state)
+    return state, step._replace(obs=jnp.where(done, fresh_obs, step.final_obs))
+
+
+def with_auto_reset(reset: Callable, step_raw: Callable) -> Callable:
+    """The `step` that goes with `reset` and `step_raw`."""
+
+    def step(key, state, action):
+        step_key, reset_key = jax.random.split(key)
+        state, out = step_raw(step_key, state, action)
+        return auto_reset(state, out, *reset(reset_key))
+
+    return step

@@ -1,0 +1,58 @@
+"""Evaluation of one trained agent on fresh episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from metaevo.envs import Env
+from metaevo.types import Key, Metrics, PyTree
+
+__all__ = ["first_episodes"]
+
+
+def first_episodes(
+    key: Key,
+    env: Env,
+    act: Callable[[Key, PyTree, jax.Array], tuple[jax.Array, PyTree]],
+    carry: PyTree,
+    num_envs: int,
+) -> Metrics:
+    """Mean return and length of the first episode of each of `num_envs` environments.
+
+    Counting all episodes of a fixed window instead would favour short ones.
+
+    Args:
+        act: `(key, carry, obs) -> (action, carry)` for one environment.
+        carry: the agent's initial carry for one environment.
+
+    Returns:
+        scalars `return` and `length`.
+    """
+    reset_key, run_key = jax.random.split(key)
+    env_state, obs = jax.vmap(env.reset)(jax.random.split(reset_key, num_envs))
+    carry = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_envs, *x.shape)), carry)
+    alive = jnp.ones(num_envs, bool)
+    totals = jnp.zeros(num_envs), jnp.zeros(num_envs)
+
+    def one(key, env_state, carry, obs):
+        act_key, step_key = jax.random.split(key)
+        action, carry = act(act_key, carry, obs)
+        env_state, step = env.step_raw(step_key, env_state, action)
+        return env_state, carry, step
+
+    def advance(state, key):
+        env_state, carry, obs, alive, (returns, lengths) = state
+        keys = jax.random.split(key, num_envs)
+        env_state, carry, step = jax.vmap(one)(keys, env_state, carry, obs)
+        returns = returns + jnp.where(alive, step.reward, 0.0)
+        lengths = lengths + alive
+        alive = alive & ~step.done
+        return (env_state, carry, step.obs, alive, (returns, lengths)), None
+
+    start = (env_state, carry, obs, alive, totals)
+    keys = jax.random.split(run_key, env.max_steps)
+    (_, _, _, _, (returns, lengths)), _ = jax.lax.scan(advance, start, keys)
+    return {"return": returns.mean(), "length": lengths.mean()}

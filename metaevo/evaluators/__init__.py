@@ -1,0 +1,1 @@
+"""Evaluators: where a generation's training runs happen."""

@@ -1,0 +1,286 @@
+"""Evaluates a population on this machine's devices.
+
+The population is cut into chunks of `chunk_size` members; a round gives each device
+one chunk. A chunk's program does not depend on the number of devices, so neither do
+the bits. Coupled loops see the whole population and are never cut: one vmap per
+device.
+
+The programs (newborn init, one round of training) are compiled once each.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from metaevo import population
+from metaevo.population import DEVICES
+from metaevo.types import (
+    ConfigError,
+    Evaluated,
+    InnerState,
+    Key,
+    Proposal,
+    PyTree,
+    Search,
+    keep,
+)
+
+CPU_CHUNK = 8  # members per vmap; measured flat between 4 and 16 on CPU
+
+_MEMBERS = PartitionSpec(DEVICES)
+_SEEDS_MEMBERS = PartitionSpec(None, DEVICES)
+_ALL = PartitionSpec()
+_STATE = InnerState(_SEEDS_MEMBERS, _SEEDS_MEMBERS, _ALL, _ALL)
+
+
+def default_chunk_size(population_size: int, num_devices: int) -> int:
+    """Members in one vmap: at most 8 on CPU, all of a device's on an accelerator."""
+    per_device = -(-population_size // num_devices)
+    return min(CPU_CHUNK, per_device) if jax.default_backend() == "cpu" else per_device
+
+
+def common_random_numbers(search: Search, proposal: Proposal) -> bool:
+    """Whether members share their worlds: as asked, else iff newborn and uncoupled."""
+    if search.common_random_numbers is not None:
+        return search.common_random_numbers
+    coupled = any(loop.coupled for loop in search.tasks)
+    return proposal.parents is None and not coupled
+
+
+class LocalEvaluator:
+    """Evaluates proposals of one search; an `Evaluator`.
+
+    Args:
+        search: `search.chunk_size` None means `default_chunk_size`.
+        devices: the JAX devices to use; None: all of the default backend.
+        evaluate: run `InnerLoop.evaluate` even if the fitness does not need it.
+
+    Attributes:
+        programs: compiled functions by name and task, for counting compilations.
+    """
+
+    def __init__(
+        self,
+        search: Search,
+        devices: list | None = None,
+        evaluate: bool = False,
+    ):
+        self.search = search
+        self.devices = list(devices or jax.devices())
+        self.evaluate = evaluate
+        self.coupled = any(loop.coupled for loop in search.tasks)
+        self.programs: dict[str, Any] = {}
+        self._layout: tuple | None = None
+
+    def __call__(
+        self, key: Key, proposal: Proposal, carried: PyTree
+    ) -> tuple[Evaluated, PyTree]:
+        """Trains and scores every member of `proposal`.
+
+        Args:
+            key: the generation's key; with it and the proposal all is determined.
+            carried: what the last call returned; None or () before the first.
+
+        Returns:
+            the evaluation, and what must be handed to the next call: one InnerState
+            per task if members live on, else ().
+        """
+        size = jax.tree.leaves(proposal.params)[0].shape[0]
+        self._compile(size, proposal)
+        lives_on = self.search.segments_per_generation is not None
+        fitness, metrics, curves, states = [], [], [], []
+        inherited = proposal.params
+        for task, loop in enumerate(self.search.tasks):
+            seed_keys = jax.vmap(jax.random.fold_in, (None, 0))(
+                jax.random.fold_in(key, task), jnp.arange(self.search.num_seeds)
+            )
+            old = carried[task] if carried and lives_on else None
+            outcomes, kept = [], []
+            for ids in self._rounds(size):
+                params = self._put(_take(proposal.params, ids, 0), _MEMBERS)
+                args = (seed_keys, self._put(jnp.asarray(ids), _MEMBERS), params)
+                state = self._start(task, loop, args, ids, proposal.parents, old)
+                state, outcome = self.programs[f"run/{task}"](*args, state)
+                outcomes.append(outcome)
+                if lives_on:
+                    if proposal.parents is None:
+                        state = state._replace(agent=(), experience=())
+                    kept.append(state)
+            outcome = _join(outcomes, size)
+            fitness.append(outcome.fitness)
+            metrics.append(outcome.metrics)
+            curves.append(outcome.curve)
+            if lives_on:
+                states.append(
+                    InnerState(
+                        agent=_join([s.agent for s in kept], size),
+                        experience=_join([s.experience for s in kept], size),
+                        shared=kept[-1].shared,
+                        clock=kept[-1].clock,
+                    )
+                )
+            if self.search.space.inherit is not keep:
+                inherited = jax.tree.map(lambda x: x[0], outcome.inherited)
+        evaluated = Evaluated(
+            np.stack(jax.device_get(fitness)), inherited, metrics, curves
+        )
+        return evaluated, tuple(states)
+
+    def template(self, proposal: Proposal) -> PyTree:
+        """Shapes and dtypes of what a call carries on, for restoring a checkpoint."""
+        if self.search.segments_per_generation is None:
+            return ()
+        size = jax.tree.leaves(proposal.params)[0].shape[0]
+        self._compile(size, proposal)
+        ids = next(self._rounds(size))
+        params = jax.eval_shape(lambda p: _take(p, ids, 0), proposal.params)
+        keys = jax.eval_shape(
+            lambda: jax.random.split(jax.random.key(0), self.search.num_seeds)
+        )
+
+        def whole(x):
+            shape = (x.shape[0], size, *x.shape[2:])
+            return jax.ShapeDtypeStruct(shape, x.dtype)
+
+        states = []
+        for task in range(len(self.search.tasks)):
+            init = self.programs[f"init/{task}"]
+            state = jax.eval_shape(init, keys, jnp.asarray(ids), params)
+            if proposal.parents is None:
+                state = state._replace(agent=(), experience=())
+            states.append(
+                state._replace(
+                    agent=jax.tree.map(whole, state.agent),
+                    experience=jax.tree.map(whole, state.experience),
+                )
+            )
+        return tuple(states)
+
+    def _compile(self, size: int, proposal: Proposal) -> None:
+        """Chooses chunks and devices, and makes the programs, once."""
+        layout = (size, proposal.parents is None)
+        if self._layout is not None:
+            if layout != self._layout:
+                raise ValueError(f"the population changed: {self._layout} -> {layout}")
+            return
+        self._layout = layout
+        search = self.search
+        if search.space.inherit is not keep and (
+            search.num_seeds > 1 or len(search.tasks) > 1
+        ):
+            raise ConfigError(
+                "a Lamarckian space inherits from one agent: num_seeds and the number "
+                f"of tasks must be 1, not {search.num_seeds} and {len(search.tasks)}"
+            )
+        if self.coupled:
+            # One vmap per device over equal parts.
+            self.devices = self.devices[: _largest_divisor(size, len(self.devices))]
+            self.chunk_size = size // len(self.devices)
+            if search.chunk_size not in (None, size):
+                raise ConfigError(
+                    f"chunk_size={search.chunk_size}: a coupled loop sees its whole "
+                    "population and cannot be cut into chunks; leave it None"
+                )
+        else:
+            self.chunk_size = search.chunk_size or default_chunk_size(
+                size, len(self.devices)
+            )
+            num_chunks = -(-size // self.chunk_size)
+            self.devices = self.devices[: min(len(self.devices), num_chunks)]
+        self.mesh = jax.make_mesh(
+            (len(self.devices),),
+            (DEVICES,),
+            axis_types=(AxisType.Auto,),
+            devices=self.devices,
+        )
+        shared_worlds = common_random_numbers(search, proposal)
+        for task, loop in enumerate(search.tasks):
+            lifted = population.lift(
+                loop,
+                search.space,
+                search.fitness,
+                search.segments_per_generation or loop.num_segments,
+                shared_worlds,
+                self.evaluate,
+            )
+            inputs = (_ALL, _MEMBERS, _MEMBERS)
+            self.programs[f"init/{task}"] = self._program(lifted.init, inputs, _STATE)
+            self.programs[f"run/{task}"] = self._program(
+                lifted.run, (*inputs, _STATE), (_STATE, _SEEDS_MEMBERS), donate=(3,)
+            )
+
+    def _program(self, fn, in_specs, out_specs, donate=()):
+        # Constant scan carries inside the environments fail the varying-axes check.
+        fn = jax.shard_map(
+            fn,
+            mesh=self.mesh,
+            in_specs=in_specs,
+            out_specs=out_specs,
+            check_vma=False,
+        )
+        return jax.jit(fn, donate_argnums=donate)
+
+    def _rounds(self, size: int):
+        """Yields the members' ids of each round; the last is padded by repetition."""
+        width = self.chunk_size * len(self.devices)
+        for first in range(0, size, width):
+            yield np.minimum(np.arange(first, first + width), size - 1)
+
+    def _put(self, tree: PyTree, spec: PartitionSpec) -> PyTree:
+        return jax.device_put(tree, NamedSharding(self.mesh, spec))
+
+    def _start(self, task, loop, args, ids, parents, old):
+        """The state a round starts from: newborn, or agents that live on."""
+        if parents is not None:
+            parents = np.asarray(parents)
+        all_newborn = parents is None or bool((parents < 0).all())
+        if old is None or (all_newborn and not loop.coupled):
+            return self.programs[f"init/{task}"](*args)
+        state = InnerState(None, None, old.shared, old.clock)
+        born = parents is None or bool((parents[ids] < 0).any())
+        if born:
+            newborn = self.programs[f"init/{task}"](*args)
+            state = state._replace(agent=newborn.agent, experience=newborn.experience)
+        if parents is not None:
+            lives = self._put(jnp.asarray(parents[ids] >= 0), _MEMBERS)
+            # Agents follow their parents, experience stays with the member.
+            agent = _take(old.agent, np.maximum(parents[ids], 0), 1)
+            experience = _take(old.experience, ids, 1)
+            agent = self._put(agent, _SEEDS_MEMBERS)
+            experience = self._put(experience, _SEEDS_MEMBERS)
+            if born:
+                agent = _where(lives, agent, state.agent)
+                experience = _where(lives, experience, state.experience)
+            state = state._replace(agent=agent, experience=experience)
+        # The round's program consumes its input; what is carried is not ours to give.
+        common = jax.tree.map(jnp.copy, (state.shared, state.clock))
+        shared, clock = self._put(common, _ALL)
+        return state._replace(shared=shared, clock=clock)
+
+
+def _take(tree: PyTree, ids: np.ndarray, axis: int) -> PyTree:
+    return jax.tree.map(lambda x: jnp.take(x, ids, axis=axis), tree)
+
+
+def _where(lives: jax.Array, old: PyTree, new: PyTree) -> PyTree:
+    """Selects per member; leaves are [S, P, ...]."""
+
+    def select(old, new):
+        mask = lives.reshape((1, -1) + (1,) * (old.ndim - 2))
+        return jnp.where(mask, old, new)
+
+    return jax.tree.map(select, old, new)
+
+
+def _join(rounds: list[PyTree], size: int) -> PyTree:
+    """Rounds of [S, width, ...] leaves to [S, P, ...], padding cut off."""
+    return jax.tree.map(lambda *x: jnp.concatenate(x, 1)[:, :size], *rounds)
+
+
+def _largest_divisor(size: int, limit: int) -> int:
+    return max(d for d in range(1, limit + 1) if size % d == 0)

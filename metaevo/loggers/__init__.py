@@ -1,0 +1,1 @@
+"""Loggers: where the records of a run go, one per generation."""

@@ -1,0 +1,183 @@
+"""Losses: hand-made ones, and networks that learn one.
+
+Values of the slots `value_loss`, `(value, target, old_value, context) -> [...]`, and
+`drift`, `(log_ratio, advantage, clip_eps, context) -> [...]`, elementwise. Plain jnp,
+so that an artefact loads without flax or optax.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.tree_util import Partial
+
+from metaevo import slots
+from metaevo.slots import Context
+from metaevo.types import Key, Params
+
+__all__ = [
+    "Learned",
+    "clipped_square",
+    "ppo_clip_drift",
+    "residual_network",
+    "square",
+    "zero",
+]
+
+
+# --- value losses ---------------------------------------------------------------------
+
+
+@slots.function
+def square(value, target, old_value, context=None):
+    """½ (v − g)²."""
+    del old_value, context
+    return 0.5 * (value - target) ** 2
+
+
+@slots.function
+def clipped_square(value, target, old_value, context=None):
+    """½ max((v − g)², (v_old + clip(v − v_old, ±ε) − g)²), PPO's value loss.
+
+    ε is the policy's own, `context.stats["clip_eps"]`; 0.2 without a context.
+    """
+    eps = 0.2 if context is None else context.stats["clip_eps"]
+    clipped = old_value + jnp.clip(value - old_value, -eps, eps)
+    return 0.5 * jnp.maximum((value - target) ** 2, (clipped - target) ** 2)
+
+
+@slots.function
+def zero(value, target, old_value, context=None):
+    """No value loss at all."""
+    del target, old_value, context
+    return jnp.zeros_like(value)
+
+
+# --- drifts ---------------------------------------------------------------------------
+
+
+@slots.function
+def ppo_clip_drift(log_ratio, advantage, clip_eps, context=None):
+    """ReLU((r − clip(r, 1 ± ε)) A): r A − drift is PPO's clipped objective.
+
+    References:
+        Lu et al., 2022, https://arxiv.org/abs/2210.05639, section 3.
+    """
+    del context
+    ratio = jnp.exp(log_ratio)
+    return jax.nn.relu(
+        (ratio - jnp.clip(ratio, 1 - clip_eps, 1 + clip_eps)) * advantage
+    )
+
+
+# --- learned --------------------------------------------------------------------------
+
+
+class Learned(NamedTuple):
+    """A function with parameters, to be put into a slot by `spaces.replace`.
+
+    Attributes:
+        init: `key -> params`.
+        apply: `(params, *inputs, context) -> output`.
+        spec: plain data from which `metaevo.artifacts` rebuilds it.
+        identity: whether it starts as its hand-made counterpart.
+    """
+
+    init: Callable[[Key], Params]
+    apply: Callable
+    spec: Mapping[str, Any]
+    identity: bool = False
+
+    def bind(self, params: Params) -> Partial:
+        """The slot value for these parameters."""
+        return Partial(self.apply, params)
+
+
+HAND_MADE = {
+    "square": square,
+    "clipped_square": clipped_square,
+    "zero": zero,
+}
+
+
+def residual_network(
+    base: Partial | str = "clipped_square",
+    features: Sequence[int] = (16,),
+    scale: float = 10.0,
+    limit: float = 3.0,
+) -> Learned:
+    """A value loss f(v, g) = base(v, g, v_old) + scale · n((v − g) / scale).
+
+    n is a tanh network 1-features-1 for |x| ≤ limit, and goes on as a straight line
+    outside, so that a far-off value still feels a pull of bounded size. Hidden weights
+    start random and the last layer at zero: the start is exactly `base`, and members
+    mirrored about it differ (an all-zero tanh network is an even function of its
+    parameters: mirrored members would be equal and ES see no gradient).
+
+    Args:
+        base: a hand-made value loss or its name: `clipped_square` starts the search
+            at PPO, `zero` from scratch.
+        features: hidden layer sizes.
+        scale: typical size of v − g, in units of return.
+        limit: where the tails begin, in units of `scale`.
+
+    References:
+        The value-loss search of PureJaxRL (Lu et al., 2022), from scratch.
+    """
+    name = base if isinstance(base, str) else _name_of(base)
+    hand_made = HAND_MADE[name]
+    features = tuple(int(n) for n in features)
+    sizes = (1, *features, 1)
+
+    def init(key):
+        keys = jax.random.split(key, len(sizes) - 1)
+        params = {}
+        for i, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
+            last = i == len(sizes) - 2
+            weight = jax.random.normal(keys[i], (fan_in, fan_out)) / math.sqrt(fan_in)
+            params[f"w{i}"] = jnp.zeros_like(weight) if last else weight
+            params[f"b{i}"] = jnp.zeros(fan_out)
+        return params
+
+    def network(params, x):
+        h = x[..., None]
+        for i in range(len(features)):
+            h = jnp.tanh(h @ params[f"w{i}"] + params[f"b{i}"])
+        i = len(features)
+        return (h @ params[f"w{i}"] + params[f"b{i}"])[..., 0]
+
+    def apply(params, value, target, old_value, context: Context | None = None):
+        x = (value - target) / scale
+        inside = jnp.clip(x, -limit, limit)
+        y, slope = jax.jvp(
+            lambda x: network(params, x), (inside,), (jnp.ones_like(inside),)
+        )
+        # With the slope held constant every derivative of the whole is right: inside
+        # that of the network, outside that of the line.
+        y = y + jax.lax.stop_gradient(slope) * (x - inside)
+        return hand_made(value, target, old_value, context) + scale * y
+
+    return Learned(
+        init,
+        apply,
+        {
+            "op": "residual_network",
+            "base": name,
+            "features": list(features),
+            "scale": scale,
+            "limit": limit,
+        },
+        identity=name != "zero",
+    )
+
+
+def _name_of(loss: Partial) -> str:
+    for name, hand_made in HAND_MADE.items():
+        if loss.func is hand_made.func:
+            return name
+    raise ValueError(f"not a hand-made value loss: {loss}; one of {list(HAND_MADE)}")

@@ -1,0 +1,57 @@
+"""Networks of agents, on flax."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+__all__ = ["MLP", "orthogonal"]
+
+
+def orthogonal(scale: float) -> Callable:
+    """Orthogonal initialiser that is safe under vmap.
+
+    LAPACK's QR batched over members fans out into the thread pool that it runs on and
+    can wait for itself for ever (jaxlib 0.10 on CPU), so its batching rule here is a
+    loop over members.
+
+    Returns:
+        `(key, shape, dtype) -> array`, an initialiser for flax modules.
+    """
+    initializer = jax.nn.initializers.orthogonal(scale)
+
+    def init(key, shape, dtype=jnp.float32):
+        draw = jax.custom_batching.sequential_vmap(lambda k: initializer(k, shape))
+        return draw(key).astype(dtype)
+
+    return init
+
+
+class MLP(nn.Module):
+    """Multilayer perceptron over a flattened observation, [..., *shape] -> [..., out].
+
+    Attributes:
+        features: sizes of the hidden layers.
+        num_outputs: size of the last, linear layer.
+        output_scale: its orthogonal gain: 0.01 for policy heads, 1 for value heads.
+        activation: name of a function in `flax.linen`, such as `tanh` or `relu`.
+        obs_ndim: number of axes of one observation.
+    """
+
+    features: Sequence[int]
+    num_outputs: int
+    output_scale: float = 1.0
+    activation: str = "tanh"
+    obs_ndim: int = 1
+
+    @nn.compact
+    def __call__(self, obs: jax.Array) -> jax.Array:
+        x = obs.reshape((*obs.shape[: obs.ndim - self.obs_ndim], -1))
+        for size in self.features:
+            x = nn.Dense(size, kernel_init=orthogonal(math.sqrt(2)))(x)
+            x = getattr(nn, self.activation)(x)
+        return nn.Dense(self.num_outputs, kernel_init=orthogonal(self.output_scale))(x)

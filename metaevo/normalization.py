@@ -1,0 +1,49 @@
+"""Running statistics for observation and reward normalisation.
+
+They are part of the agent: updated while training, frozen while evaluating, each
+member's own.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+__all__ = ["RunningStats", "init", "normalize", "scale", "update"]
+
+
+class RunningStats(NamedTuple):
+    """Mean and variance of everything seen so far, per component."""
+
+    mean: jax.Array
+    var: jax.Array
+    count: jax.Array
+
+
+def init(shape: tuple[int, ...]) -> RunningStats:
+    """Zero mean, unit variance, nothing seen."""
+    return RunningStats(jnp.zeros(shape), jnp.ones(shape), jnp.zeros(()))
+
+
+def update(stats: RunningStats, batch: jax.Array) -> RunningStats:
+    """Merges a batch [..., *shape] (Chan et al., 1979, parallel variance)."""
+    axes = tuple(range(batch.ndim - stats.mean.ndim))
+    size = batch.size / max(stats.mean.size, 1)
+    total = stats.count + size
+    delta = batch.mean(axes) - stats.mean
+    mean = stats.mean + delta * size / total
+    moment = stats.var * stats.count + batch.var(axes) * size
+    moment = moment + delta**2 * stats.count * size / total
+    return RunningStats(mean, moment / total, total)
+
+
+def normalize(stats: RunningStats, x: jax.Array, limit: float = 10.0) -> jax.Array:
+    """(x − mean) / std, clipped to ±limit."""
+    return jnp.clip((x - stats.mean) * jax.lax.rsqrt(stats.var + 1e-8), -limit, limit)
+
+
+def scale(stats: RunningStats, x: jax.Array, limit: float = 10.0) -> jax.Array:
+    """x / std, clipped to ±limit: keeps the sign, as rewards need it."""
+    return jnp.clip(x * jax.lax.rsqrt(stats.var + 1e-8), -limit, limit)

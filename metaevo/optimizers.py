@@ -1,0 +1,53 @@
+"""Optimisers: values of the `optimizer` slot.
+
+An optimiser gives a *direction*; the algorithm does `params - lr * direction`. So a
+learning rate that evolves is an argument, never a constant of the optimiser.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.tree_util import Partial
+
+from metaevo import slots
+
+
+class Optimizer(NamedTuple):
+    """Two `Partial`s.
+
+    Attributes:
+        init: `params -> state`.
+        update: `(gradient, state, params, context) -> (direction, state)`.
+    """
+
+    init: Partial
+    update: Partial
+
+
+def from_optax(transformation: optax.GradientTransformation) -> Optimizer:
+    """Wraps an optax transformation that does not scale by a learning rate.
+
+    `optax.scale_by_adam()`, not `optax.adam(1e-3)`. Call it once, at import: the
+    result compares by the identity of its functions.
+    """
+
+    def update(gradient, state, params, context):
+        del context
+        return transformation.update(gradient, state, params)
+
+    return Optimizer(slots.function(transformation.init), slots.function(update))
+
+
+adam = from_optax(optax.scale_by_adam(eps=1e-5))
+"""Adam (Kingma and Ba, 2015) with the ε of 1e-5 that PPO implementations use."""
+
+
+def clip_by_global_norm(gradient, max_norm: jax.Array | float):
+    """Scales `gradient` to a norm of at most `max_norm`, which may be traced."""
+    norm = optax.tree.norm(gradient)
+    factor = jnp.minimum(1.0, max_norm / jnp.maximum(norm, 1e-12))
+    return jax.tree.map(lambda g: g * factor, gradient)

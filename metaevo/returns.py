@@ -1,0 +1,84 @@
+"""Returns and advantages of one trajectory, [T] or [T, E].
+
+Two masks, never one: `terminated` cuts the bootstrap, `done` (terminated or truncated)
+cuts the trace. `next_value[t]` is the value of the true observation that followed step
+t, never of a reset's.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+__all__ = ["generalized_advantage", "n_step_return"]
+
+
+def generalized_advantage(
+    reward: jax.Array,
+    value: jax.Array,
+    next_value: jax.Array,
+    terminated: jax.Array,
+    done: jax.Array,
+    gamma: jax.Array | float,
+    gae_lambda: jax.Array | float,
+) -> jax.Array:
+    """Generalised advantage estimation.
+
+    δₜ = rₜ + γ (1 − terminatedₜ) V(oₜ₊₁) − V(oₜ)
+    Aₜ = δₜ + γ λ (1 − doneₜ) Aₜ₊₁
+
+    Args:
+        reward, value, next_value: [T, ...] float32.
+        terminated, done: [T, ...] bool.
+        gamma, gae_lambda: in [0, 1].
+
+    Returns:
+        [T, ...] advantages; value targets are `advantage + value`.
+
+    References:
+        Schulman et al., 2016, https://arxiv.org/abs/1506.02438, equation 16.
+    """
+    delta = reward + gamma * jnp.where(terminated, 0.0, next_value) - value
+    decay = jnp.where(done, 0.0, gamma * gae_lambda)
+
+    def step(following, at):
+        delta, decay = at
+        advantage = delta + decay * following
+        return advantage, advantage
+
+    zero = jnp.zeros_like(delta[0])
+    return jax.lax.scan(step, zero, (delta, decay), reverse=True)[1]
+
+
+def n_step_return(
+    reward: jax.Array,
+    next_value: jax.Array,
+    terminated: jax.Array,
+    done: jax.Array,
+    gamma: jax.Array | float,
+    n: int,
+) -> jax.Array:
+    """n-step bootstrapped returns.
+
+    Gₜ = Σ_{i<m} γⁱ rₜ₊ᵢ + γᵐ (1 − terminatedₜ₊ₘ₋₁) V(oₜ₊ₘ),  where the window of m ≤ n
+    steps stops at the first done step and at the end of the trajectory.
+
+    Args:
+        reward, next_value: [T, ...] float32.
+        terminated, done: [T, ...] bool.
+        gamma: in [0, 1].
+        n: static, at least 1.
+
+    Returns:
+        [T, ...].
+    """
+    bootstrap = jnp.where(terminated, 0.0, next_value)
+    last = jnp.zeros_like(done).at[-1].set(True)
+    stop = done | last
+    target = reward + gamma * bootstrap
+    returns = target
+    for _ in range(n - 1):
+        # One more step: r + γ G of the step after, unless the window ends here.
+        following = jnp.roll(returns, -1, axis=0)
+        returns = jnp.where(stop, target, reward + gamma * following)
+    return returns

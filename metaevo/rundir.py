@@ -1,0 +1,148 @@
+"""A run's directory: what to run where, and whose run it is.
+
+config.yaml      the resolved configuration (written by the command line)
+manifest.json    what the run is: settings, seed, chunks, versions, device
+metrics.jsonl    one record per generation
+checkpoints/     the newest few
+solution/        the artefact
+report/          figures and tables
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import filelock
+
+from metaevo.types import ConfigError
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """How to run a search, as opposed to what it is.
+
+    Attributes:
+        seed: all randomness follows from it.
+        directory: where results go; None: `runs/SEARCH/seedN-CONFIG`, one per
+            configuration.
+        devices: how many JAX devices to use; None: all.
+        resume: continue what `directory` holds. With False such a directory is
+            refused; nothing is ever overwritten.
+        held_out_seeds: for the comparison after the last generation; 0: none.
+        checkpoint_every: generations between two checkpoints.
+    """
+
+    seed: int = 0
+    directory: str | None = None
+    devices: int | None = None
+    resume: bool = True
+    held_out_seeds: int = 32
+    checkpoint_every: int = 1
+
+
+class LockedError(Exception):
+    """Another process works on this run directory."""
+
+
+def lock(directory: Path) -> filelock.BaseFileLock:
+    """Takes the directory for this process, to be released with `with`.
+
+    Raises:
+        LockedError: another process has it.
+    """
+    taken = filelock.FileLock(directory / ".lock")
+    try:
+        taken.acquire(timeout=0)
+    except filelock.Timeout:
+        raise LockedError(f"{directory} is in use by another process") from None
+    return taken
+
+
+def prepare(config: RunConfig, name: str, settings: Mapping) -> Path:
+    """The run directory, writable."""
+    directory = Path(config.directory or default_directory(name, config, settings))
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        probe = directory / f".probe-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise ConfigError(
+            f"run.directory={directory}: cannot write there ({error.strerror}); "
+            "give another directory"
+        ) from None
+    return directory
+
+
+def default_directory(name: str, config: RunConfig, settings: Mapping) -> Path:
+    """`runs/NAME/seedN-DIGEST`: another configuration is another directory."""
+    fixed = {k: v for k, v in settings.items() if k != "num_generations"}
+    text = json.dumps(fixed, sort_keys=True, default=str)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    return Path("runs") / name / f"seed{config.seed}-{digest}"
+
+
+def manifest(
+    directory: Path,
+    name: str,
+    config: RunConfig,
+    settings: Mapping[str, Any],
+    chunk_size: int | None,
+    devices: list,
+) -> dict[str, Any]:
+    """The run's manifest: made at the first start, checked at the next ones."""
+    path = directory / "manifest.json"
+    identity = {"search": name, "seed": config.seed, "settings": _jsonable(settings)}
+    if path.exists():
+        if not config.resume:
+            raise ConfigError(
+                f"run.resume=false, and {directory} holds a run; give another "
+                "run.directory"
+            )
+        found = json.loads(path.read_text())
+        changed = _differences(found["identity"], identity)
+        if changed:
+            raise ConfigError(
+                f"{directory} holds a run with other settings: {'; '.join(changed)}. "
+                "Give another run.directory"
+            )
+        return found
+    made = {
+        "identity": identity,
+        "chunk_size": chunk_size,
+        "run": asdict(config) | {"directory": None},
+        "versions": {
+            package: metadata.version(package)
+            for package in ("jax", "jaxlib", "optax", "flax", "evosax", "gymnax")
+        },
+        "python": platform.python_version(),
+        "device": f"{len(devices)} x {devices[0].device_kind}",
+    }
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(made, indent=1))
+    os.replace(temporary, path)
+    return made
+
+
+def _jsonable(tree: Any) -> Any:
+    return json.loads(json.dumps(tree, default=str))
+
+
+def _differences(old: Mapping, new: Mapping, prefix: str = "") -> list[str]:
+    """`key: old -> new` for each that differs, `num_generations` aside."""
+    found = []
+    for key in sorted(old.keys() | new.keys()):
+        a, b = old.get(key), new.get(key)
+        if isinstance(a, Mapping) and isinstance(b, Mapping):
+            found += _differences(a, b, f"{prefix}{key}.")
+        elif a != b and key != "num_generations":
+            found.append(f"{prefix}{key}: {a} -> {b}".removeprefix("settings."))
+    return found

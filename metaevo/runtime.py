@@ -1,0 +1,54 @@
+"""Process set-up before JAX's backend starts: devices and the compilation cache."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+from pathlib import Path
+
+import jax
+
+
+def configure(num_cpu_devices: int | None = None) -> None:
+    """Makes every CPU core a device and turns the compilation cache on.
+
+    XLA's CPU backend runs a population on one core; sharding it over one device per
+    core uses them all, with each device's own thread pool off. A GPU is used when
+    found. Call it before anything touches a JAX device; later it has no effect on
+    the devices.
+
+    The cache is `$JAX_COMPILATION_CACHE_DIR`, else `$XDG_CACHE_HOME/metaevo`, else
+    `~/.cache/metaevo`, with one folder per processor kind since compiled code is not
+    portable. It has no size limit: a limit lets one orphaned file stop all writes
+    (jax#39880).
+    """
+    if num_cpu_devices is None:
+        num_cpu_devices = len(os.sched_getaffinity(0)) if _LINUX else os.cpu_count()
+    if "JAX_NUM_CPU_DEVICES" not in os.environ:
+        jax.config.update("jax_num_cpu_devices", num_cpu_devices)
+    flags = os.environ.get("XLA_FLAGS", "")
+    if num_cpu_devices > 1 and "xla_cpu_multi_thread_eigen" not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_multi_thread_eigen=false".strip()
+    if jax.config.jax_compilation_cache_dir is None:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        jax.config.update(
+            "jax_compilation_cache_dir", str(base / "metaevo" / _processor())
+        )
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+
+
+_LINUX = hasattr(os, "sched_getaffinity")
+
+
+def _processor() -> str:
+    """A name for this kind of processor: same name, same instruction set."""
+    kind = platform.machine() + platform.processor()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        lines = cpuinfo.read_text().splitlines()
+        kind += "".join(
+            next((x for x in lines if x.startswith(name)), "")
+            for name in ("model name", "flags", "Features")
+        )
+    return hashlib.sha256(kind.encode()).hexdigest()[:12]

@@ -1,0 +1,234 @@
+"""The interfaces that everything in metaevo is made of.
+
+Axis letters, everywhere: P population, S seeds, K segments, T time, E environments,
+B batch. Fitness is *higher is better*, everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import jax
+
+Key = jax.Array
+PyTree = Any
+Params = PyTree  # one member's evolved numbers: unconstrained float32
+Population = PyTree  # Params with a leading axis P on every leaf
+Fitness = jax.Array  # [P], higher is better
+Metrics = Mapping[str, jax.Array]
+StrategyState = PyTree
+
+
+class InnerState(NamedTuple):
+    """One member's training run between two segments.
+
+    Lifted over seeds and members the leaves gain leading axes as noted.
+
+    Attributes:
+        agent: [S, P, ...] networks, optimiser state, normalisers. PBT copies it,
+            export reads it.
+        experience: [S, P, ...] environment states, last observations, an own replay
+            buffer. Never copied between members.
+        shared: [S, ...] what the population has in common (a CEM-RL critic, a common
+            replay buffer). It has no P axis: a member-specific value that leaks into
+            it raises at trace time. Only for loops with `coupled=True`.
+        clock: [...] counters (updates done, buffer cursor). It has neither S nor P
+            axis, so a `lax.cond` on it stays a cond under vmap.
+    """
+
+    agent: PyTree
+    experience: PyTree
+    shared: PyTree = ()
+    clock: PyTree = ()
+
+
+class InnerLoop(NamedTuple):
+    """A whole RL training run of ONE member as pure functions.
+
+    Attributes:
+        meta: the default `Meta`: a NamedTuple of slots, see `metaevo.slots`.
+        init: `(key, meta) -> InnerState`. Off-policy warm-up happens here. `shared`
+            and `clock` are taken from a call with the default meta.
+        train: `(key, meta, state) -> (state, metrics)`, ONE segment. `key` is the
+            lifetime's key, the same for all segments: updates draw from
+            `fold_in(key, clock.update)`, so two half lifetimes equal one whole.
+            `metrics` are scalars and hold at least `return` (mean return of the
+            episodes that ended in the segment, 0 if none) and `episodes` (their
+            number).
+        evaluate: `(key, meta, state) -> metrics` with scalars `return` and `length`
+            of fresh episodes under the deterministic policy.
+        num_segments: segments in a lifetime.
+        act: `(key, meta, agent, carry, obs) -> (action, carry)`, deterministic: one
+            environment, for playing and for export.
+        initial_carry: `() -> carry`, `()` when feed-forward.
+        coupled: True if the loop calls `population.mean`, `gather` or `index`.
+        frames_per_segment: environment steps in one segment, for progress figures.
+    """
+
+    meta: Any
+    init: Callable[[Key, Any], InnerState]
+    train: Callable[[Key, Any, InnerState], tuple[InnerState, Metrics]]
+    evaluate: Callable[[Key, Any, InnerState], Metrics]
+    num_segments: int
+    act: Callable[[Key, Any, PyTree, PyTree, jax.Array], tuple[jax.Array, PyTree]]
+    initial_carry: Callable[[], PyTree] = tuple
+    coupled: bool = False
+    frames_per_segment: int = 0
+
+
+def keep(params: Params, state: InnerState) -> Params:
+    """Baldwinian inheritance: what an agent learns does not enter its genes."""
+    del state
+    return params
+
+
+class Space(NamedTuple):
+    """Turns evolved numbers into replacements of slots.
+
+    Attributes:
+        init: `key -> Params`, the start of the search.
+        bind: `(params, meta) -> meta` with slots replaced.
+        inherit: `(params, state) -> params` after training; `keep` unless Lamarckian.
+        spec: slot name -> description as plain data, enough to rebuild the slot from
+            a saved artefact. See `metaevo.artifacts`.
+        identity: True if `init` reproduces the hand-made algorithm.
+    """
+
+    init: Callable[[Key], Params]
+    bind: Callable[[Params, Any], Any]
+    inherit: Callable[[Params, InnerState], Params] = keep
+    spec: Mapping[str, Any] = {}
+    identity: bool = False
+
+
+class Proposal(NamedTuple):
+    """What a strategy wants evaluated.
+
+    Attributes:
+        params: [P, ...] per leaf.
+        parents: [P] int32, whose *agent* each member continues; -1 is a newborn.
+            None (static): all are newborn.
+    """
+
+    params: Population
+    parents: jax.Array | None = None
+
+
+def no_metrics(state: StrategyState) -> Metrics:
+    del state
+    return {}
+
+
+class Strategy(NamedTuple):
+    """An outer loop as pure functions; see `strategies/`.
+
+    Attributes:
+        init: `key -> state`.
+        ask: `(key, state) -> (Proposal, state)`.
+        tell: `(key, state, proposal, fitness [P]) -> state`; `fitness` is finite.
+        solution: `state -> Params`, what the search reports: the mean of a
+            distribution, never the luckiest member of a noisy generation.
+        metrics: `state -> {name: scalar}` for the log.
+        mirrored: True if member `i + P/2` is the mirror image of member `i`. A pair
+            with a failed member then gets equal fitness, so it has no pull.
+    """
+
+    init: Callable[[Key], StrategyState]
+    ask: Callable[[Key, StrategyState], tuple[Proposal, StrategyState]]
+    tell: Callable[[Key, StrategyState, Proposal, Fitness], StrategyState]
+    solution: Callable[[StrategyState], Params]
+    metrics: Callable[[StrategyState], Metrics] = no_metrics
+    mirrored: bool = False
+
+
+class FitnessFn(NamedTuple):
+    """Fitness of one member's one training run.
+
+    Attributes:
+        score: `(train metrics, [K] per leaf; evaluation metrics or None) -> scalar`.
+        needs_evaluation: whether `InnerLoop.evaluate` has to run for it.
+        name: how reports call it.
+    """
+
+    score: Callable[[Metrics, Metrics | None], jax.Array]
+    needs_evaluation: bool
+    name: str
+
+
+def mean(fitness: jax.Array) -> Fitness:
+    """Mean over tasks and seeds: [tasks, S, P] -> [P]."""
+    return fitness.mean((0, 1))
+
+
+class Search(NamedTuple):
+    """A search: inner loop(s), space, strategy, fitness and a horizon.
+
+    Attributes:
+        inner_loop: one, or several for several tasks. All must have the slots that
+            `space` replaces.
+        space: what may evolve.
+        strategy: how it evolves.
+        num_generations: horizon; a finished run may be asked for more.
+        fitness: see `metaevo.fitness`.
+        num_seeds: S, independent worlds per member.
+        aggregate: [tasks, S, P] -> [P].
+        segments_per_generation: None for whole lifetimes, else members live on over
+            generations, through `Proposal.parents`.
+        common_random_numbers: whether all members share the worlds. None: yes, iff
+            members are newborn each generation and the loop is not coupled.
+        chunk_size: members in one vmap. None: 8 on CPU, on an accelerator as many as
+            the devices divide the population into. The bits depend on it, so it is
+            fixed before generation 0 and kept in the run's manifest.
+    """
+
+    inner_loop: InnerLoop | Sequence[InnerLoop]
+    space: Space
+    strategy: Strategy
+    num_generations: int
+    fitness: FitnessFn
+    num_seeds: int = 1
+    aggregate: Callable[[jax.Array], Fitness] = mean
+    segments_per_generation: int | None = None
+    common_random_numbers: bool | None = None
+    chunk_size: int | None = None
+
+    @property
+    def tasks(self) -> tuple[InnerLoop, ...]:
+        if isinstance(self.inner_loop, InnerLoop):
+            return (self.inner_loop,)
+        return tuple(self.inner_loop)
+
+
+class Evaluated(NamedTuple):
+    """One generation's evaluation, complete and in the order of the proposal.
+
+    Attributes:
+        fitness: [tasks, S, P] raw scores; NaN marks a failed member.
+        params: [P, ...] after `Space.inherit`.
+        metrics: one dict per task of [S, P] scalars: last segment's train metrics,
+            and evaluation metrics under `evaluation/...` where they were computed.
+        curves: one [S, P, K] array per task: return per segment, NaN where no
+            episode ended.
+    """
+
+    fitness: jax.Array
+    params: Population
+    metrics: Sequence[Metrics]
+    curves: Sequence[jax.Array]
+
+
+class Evaluator(Protocol):
+    """Evaluates a proposal; see `metaevo.evaluators`.
+
+    `carried` holds agents that live on between generations and is opaque to the
+    caller, who only keeps it and checkpoints it.
+    """
+
+    def __call__(
+        self, key: Key, proposal: Proposal, carried: PyTree
+    ) -> tuple[Evaluated, PyTree]: ...
+
+
+class ConfigError(ValueError):
+    """The user's input is wrong. The message names the key and the remedy."""
