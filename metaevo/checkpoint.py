@@ -37,7 +37,7 @@ def write(folder: Path, arrays: Mapping[str, np.ndarray], manifest: Mapping) -> 
     temporary = folder.with_name(f".{folder.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
-    data = save({name: np.ascontiguousarray(x) for name, x in arrays.items()})
+    data = save({name: np.asarray(x, order="C") for name, x in arrays.items()})
     manifest = {
         "schema": SCHEMA,
         "sha256": hashlib.sha256(data).hexdigest(),

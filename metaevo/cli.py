@@ -92,6 +92,7 @@ def parse(search: Callable[..., Search], argv: Sequence[str]) -> dict[str, Any]:
     """
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
 
     defaults = _defaults(search)
     schema = OmegaConf.structured(_schema_of(search, defaults))
@@ -104,7 +105,7 @@ def parse(search: Callable[..., Search], argv: Sequence[str]) -> dict[str, Any]:
             OmegaConf.to_container(schema, resolve=True)
         except OmegaConfBaseException as error:
             raise ConfigError(_explain(key, value, error)) from None
-        except (ValueError, TypeError, AttributeError) as error:
+        except (YAMLError, ValueError, TypeError, AttributeError) as error:
             raise ConfigError(f"{key}={value}: {str(error).splitlines()[0]}") from None
     resolved = OmegaConf.to_container(schema, resolve=True)
     return {key: _restore(default, resolved[key]) for key, default in defaults.items()}

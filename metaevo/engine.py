@@ -333,7 +333,7 @@ def _check(search: Search, config: RunConfig) -> Proposal:
                 "the segments of a lifetime"
             )
         params = jax.eval_shape(search.space.init, jax.random.key(0))
-        jax.eval_shape(search.space.bind, params, loop.meta)
+        jax.eval_shape(lambda params: search.space.bind(params, loop.meta), params)
     key = jax.random.key(0)
     state = jax.eval_shape(search.strategy.init, key)
     proposal, _ = jax.eval_shape(search.strategy.ask, key, state)

@@ -72,8 +72,10 @@ def rank_sum(fitness: jax.Array) -> Fitness:
     member that failed on any task is NaN.
     """
     per_task = fitness.mean(1)
-    ranks = jax.vmap(jax.scipy.stats.rankdata)(per_task)
-    return jnp.where(jnp.isfinite(per_task), ranks, jnp.nan).sum(0)
+    failed = ~jnp.isfinite(per_task)
+    # Ranked last, where they do not move the others' ranks, and marked after.
+    ranks = jax.vmap(jax.scipy.stats.rankdata)(jnp.where(failed, jnp.inf, per_task))
+    return jnp.where(failed, jnp.nan, ranks).sum(0)
 
 
 def normalized(low: list[float], high: list[float]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import platform
@@ -26,7 +27,9 @@ def configure(num_cpu_devices: int | None = None) -> None:
     if num_cpu_devices is None:
         num_cpu_devices = len(os.sched_getaffinity(0)) if _LINUX else os.cpu_count()
     if "JAX_NUM_CPU_DEVICES" not in os.environ:
-        jax.config.update("jax_num_cpu_devices", num_cpu_devices)
+        # Raises once a backend has started: then the devices are what they are.
+        with contextlib.suppress(RuntimeError):
+            jax.config.update("jax_num_cpu_devices", num_cpu_devices)
     flags = os.environ.get("XLA_FLAGS", "")
     if num_cpu_devices > 1 and "xla_cpu_multi_thread_eigen" not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_multi_thread_eigen=false".strip()

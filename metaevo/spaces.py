@@ -13,6 +13,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy import special
 
 from metaevo import slots
 from metaevo.losses import Learned
@@ -60,17 +61,18 @@ def replace(**learned: Learned) -> Space:
 
 
 class Transform(NamedTuple):
-    """How a number is searched: x ∈ ℝ ↦ number, with `from_number` its inverse.
+    """How a number is searched: x ∈ ℝ ↦ number.
 
     Attributes:
-        to_number, from_number: mutually inverse, increasing or decreasing.
+        to_number: traced, of x times `scale` plus where the default lies.
+        from_number: its inverse, on numpy: defaults are concrete numbers.
         scale: how far one unit of x moves in the transformed number. Choose it such
             that one sigma fits all numbers of a space.
         name: for the artefact.
     """
 
     to_number: Callable[[jax.Array], jax.Array]
-    from_number: Callable[[jax.Array], jax.Array]
+    from_number: Callable[[np.float64], np.float64]
     scale: float
     name: str
 
@@ -82,12 +84,12 @@ def linear(scale: float = 1.0) -> Transform:
 
 def log(scale: float = 1.0) -> Transform:
     """A positive number on a log scale; scale 1 is a factor of e per unit."""
-    return Transform(jnp.exp, jnp.log, scale, "log")
+    return Transform(jnp.exp, np.log, scale, "log")
 
 
 def logit(scale: float = 1.0) -> Transform:
     """A number in (0, 1) by its log-odds."""
-    return Transform(jax.nn.sigmoid, jax.scipy.special.logit, scale, "logit")
+    return Transform(jax.nn.sigmoid, special.logit, scale, "logit")
 
 
 def one_minus_log(scale: float = 1.0) -> Transform:
@@ -97,7 +99,7 @@ def one_minus_log(scale: float = 1.0) -> Transform:
     """
     return Transform(
         lambda y: jnp.clip(1 - jnp.exp(y), 0.0, 1 - 1e-6),
-        lambda n: jnp.log1p(-n),
+        lambda n: np.log1p(-n),
         scale,
         "one_minus_log",
     )
@@ -125,9 +127,9 @@ def tune(**transforms: Transform) -> Space:
             default = slots.get(meta, name)
             if callable(default) or default is None:
                 raise ConfigError(f"tune({name}=...): slot {name!r} holds no number")
-            with jax.ensure_compile_time_eval():
-                start = transform.from_number(jnp.float32(default))
-            if isinstance(default, int | float) and not np.isfinite(start):
+            with np.errstate(all="ignore"):
+                start = np.float32(transform.from_number(np.float64(default)))
+            if not np.isfinite(start):
                 raise ConfigError(
                     f"tune({name}={transform.name}()): the default {default} is "
                     "outside that scale; set another default or use linear()"

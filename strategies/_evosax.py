@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from evosax import algorithms
+from evosax.core import fitness_shaping
 
 from metaevo.types import ConfigError, Proposal, Space, Strategy
 
@@ -38,25 +40,48 @@ def even(population_size: int) -> int:
     return population_size
 
 
+SHAPINGS = {
+    "centered_rank": fitness_shaping.centered_rank_fitness_shaping_fn,
+    "standardize": fitness_shaping.standardize_fitness_shaping_fn,
+}
+
+
+def shaping(name: str, weight_decay: float) -> Callable:
+    """evosax's fitness shaping of this name, after a penalty on |params|².
+
+    Raises:
+        ConfigError: there is none of this name.
+    """
+    if name not in SHAPINGS:
+        raise ConfigError(f"shaping={name!r} must be one of {', '.join(SHAPINGS)}")
+    shape = SHAPINGS[name]
+    if weight_decay:
+        shape = fitness_shaping.add_weight_decay(shape, weight_decay)
+    return shape
+
+
 def from_distribution(
-    algorithm: Callable[[Any], Any],
+    algorithm: str,
     space: Space,
+    population_size: int,
     mirrored: bool,
     prepare: Callable[[Any], Any] = lambda state: state,
+    **options: Any,
 ) -> Strategy:
     """A strategy from a distribution-based evosax algorithm.
 
     Args:
-        algorithm: `example params -> evosax algorithm`.
+        algorithm: its class in `evosax.algorithms`.
         space: its `init` gives the initial mean.
         mirrored: the algorithm samples mirrored pairs.
         prepare: mends evosax's initial state, where it needs it.
+        **options: to the class.
     """
     example = jax.tree.map(
         lambda x: jnp.zeros(x.shape, x.dtype),
         jax.eval_shape(space.init, jax.random.key(0)),
     )
-    es = algorithm(example)
+    es = getattr(algorithms, algorithm)(population_size, example, **options)
     hyperparameters = es.default_params
 
     def init(key):

@@ -13,8 +13,6 @@ import optax
 from metaevo.types import ConfigError, Space, Strategy
 from strategies import _evosax
 
-SHAPINGS = ("centered_rank", "standardize")
-
 
 def open_es(
     space: Space,
@@ -41,32 +39,18 @@ def open_es(
     Raises:
         ConfigError: an odd population, sigma <= 0, or an unknown shaping.
     """
-    from evosax.algorithms import Open_ES
-    from evosax.core import fitness_shaping
-
     _evosax.even(population_size)
     if sigma <= 0:
         raise ConfigError(f"sigma={sigma} must be positive")
-    if shaping not in SHAPINGS:
-        raise ConfigError(f"shaping={shaping!r} must be one of {', '.join(SHAPINGS)}")
-    shape = getattr(fitness_shaping, f"{shaping}_fitness_shaping_fn")
-    if weight_decay:
-        shape = fitness_shaping.add_weight_decay(shape, weight_decay)
-
-    def algorithm(example):
-        return Open_ES(
-            population_size,
-            example,
-            optimizer=optimizer,
-            # evosax reads the schedule before it counts the generation: what it sets
-            # at the end of generation g is for generation g + 1.
-            std_schedule=lambda g: sigma * sigma_decay ** (g + 1),
-            fitness_shaping_fn=shape,
-        )
-
     return _evosax.from_distribution(
-        algorithm,
+        "Open_ES",
         space,
+        population_size,
         mirrored=True,
         prepare=lambda state: state.replace(std=sigma),
+        optimizer=optimizer,
+        # evosax reads the schedule before it counts the generation: what it sets at
+        # the end of generation g is for generation g + 1.
+        std_schedule=lambda g: sigma * sigma_decay ** (g + 1),
+        fitness_shaping_fn=_evosax.shaping(shaping, weight_decay),
     )

@@ -1,0 +1,117 @@
+"""Probe environments: each fails for one kind of bug.
+
+The five of Andy Jones' list (as in rejax), a truncation probe whose resets look unlike
+other states, and its twin that terminates instead.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from metaevo.envs import Box, Discrete, Env, Step, with_auto_reset
+
+
+def _env(reset, transition, obs_size=1, num_actions=1, max_steps=1) -> Env:
+    """An Env from `reset(key) -> state`, `transition(state, action) -> (state, reward,
+    terminated, truncated)` and states that are `(time, obs)`."""
+
+    def full_reset(key):
+        state = (jnp.int32(0), reset(key))
+        return state, state[1]
+
+    def step_raw(key, state, action):
+        time, obs = state
+        obs, reward, terminated, truncated = transition(time, obs, action)
+        terminated, truncated = jnp.asarray(terminated), jnp.asarray(truncated)
+        state = (time + 1, obs)
+        reward = jnp.asarray(reward, jnp.float32)
+        return state, Step(obs, reward, terminated, truncated, obs, {})
+
+    return Env(
+        reset=full_reset,
+        step=with_auto_reset(full_reset, step_raw),
+        step_raw=step_raw,
+        observation=Box((obs_size,)),
+        action=Discrete(num_actions),
+        max_steps=max_steps,
+    )
+
+
+def value() -> Env:
+    """One action, zero observation, one step, reward 1: V = 1."""
+    return _env(lambda key: jnp.zeros(1), lambda t, obs, a: (obs, 1.0, True, False))
+
+
+def _sign(key):
+    return jax.random.rademacher(key, (1,), jnp.float32)
+
+
+def observation() -> Env:
+    """Random observation ±1, reward = observation: V(obs) = obs."""
+    return _env(_sign, lambda t, obs, a: (obs, obs[0], True, False))
+
+
+def discount() -> Env:
+    """Two steps, observation = time, reward at the end: V = (γ, 1)."""
+    return _env(
+        lambda key: jnp.zeros(1),
+        lambda t, obs, a: (obs + 1, 1.0 * (t == 1), t == 1, False),
+        max_steps=2,
+    )
+
+
+def policy() -> Env:
+    """Two actions, reward −1 and 1: picks the second."""
+    return _env(
+        lambda key: jnp.zeros(1),
+        lambda t, obs, a: (obs, 2.0 * a - 1, True, False),
+        num_actions=2,
+    )
+
+
+def matching() -> Env:
+    """The action must match the observation's sign."""
+    return _env(
+        _sign,
+        lambda t, obs, a: (
+            obs,
+            jnp.where((obs[0] > 0) == (a == 1), 1.0, -1.0),
+            True,
+            False,
+        ),
+        num_actions=2,
+    )
+
+
+START, LATER = (1.0, 0.0), (0.0, 1.0)
+
+
+def truncated(horizon=10) -> Env:
+    """Reward −10 in the first state and 1 in all others, *truncated* at `horizon`.
+
+    V(later) = 1/(1−γ), V(start) = −10 + γ/(1−γ). To treat the time limit as an end,
+    or to bootstrap from the next episode's start, gives much less.
+    """
+    return _env(
+        lambda key: jnp.array(START),
+        lambda t, obs, a: (
+            jnp.array(LATER),
+            jnp.where(t == 0, -10.0, 1.0),
+            False,
+            t + 1 >= horizon,
+        ),
+        obs_size=2,
+        max_steps=horizon,
+    )
+
+
+def terminated(horizon=10) -> Env:
+    """The twin: reward 1 in one single state, *terminated* at `horizon`.
+
+    The mean of the return over the steps of an episode is
+    1/horizon Σ_{k=1..horizon} (1 − γᵏ)/(1−γ).
+    """
+    return _env(
+        lambda key: jnp.ones(1),
+        lambda t, obs, a: (obs, 1.0, t + 1 >= horizon, False),
+        max_steps=horizon,
+    )

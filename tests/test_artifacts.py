@@ -1,0 +1,196 @@
+"""Artefacts: what another agent imports, and what is refused."""
+
+import json
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import metaevo
+from metaevo import artifacts, checkpoint, losses, slots, spaces
+
+ROOT = Path(__file__).parent.parent
+
+
+def saved(path, base="zero", move=0.3):
+    """A value loss away from its start, saved; returns its space and params."""
+    space = spaces.replace(value_loss=losses.residual_network(base, (8, 4)))
+    params = space.init(jax.random.key(0))
+    params = jax.tree.map(lambda x: x + move, params)
+    artifacts.save(path, params, space.spec, {}, {"search": "test"})
+    return space, params
+
+
+@pytest.fixture
+def solution(tmp_path):
+    saved(tmp_path / "solution")
+    return tmp_path / "solution"
+
+
+def test_a_loaded_loss_equals_the_searched_one(tmp_path):
+    for base in ("zero", "clipped_square", "square"):
+        space, params = saved(tmp_path / base, base)
+        searched = space.bind(params, _Meta()).value_loss
+        loaded = metaevo.load(tmp_path / base).value_loss
+        v, g, old = jnp.linspace(-60, 60, 50), jnp.linspace(3, -3, 50), jnp.zeros(50)
+        context = slots.Context(stats={"clip_eps": 0.2})
+        np.testing.assert_array_equal(loaded(v, g, old), searched(v, g, old, context))
+
+
+class _Meta(tuple):
+    """A meta with the one slot."""
+
+    _fields = ("value_loss",)
+    value_loss = losses.clipped_square
+
+    def _replace(self, value_loss):
+        new = _Meta()
+        new.value_loss = value_loss
+        return new
+
+
+def test_it_can_be_jitted_differentiated_and_vmapped(solution):
+    loss = metaevo.load(solution.parent).value_loss
+    v = jnp.linspace(-50.0, 50.0, 7)
+    one = jax.grad(lambda v: loss(v, 1.0, 0.0))
+    whole = jax.jit(jax.vmap(jax.value_and_grad(lambda v: loss(v, 1.0, 0.0))))(v)
+    np.testing.assert_allclose(whole[0], loss(v, 1.0, 0.0), rtol=1e-6)
+    np.testing.assert_allclose(whole[1], [one(x) for x in v], rtol=1e-5)
+    np.testing.assert_allclose(
+        jax.grad(one)(0.5), (one(0.501) - one(0.499)) / 0.002, rtol=1e-2
+    )
+    inside = jax.jit(lambda loss, v: loss(v, 1.0, 0.0))
+    np.testing.assert_allclose(inside(loss, v), loss(v, 1.0, 0.0), rtol=1e-6)
+
+
+def test_the_tails_are_straight_lines(solution):
+    loss = metaevo.load(solution).value_loss
+    gradient = jax.vmap(jax.grad(lambda v: loss(v, 0.0, 0.0)))
+    far = gradient(jnp.array([30.001, 100.0, 1e4]))
+    np.testing.assert_allclose(far, far[0], rtol=1e-5)
+    assert np.isfinite(loss(jnp.float32(1e6), 0.0, 0.0))
+    # No step where the line begins.
+    np.testing.assert_allclose(
+        loss(jnp.float32(29.999), 0.0, 0.0), loss(jnp.float32(30.001), 0.0, 0.0), 1e-3
+    )
+
+
+def test_loading_needs_jax_numpy_and_safetensors_alone(solution):
+    """Rule 13, with every other dependency made impossible to import."""
+    program = textwrap.dedent(
+        f"""
+        import sys
+        for name in ("optax flax evosax gymnax gymnasium omegaconf matplotlib filelock "
+                     "brax wandb pandas").split():
+            sys.modules[name] = None
+        import metaevo
+        loss = metaevo.load({str(solution)!r}).value_loss
+        print(loss(1.0, 2.0, 0.0))
+        """
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert np.isfinite(float(out.stdout))
+
+
+def test_an_unknown_slot_names_those_there_are(solution):
+    with pytest.raises(AttributeError, match="no slot 'drift', but value_loss"):
+        _ = metaevo.load(solution).drift
+
+
+def test_a_missing_artefact(tmp_path):
+    with pytest.raises(metaevo.ArtifactError, match="no artefact here"):
+        metaevo.load(tmp_path / "nothing")
+
+
+def edit(solution, change):
+    path = solution / "manifest.json"
+    manifest = json.loads(path.read_text())
+    change(manifest)
+    path.write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m: m["slots"]["value_loss"].update(op="os.system"),
+        lambda m: m["slots"]["value_loss"].update(features=[10**9]),
+        lambda m: m["slots"]["value_loss"].update(features="abc"),
+        lambda m: m["slots"]["value_loss"].update(base="__import__"),
+        lambda m: m["slots"]["value_loss"].update(extra=1),
+        lambda m: m["slots"]["value_loss"].pop("scale"),
+        lambda m: m["slots"].update({"../evil": {"op": "number", "value": 1}}),
+        lambda m: m["slots"].update({"lr": {"op": "number", "value": "x"}}),
+        lambda m: m.update(slots=[1]),
+        lambda m: m.update(artifact_schema=99),
+        lambda m: m.update(schema=99),
+        lambda m: m.update(sha256="0" * 64),
+        lambda m: m.pop("arrays"),
+    ],
+)
+def test_an_altered_manifest_is_refused(solution, change):
+    edit(solution, change)
+    with pytest.raises(metaevo.ArtifactError):
+        metaevo.load(solution)
+
+
+def test_every_flipped_bit_and_every_truncation_is_refused(solution):
+    path = solution / "arrays.safetensors"
+    data = path.read_bytes()
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        hurt = bytearray(data)
+        hurt[rng.integers(len(data))] ^= 1 << rng.integers(8)
+        path.write_bytes(hurt)
+        with pytest.raises(metaevo.ArtifactError):
+            metaevo.load(solution)
+        path.write_bytes(data[: rng.integers(len(data))])
+        with pytest.raises(metaevo.ArtifactError):
+            metaevo.load(solution)
+    path.write_bytes(data)
+    assert metaevo.load(solution).value_loss
+
+
+def test_a_symbolic_link_is_refused(solution, tmp_path):
+    path = solution / "arrays.safetensors"
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(metaevo.ArtifactError, match="symbolic link"):
+        metaevo.load(solution)
+
+
+def test_a_deep_manifest_is_refused(solution):
+    (solution / "manifest.json").write_text("[" * 100_000)
+    with pytest.raises(metaevo.ArtifactError):
+        metaevo.load(solution)
+
+
+def test_the_example_agent_learns_with_an_evolved_loss(tmp_path):
+    """`examples/plain_ppo.py` shares no code with metaevo but the three lines."""
+    sys.path.insert(0, str(ROOT / "examples"))
+    try:
+        import plain_ppo
+    finally:
+        sys.path.pop(0)
+    # The residual start is the squared error to the last bit of what PPO uses.
+    saved(tmp_path / "square", "square", move=0.0)
+    sizes = {"num_updates": 60, "num_seeds": 4}
+    plain = plain_ppo.main(**sizes)
+    evolved = plain_ppo.main(tmp_path / "square", **sizes)
+    assert evolved.mean() > 60.0
+    np.testing.assert_allclose(evolved.mean(), plain.mean(), rtol=0.5)
+    shutil.rmtree(tmp_path / "square")
+
+
+def test_checkpoint_errors_are_one_line(solution):
+    (solution / "manifest.json").write_text("{")
+    with pytest.raises(checkpoint.CheckpointError) as error:
+        checkpoint.read(solution)
+    assert "\n" not in str(error.value)

@@ -1,0 +1,223 @@
+"""The command line: what is accepted, and how what is not is explained."""
+
+import contextlib
+import dataclasses
+import random
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import pytest
+import tiny_search
+
+from inner_loops import ppo
+from metaevo import cli
+from metaevo.rundir import RunConfig
+from metaevo.types import ConfigError
+
+ROOT = Path(__file__).parent.parent
+
+
+class Meta(NamedTuple):
+    lr: float = 1e-3
+    steps: int = 3
+    function: object = print
+
+
+def search(
+    size: int = 4,
+    rate: float = 1.0,
+    name: str = "x",
+    kind: Literal["a", "b"] = "a",
+    flag: bool = False,
+    maybe: int | None = None,
+    inner: ppo.Config = ppo.Config(1000, features=(8, 8)),
+    meta: Meta = Meta(lr=1e-2),
+):
+    """A signature with everything in it."""
+
+
+def parse(*argv):
+    return cli.parse(search, argv)
+
+
+def test_defaults():
+    config = parse()
+    assert config["inner"] == ppo.Config(1000, features=(8, 8))
+    assert config["meta"] == Meta(lr=1e-2)
+    assert config["run"] == RunConfig()
+    assert {
+        k: config[k] for k in ("size", "rate", "name", "kind", "flag", "maybe")
+    } == {
+        "size": 4,
+        "rate": 1.0,
+        "name": "x",
+        "kind": "a",
+        "flag": False,
+        "maybe": None,
+    }
+
+
+def test_values_get_their_types():
+    config = parse(
+        "size=8",
+        "rate=3",
+        "kind=b",
+        "flag=true",
+        "maybe=2",
+        "inner.features=[16,32,64]",
+        "inner.num_steps=1_000",
+        "inner.anneal_lr=off",
+        "meta.lr=3e-4",
+        "run.seed=7",
+        "run.directory=/tmp/a b",
+    )
+    assert config["size"] == 8
+    assert isinstance(config["rate"], float)
+    assert (config["kind"], config["flag"], config["maybe"]) == ("b", True, 2)
+    assert config["inner"].features == (16, 32, 64)
+    assert config["inner"].num_steps == 1000
+    assert config["inner"].num_envs == 4  # untouched
+    assert config["inner"].anneal_lr is False
+    assert config["meta"] == Meta(lr=3e-4)
+    assert config["meta"].function is print
+    assert config["run"].directory == "/tmp/a b"
+
+
+def test_the_last_value_wins():
+    assert parse("size=8", "size=2")["size"] == 2
+
+
+@pytest.mark.parametrize(
+    ("argument", "parts"),
+    [
+        ("sizee=3", ["unknown key 'sizee'", "'size'", "--help"]),
+        ("inner.num_env=3", ["unknown key 'inner.num_env'", "num_envs"]),
+        ("meta.function=3", ["unknown key 'meta.function'"]),
+        ("run.sed=3", ["unknown key 'run.sed'", "seed"]),
+        ("size=abc", ["size=abc", "Integer"]),
+        ("size=1.5", ["size=1.5", "Integer"]),
+        ("rate=fast", ["rate=fast", "Float"]),
+        ("kind=c", ["kind=c", "'a', 'b'"]),
+        ("flag=perhaps", ["flag=perhaps"]),
+        ("inner=3", ["inner=3"]),
+        ("inner.features=3", ["inner.features=3"]),
+        ("inner.features=[a]", ["inner.features=[a]"]),
+        ("size=null", ["size=null"]),
+        ("size", ["'size'", "expected key=value"]),
+        ("--size=3", ["--size=3", "expected key=value"]),
+        ("=3", ["expected key=value"]),
+        ("size=${nothing}", ["size="]),
+        ("size=[", ["size=["]),
+        ("size.x=3", ["size.x"]),
+    ],
+)
+def test_a_wrong_argument_is_one_line_that_names_the_key(argument, parts):
+    with pytest.raises(ConfigError) as error:
+        parse(argument)
+    message = str(error.value)
+    assert "\n" not in message
+    for part in parts:
+        assert part in message
+
+
+def test_no_generated_argument_makes_a_traceback():
+    rng = random.Random(0)
+    keys = ["size", "rate", "kind", "inner", "inner.num_envs", "meta.lr", "run.seed"]
+    values = [
+        "",
+        "x",
+        "1e999",
+        "[]",
+        "{}",
+        "{a: 1}",
+        "[[",
+        "${x}",
+        "null",
+        "-1",
+        "é",
+        "\\",
+    ]
+    for _ in range(200):
+        key = rng.choice([*keys, "".join(rng.choices("abc.[]=$ ", k=5))])
+        with contextlib.suppress(ConfigError):
+            parse(f"{key}={rng.choice(values)}")
+
+
+def test_help_lists_every_key_as_one_would_type_it():
+    text = cli.help_text(search)
+    for line in (
+        "size=4",
+        "maybe=null",
+        "flag=false",
+        "inner.features=[8,8]",
+        "meta.lr=0.01",
+        "run.seed=0",
+    ):
+        assert f"  {line}\n" in text + "\n"
+    assert "function" not in text
+    lines = [x.strip() for x in text.splitlines() if x.startswith("  ")]
+    num_fields = len(dataclasses.fields(ppo.Config)) + len(
+        dataclasses.fields(RunConfig)
+    )
+    assert len(lines) == 6 + 2 + num_fields
+    parse(*[x for x in lines if not x.endswith("=null")])  # every line is an argument
+
+
+def call(*command):
+    """Exit code, stderr and CPU seconds of a process."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    out = subprocess.run(
+        [sys.executable, *command], cwd=ROOT, capture_output=True, text=True
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return out.returncode, out.stderr, seconds
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("popultion_size=3", "Did you mean: 'population_size'"),
+        ("inner.num_steps=abc", "could not be converted to Integer"),
+        ("env=gymnax/CartPol-v1", "Did you mean gymnax/CartPole-v1"),
+        ("population_size=7", "must be even; use 8"),
+        ("run.directory=/proc/no", "run.directory=/proc/no"),
+    ],
+)
+def test_bad_input_exits_2_with_one_line(argument, message):
+    code, stderr, _ = call("-m", "searches.ppo_value_loss", argument)
+    assert code == 2
+    (line,) = stderr.strip().splitlines()
+    assert line.startswith("error: ")
+    assert message in line
+
+
+def test_the_metaevo_command():
+    code, _, _ = call("-c", "from metaevo import cli; cli.command()")
+    assert code == 2
+    run = "import sys; sys.argv[1:] = {}; from metaevo import cli; cli.command()"
+    code, stderr, _ = call("-c", run.format(["run", "ppo_value_los"]))
+    assert code == 2
+    assert "Did you mean 'ppo_value_loss'" in stderr
+    code, stderr, _ = call("-c", run.format(["run", "ppo_value_loss", "size=1"]))
+    assert code == 2
+    assert "unknown key 'size'" in stderr
+    assert call("-c", run.format(["list"]))[0] == 0
+
+
+def test_a_search_function_needs_defaults():
+    with pytest.raises(TypeError, match="'size' has no default"):
+        cli.parse(lambda size: None, [])
+
+
+def test_settings_are_plain_data():
+    config = cli.parse(tiny_search.search, ["population_size=4"])
+    arguments = {k: v for k, v in config.items() if k != "run"}
+    assert cli.settings(arguments) == {
+        "population_size": 4,
+        "num_generations": 150,
+        "fail_below": -1.0,
+    }

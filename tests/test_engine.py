@@ -1,0 +1,418 @@
+"""Runs: determinism, resume, failures, locks, what is refused."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import filelock
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import tiny_search
+import toys
+
+import metaevo
+from metaevo import artifacts, checkpoint, engine, fitness, spaces
+from metaevo.evaluators.local import LocalEvaluator
+from metaevo.loggers import jsonl
+from metaevo.types import ConfigError, FitnessFn
+from strategies.open_es import open_es
+
+TINY = Path(tiny_search.__file__)
+
+
+def es(population_size=8, sigma=0.5):
+    return open_es(toys.space(), population_size, sigma, optax.adam(0.1))
+
+
+def run(directory, search=None, **config):
+    config = {"held_out_seeds": 0, "devices": 2} | config
+    search = search or tiny_search.search(num_generations=4)
+    return metaevo.run(
+        search, metaevo.RunConfig(directory=str(directory), **config), "tiny"
+    )
+
+
+def solution_bytes(directory):
+    return (Path(directory) / "solution" / "arrays.safetensors").read_bytes()
+
+
+def records(directory):
+    """The log without what depends on the clock on the wall."""
+    timed = ("seconds", "frames_per_second")
+    found = jsonl.read(Path(directory) / "metrics.jsonl")
+    return [{k: v for k, v in r.items() if k not in timed} for r in found]
+
+
+# --- results --------------------------------------------------------------------------
+
+
+def test_a_search_improves_and_reports(tmp_path):
+    search = tiny_search.search(num_generations=30)
+    result = run(tmp_path, search, held_out_seeds=8)
+    log = records(tmp_path)
+    assert [r["generation"] for r in log] == list(range(30))
+    assert log[-1]["fitness_mean"] > log[0]["fitness_mean"]
+    (verdict,) = result.verdicts
+    assert verdict.verdict == "better"
+    assert verdict.num_pairs == 8
+    assert set(result.held_out) == {"solution", "start", "hand-made"}
+    # A tuned number starts as the default: the same runs, seed by seed.
+    np.testing.assert_allclose(
+        result.held_out["start"].fitness,
+        result.held_out["hand-made"].fitness,
+        rtol=1e-5,
+    )
+    artifact = metaevo.load(tmp_path)
+    expected = 0.1 * np.exp(np.asarray(result.solution["lr"]))
+    assert artifact.lr == pytest.approx(float(expected), rel=1e-5)
+    for name in ("fitness.png", "fitness.csv", "held_out.csv", "learning_curves.png"):
+        assert (tmp_path / "report" / name).stat().st_size > 100
+
+
+def test_the_same_seed_gives_the_same_bits_on_any_number_of_devices(tmp_path):
+    for n in (1, 2, 4):
+        run(tmp_path / str(n), devices=n)
+    bits = {solution_bytes(tmp_path / str(n)) for n in (1, 2, 4)}
+    assert len(bits) == 1
+    assert records(tmp_path / "1") == records(tmp_path / "4")
+
+
+def test_another_seed_gives_another_search(tmp_path):
+    run(tmp_path / "a", seed=0)
+    run(tmp_path / "b", seed=1)
+    assert solution_bytes(tmp_path / "a") != solution_bytes(tmp_path / "b")
+
+
+def test_each_program_compiles_once(tmp_path, monkeypatch):
+    """Rule 5: evosax's weak types would compile the second generation again."""
+    seen = []
+    original = engine._Run._finish
+
+    def finish(self, state):
+        seen.append(dict(self.programs) | self.evaluator.programs)
+        return original(self, state)
+
+    monkeypatch.setattr(engine._Run, "_finish", finish)
+    run(tmp_path)
+    counts = {name: program._cache_size() for name, program in seen[0].items()}
+    names = ("ask", "tell", "metrics", "solution", "init/0", "run/0")
+    assert counts == dict.fromkeys(names, 1)
+
+
+def test_adding_a_constant_to_all_fitness_changes_nothing(tmp_path):
+    """Rule 11, for rank shaping."""
+    base = tiny_search.search(num_generations=4)
+    shifted = base._replace(
+        fitness=FitnessFn(
+            lambda train, evaluation: evaluation["return"] + 64.0, True, "shifted"
+        )
+    )
+    run(tmp_path / "a", base)
+    run(tmp_path / "b", shifted)
+    assert solution_bytes(tmp_path / "a") == solution_bytes(tmp_path / "b")
+
+
+def test_agents_live_on_under_a_strategy_with_parents(tmp_path):
+    """A toy PBT through the whole engine, resumed in the middle."""
+    search = toys.search(
+        toys.pbt(), num_generations=4, segments_per_generation=1, chunk_size=2
+    )
+    whole = run(tmp_path / "whole", search)
+    run(tmp_path / "halves", search._replace(num_generations=2))
+    halves = run(tmp_path / "halves", search)
+    assert records(tmp_path / "whole") == records(tmp_path / "halves")
+    assert whole.solution["lr"] == halves.solution["lr"]
+    log = records(tmp_path / "whole")
+    assert log[-1]["fitness_mean"] > log[0]["fitness_mean"]
+
+
+def test_a_coupled_search_runs_and_resumes(tmp_path):
+    def search(generations):
+        return toys.search(
+            es(4),
+            toys.shared_critic(),
+            num_generations=generations,
+            segments_per_generation=1,
+        )
+
+    run(tmp_path / "whole", search(3), held_out_seeds=4)
+    run(tmp_path / "halves", search(1), held_out_seeds=4)
+    run(tmp_path / "halves", search(3), held_out_seeds=4)
+    assert records(tmp_path / "whole") == records(tmp_path / "halves")
+
+
+def test_several_tasks_and_rank_sum(tmp_path):
+    loops = [toys.quadratic(), toys.quadratic(dim=5)]
+    search = toys.search(es(), loops, aggregate=fitness.rank_sum)
+    result = run(tmp_path, search, held_out_seeds=4)
+    assert len(result.verdicts) == 2
+    assert result.held_out["solution"].fitness.shape == (2, 4)
+
+
+# --- resume ---------------------------------------------------------------------------
+
+
+def test_more_generations_extend_a_finished_run(tmp_path):
+    run(tmp_path / "whole", tiny_search.search(num_generations=6))
+    run(tmp_path / "parts", tiny_search.search(num_generations=2))
+    run(tmp_path / "parts", tiny_search.search(num_generations=6))
+    assert solution_bytes(tmp_path / "whole") == solution_bytes(tmp_path / "parts")
+    assert records(tmp_path / "whole") == records(tmp_path / "parts")
+
+
+def test_a_run_resumes_on_another_number_of_devices_to_the_bit(tmp_path):
+    run(tmp_path / "whole")
+    run(tmp_path / "parts", tiny_search.search(num_generations=2), devices=1)
+    run(tmp_path / "parts", devices=4)
+    assert solution_bytes(tmp_path / "whole") == solution_bytes(tmp_path / "parts")
+
+
+def test_a_corrupt_checkpoint_falls_back_to_the_one_before(tmp_path):
+    run(tmp_path / "whole", tiny_search.search(num_generations=6))
+    run(tmp_path / "hurt")
+    newest = tmp_path / "hurt" / "checkpoints" / "generation-00000004"
+    data = bytearray((newest / "arrays.safetensors").read_bytes())
+    data[-1] ^= 1
+    (newest / "arrays.safetensors").write_bytes(data)
+    run(tmp_path / "hurt", tiny_search.search(num_generations=6))
+    assert solution_bytes(tmp_path / "whole") == solution_bytes(tmp_path / "hurt")
+    assert records(tmp_path / "whole") == records(tmp_path / "hurt")
+
+
+def test_without_a_valid_checkpoint_it_refuses_rather_than_starts_anew(tmp_path):
+    run(tmp_path)
+    for folder in (tmp_path / "checkpoints").iterdir():
+        (folder / "arrays.safetensors").write_bytes(b"")
+    with pytest.raises(checkpoint.CheckpointError, match="no checkpoint can be read"):
+        run(tmp_path)
+
+
+def kill_and_resume(tmp_path, num_kills, seed):
+    """Kills a run at random instants until it has been killed often enough."""
+    clock = random.Random(seed)
+
+    def start(directory):
+        command = [sys.executable, TINY.name, f"run.directory={directory}"]
+        return subprocess.Popen(
+            [*command, "run.held_out_seeds=0"],
+            cwd=TINY.parent,
+            stdout=subprocess.DEVNULL,
+        )
+
+    def logged():
+        log = killed / "metrics.jsonl"
+        return log.read_bytes().count(b"\n") if log.exists() else 0
+
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert start(whole).wait(300) == 0
+    instants = []
+    for i in range(num_kills):
+        process = start(killed)
+        # Somewhere within a generation of the next stretch of the run.
+        until = clock.randint(logged() + 1, 150 * (i + 1) // (num_kills + 1))
+        deadline = time.monotonic() + 120
+        while logged() < until and time.monotonic() < deadline:
+            time.sleep(0.001)
+        time.sleep(clock.uniform(0.0, 0.01))
+        process.send_signal(signal.SIGKILL)
+        instants.append((process.wait(), logged()))
+    assert all(code == -signal.SIGKILL and n < 150 for code, n in instants), instants
+    assert start(killed).wait(300) == 0
+    assert solution_bytes(whole) == solution_bytes(killed), instants
+    assert records(whole) == records(killed), instants
+    generations = [r["generation"] for r in records(killed)]
+    assert generations == list(range(150))
+
+
+def test_resume_after_kill_9_at_three_instants(tmp_path):
+    kill_and_resume(tmp_path, 3, seed=0)
+
+
+@pytest.mark.slow
+def test_resume_after_kill_9_at_ten_instants(tmp_path):
+    kill_and_resume(tmp_path, 10, seed=1)
+
+
+# --- failed members -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_bad_fitness_ranks_strictly_last(bad):
+    clean, failed = fitness.sanitise(np.array([3.0, bad, -7.0, 5.0]), mirrored=False)
+    assert np.argsort(clean).tolist()[0] == 1
+    assert clean[1] < -7.0
+    assert failed.tolist() == [False, True, False, False]
+    np.testing.assert_array_equal(clean[[0, 2, 3]], [3.0, -7.0, 5.0])
+
+
+def test_a_mirrored_pair_with_a_failed_member_has_no_pull():
+    scores = np.array([1.0, np.nan, 3.0, 2.0, 9.0, 4.0])
+    clean, _ = fitness.sanitise(scores, mirrored=True)
+    assert clean[1] == clean[4] < 1.0
+    strategy = es(6)
+    key = jax.random.key(0)
+    state = strategy.init(key)
+    proposal, state = strategy.ask(key, state)
+    step = strategy.tell(key, state, proposal, jnp.asarray(clean))
+    # Whatever the good half of the pair scored, the step is the same.
+    scores[4] = -100.0
+    other = strategy.tell(
+        key, state, proposal, jnp.asarray(fitness.sanitise(scores, True)[0])
+    )
+    assert strategy.solution(step)["lr"] == strategy.solution(other)["lr"]
+
+
+def test_all_failed():
+    clean, failed = fitness.sanitise(np.array([np.nan, np.inf]), mirrored=True)
+    assert failed.all()
+    assert np.isfinite(clean).all()
+
+
+def test_failing_members_never_win(tmp_path):
+    """Learning rates below 0.05 break the agent: the search moves away from them."""
+    search = tiny_search.search(num_generations=30, fail_below=0.05)
+    result = run(tmp_path, search)
+    log = records(tmp_path)
+    assert log[0]["failed"] + log[1]["failed"] + log[2]["failed"] > 0
+    assert all(np.isfinite(r["fitness_mean"]) for r in log)
+    assert 0.1 * np.exp(result.solution["lr"]) > 0.1
+
+
+def test_three_generations_of_only_failures_stop_the_run(tmp_path):
+    search = tiny_search.search(num_generations=9, fail_below=1e9)
+    with pytest.raises(metaevo.NumericalError, match="3 generations in a row"):
+        run(tmp_path, search)
+    log = records(tmp_path)
+    assert [r["failed"] for r in log] == [8, 8, 8]
+    assert log[0]["fitness_best"] is None
+    arrays, manifest = checkpoint.Store(tmp_path / "checkpoints").load()
+    assert manifest["generation"] == 3
+    (mean,) = (x for name, x in arrays.items() if name.endswith(".mean"))
+    assert mean.tolist() == [0.0]  # where it began
+
+
+def test_numerical_failure_exits_5(tmp_path):
+    arguments = [f"run.directory={tmp_path}", "fail_below=1e9", "run.held_out_seeds=0"]
+    with pytest.raises(SystemExit) as exit:
+        metaevo.main(tiny_search.search, arguments)
+    assert exit.value.code == 5
+
+
+# --- what is refused ------------------------------------------------------------------
+
+
+def test_a_locked_directory_is_refused(tmp_path):
+    with filelock.FileLock(tmp_path / ".lock"):
+        with pytest.raises(metaevo.LockedError, match="in use"):
+            run(tmp_path)
+        with pytest.raises(SystemExit) as exit:
+            metaevo.main(tiny_search.search, [f"run.directory={tmp_path}"])
+        assert exit.value.code == 3
+
+
+def test_another_configuration_in_the_same_directory_is_refused(tmp_path, capsys):
+    arguments = ["num_generations=2", f"run.directory={tmp_path}", "run.devices=2"]
+    arguments.append("run.held_out_seeds=0")
+    with pytest.raises(SystemExit) as exit:
+        metaevo.main(tiny_search.search, arguments)
+    assert exit.value.code == 0
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    for extra in ("population_size=4", "run.seed=3", "run.resume=false"):
+        with pytest.raises(SystemExit) as exit:
+            metaevo.main(tiny_search.search, [*arguments, extra])
+        assert exit.value.code == 2
+        assert extra.split("=")[0].split(".")[-1] in capsys.readouterr().err
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_generations": 0}, "num_generations=0"),
+        ({"num_seeds": 0}, "num_seeds=0"),
+        ({"chunk_size": 0}, "chunk_size=0"),
+        ({"segments_per_generation": 9}, "segments_per_generation=9"),
+        ({"space": spaces.tune(lrr=spaces.log())}, "Did you mean 'lr'"),
+        ({"strategy": toys.pbt()}, "set segments_per_generation"),
+    ],
+)
+def test_a_search_that_cannot_run_is_refused_before_compilation(
+    tmp_path, change, message, monkeypatch
+):
+    monkeypatch.setattr(LocalEvaluator, "__call__", None)
+    with pytest.raises(ConfigError, match=message):
+        run(tmp_path, tiny_search.search(num_generations=2)._replace(**change))
+
+
+def test_odd_population_is_refused():
+    with pytest.raises(ConfigError, match="population_size=7"):
+        es(7)
+
+
+# --- checkpoints ----------------------------------------------------------------------
+
+
+def test_checkpoints_hold_keys_and_refuse_other_trees(tmp_path):
+    tree = {"key": jax.random.key(3), "x": jnp.arange(3.0)}
+    store = checkpoint.Store(tmp_path)
+    store.save(0, tree, {})
+    arrays, _ = store.load()
+    template = jax.eval_shape(lambda: tree)
+    restored = checkpoint.from_arrays(template, arrays)
+    assert jax.random.key_data(restored["key"]).tolist() == [0, 3]
+    assert restored["x"].tolist() == [0, 1, 2]
+    with pytest.raises(checkpoint.CheckpointError, match="of another search"):
+        checkpoint.from_arrays({"y": tree["x"]}, arrays)
+    with pytest.raises(checkpoint.CheckpointError, match="shape"):
+        checkpoint.from_arrays(tree | {"x": jnp.arange(4.0)}, arrays)
+
+
+def test_a_checkpoint_appears_complete_or_not_at_all(tmp_path, monkeypatch):
+    store = checkpoint.Store(tmp_path)
+    store.save(0, {"x": np.zeros(3)}, {})
+    for stage in ("fsync", "rename"):
+        with monkeypatch.context() as patch:
+
+            def fail(*args, stage=stage):
+                raise OSError(28, f"no space at {stage}")
+
+            patch.setattr(checkpoint.os, stage, fail)
+            with pytest.raises(OSError, match="no space"):
+                store.save(1, {"x": np.ones(3)}, {})
+        arrays, _ = store.load()
+        assert arrays["['x']"].tolist() == [0, 0, 0]
+
+
+def test_only_the_newest_checkpoints_are_kept(tmp_path):
+    run(tmp_path, tiny_search.search(num_generations=6))
+    assert checkpoint.Store(tmp_path / "checkpoints").generations() == [6, 5, 4]
+
+
+def test_a_disk_that_is_full_exits_6(tmp_path, monkeypatch):
+    def fail(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint.os, "rename", fail)
+    with pytest.raises(SystemExit) as exit:
+        metaevo.main(
+            tiny_search.search, [f"run.directory={tmp_path}", "num_generations=2"]
+        )
+    assert exit.value.code == 6
+
+
+def test_the_manifest_says_what_ran(tmp_path):
+    run(tmp_path)
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert manifest["chunk_size"] == 2
+    assert manifest["identity"]["seed"] == 0
+    assert manifest["versions"]["jax"] == jax.__version__
+    solution = json.loads((tmp_path / "solution" / "manifest.json").read_text())
+    assert solution["provenance"]["search"] == "tiny"
+    assert artifacts.load(tmp_path).slots.keys() == {"lr"}

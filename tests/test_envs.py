@@ -1,0 +1,137 @@
+"""Environments: every gymnax environment behaves as gymnax says, made regular."""
+
+import gymnax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import probes
+import pytest
+
+from metaevo import envs, evaluation
+from metaevo.envs import gymnax as suite
+from metaevo.types import ConfigError
+
+INTEGER_OBSERVATION = {"FrozenLake-misc": 16}
+
+
+def rollout(name, num_steps=60):
+    """Our steps and gymnax's own, on the same keys and actions."""
+    env = envs.make(f"gymnax/{name}")
+    reference, params = gymnax.make(name)
+    # A short time limit so that truncation happens within the rollout.
+    limit = type(params.max_steps_in_episode)(25)
+    params = params.replace(max_steps_in_episode=limit)
+    env = suite.adapt(reference, params, name)
+
+    def action(key):
+        if isinstance(env.action, envs.Discrete):
+            return jax.random.randint(key, (), 0, env.action.num)
+        return jax.random.uniform(key, env.action.shape, minval=-2.0, maxval=2.0)
+
+    def clipped(a):
+        if isinstance(env.action, envs.Discrete):
+            return a
+        return jnp.clip(a, env.action.low, env.action.high)
+
+    def step(state, key):
+        (ours, theirs), (action_key, step_key) = state, jax.random.split(key)
+        a = action(action_key)
+        ours, out = env.step(step_key, ours, a)
+        obs, theirs, reward, term, trunc, info = reference.step(
+            step_key, theirs, clipped(a), params
+        )
+        expected = obs, reward, term, trunc, info["final_observation"]
+        return (ours, theirs), (out._replace(info={}), expected)
+
+    @jax.jit
+    def run(key):
+        ours, obs = env.reset(key)
+        expected, theirs = reference.reset(key, params)
+        keys = jax.random.split(jax.random.key(7), num_steps)
+        return obs, expected, jax.lax.scan(step, (ours, theirs), keys)[1]
+
+    return env, *run(jax.random.key(0))
+
+
+@pytest.mark.parametrize("name", suite.names())
+def test_steps_equal_gymnax(name):
+    env, first, first_expected, (steps, expected) = rollout(name)
+    obs, reward, term, trunc, final = (np.asarray(x) for x in expected)
+    if name in INTEGER_OBSERVATION:
+        one_hot = np.eye(INTEGER_OBSERVATION[name])
+        first_expected, obs, final = (one_hot[x] for x in (first_expected, obs, final))
+    np.testing.assert_array_equal(first, first_expected)
+    # Programs that differ round differently: a step of Swimmer by 1e-6.
+    close = {"rtol": 1e-4, "atol": 1e-5}
+    np.testing.assert_allclose(steps.obs, obs, **close)
+    np.testing.assert_allclose(steps.final_obs, final, **close)
+    np.testing.assert_allclose(steps.reward, np.reshape(reward, -1), **close)
+    np.testing.assert_array_equal(steps.terminated, term)
+    np.testing.assert_array_equal(steps.truncated, trunc & ~term)
+    for x in (steps.obs, steps.reward, steps.final_obs):
+        assert x.dtype == jnp.float32
+    assert steps.obs.shape[1:] == env.observation.shape
+    assert steps.done.any()
+
+
+def test_the_time_limit_of_cartpole_truncates():
+    env = envs.make("gymnax/CartPole-v1")
+    assert env.max_steps == 500
+    state, _ = env.reset(jax.random.key(0))
+    almost = state.replace(time=jnp.int32(499))
+    _, step = env.step(jax.random.key(1), almost, jnp.int32(0))
+    assert bool(step.truncated)
+    assert not bool(step.terminated)
+    assert not np.array_equal(step.obs, step.final_obs)
+
+
+def test_terminating_at_the_time_limit_is_terminating():
+    env = envs.make("gymnax/CartPole-v1")
+    state, _ = env.reset(jax.random.key(0))
+    falling = state.replace(time=jnp.int32(499), x=jnp.float32(3.0))
+    _, step = env.step(jax.random.key(1), falling, jnp.int32(0))
+    assert bool(step.terminated)
+    assert not bool(step.truncated)
+
+
+def test_resets_are_fresh():
+    env = probes.observation()
+    _, steps = jax.lax.scan(
+        lambda s, k: env.step(k, s, jnp.int32(0)),
+        env.reset(jax.random.key(0))[0],
+        jax.random.split(jax.random.key(1), 64),
+    )
+    assert len(np.unique(steps.obs)) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("gymnax/CartPol-v1", "Did you mean gymnax/CartPole-v1"),
+        ("gymnaxx/CartPole-v1", "Did you mean gymnax/CartPole-v1"),
+        ("CartPole-v1", "expected SUITE/NAME"),
+        ("gymnax/MNISTBandit-bsuite", "no such environment"),
+        ("nowhere:make", "No module named"),
+        ("probes:nothing", "no attribute"),
+        ("builtins:dict", "not an Env"),
+    ],
+)
+def test_a_wrong_name_is_explained(name, message):
+    with pytest.raises(ConfigError, match=message):
+        envs.make(name)
+
+
+def test_an_import_path_makes_an_environment():
+    assert envs.make("probes:policy").action == envs.Discrete(2)
+
+
+def test_only_the_first_episode_of_each_environment_counts():
+    """Episodes of 10 steps with reward 1 − 10 once: all steps after are ignored."""
+    env = probes.truncated()._replace(max_steps=35)
+
+    def act(key, carry, obs):
+        return jnp.int32(0), carry
+
+    out = evaluation.first_episodes(jax.random.key(0), env, act, (), 4)
+    assert out["return"] == -1.0
+    assert out["length"] == 10.0

@@ -1,0 +1,273 @@
+"""Small parts: fitness, statistics, normalisation, optimisers, spaces, logs."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import toys
+from scipy import stats as scipy_stats
+
+from metaevo import fitness, losses, networks, normalization, optimizers, slots, spaces
+from metaevo.loggers import console, jsonl
+from metaevo.stats import paired_difference
+from metaevo.types import ConfigError
+
+# --- fitness --------------------------------------------------------------------------
+
+
+def train_metrics(returns, episodes):
+    return {"return": jnp.array(returns), "episodes": jnp.array(episodes)}
+
+
+def test_area_under_curve_holds_its_value_where_no_episode_ended():
+    metrics = train_metrics([0.0, 10.0, 0.0, 30.0], [0.0, 2.0, 0.0, 1.0])
+    assert fitness.area_under_curve.score(metrics, None) == (10 + 10 + 10 + 30) / 4
+
+
+def test_last_segments_weighs_by_episodes():
+    metrics = train_metrics([5.0, 10.0, 0.0, 40.0], [9.0, 2.0, 0.0, 1.0])
+    score = fitness.last_segments(3).score(metrics, None)
+    assert score == pytest.approx((2 * 10 + 40) / 3)
+
+
+@pytest.mark.parametrize(
+    "function", [fitness.area_under_curve, fitness.last_segments(2)]
+)
+def test_no_episode_is_not_a_return_of_zero(function):
+    metrics = train_metrics([0.0, 0.0], [0.0, 0.0])
+    assert np.isnan(function.score(metrics, None))
+
+
+def test_final_return_is_the_evaluations():
+    assert fitness.final_return.needs_evaluation
+    assert fitness.final_return.score({}, {"return": 7.0}) == 7.0
+
+
+def test_rank_sum():
+    """Ties share ranks, scales do not matter, a failure anywhere is a failure."""
+    raw = jnp.array([[[1.0, 2.0, 2.0, 0.0]], [[100.0, 900.0, 500.0, jnp.nan]]])
+    np.testing.assert_array_equal(
+        fitness.rank_sum(raw), [2 + 1, 3.5 + 3, 3.5 + 2, np.nan]
+    )
+
+
+def test_normalized():
+    aggregate = fitness.normalized(low=[0.0, -100.0], high=[10.0, 0.0])
+    raw = jnp.array([[[5.0, 10.0]], [[-50.0, 0.0]]])
+    np.testing.assert_allclose(aggregate(raw), [0.5, 1.0])
+
+
+# --- statistics -----------------------------------------------------------------------
+
+
+def test_paired_difference_is_the_paired_t_interval():
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(1.0, 1.0, 20), rng.normal(0.0, 1.0, 20)
+    paired = paired_difference(a, b)
+    low, high = scipy_stats.ttest_rel(a, b).confidence_interval(0.95)
+    assert (paired.low, paired.high) == (pytest.approx(low), pytest.approx(high))
+    assert paired.difference == pytest.approx((a - b).mean())
+
+
+@pytest.mark.parametrize(
+    ("shift", "verdict"), [(1.0, "better"), (-1.0, "worse"), (0.0, "no difference")]
+)
+def test_verdicts(shift, verdict):
+    noise = np.tile([0.1, -0.1], 8)
+    assert paired_difference(noise + shift, np.zeros(16)).verdict == verdict
+
+
+def test_failed_pairs_are_counted_and_left_out():
+    paired = paired_difference(np.array([1.0, np.nan, 2.0]), np.zeros(3))
+    assert (paired.num_pairs, paired.num_failed) == (2, 1)
+    with pytest.raises(ValueError, match="1 of 2 pairs are finite"):
+        paired_difference(np.array([1.0, np.inf]), np.zeros(2))
+
+
+# --- normalisation --------------------------------------------------------------------
+
+
+def test_running_statistics_equal_those_of_everything_seen():
+    x = jax.random.normal(jax.random.key(0), (6, 5, 3)) * 4 + 2
+    stats = normalization.init((3,))
+    for part in x:
+        stats = normalization.update(stats, part)
+    everything = np.asarray(x).reshape(-1, 3)
+    np.testing.assert_allclose(stats.mean, everything.mean(0), rtol=1e-5)
+    np.testing.assert_allclose(stats.var, everything.var(0), rtol=1e-5)
+    assert stats.count == 30
+    z = normalization.normalize(stats, x)
+    np.testing.assert_allclose(z.reshape(-1, 3).std(0), 1.0, rtol=1e-4)
+    assert normalization.scale(stats, jnp.full(3, 1e9)).tolist() == [10.0] * 3
+
+
+# --- optimisers -----------------------------------------------------------------------
+
+
+def test_adam_times_lr_is_optax_adam():
+    params = {"w": jnp.array([1.0, -2.0]), "b": jnp.array(0.5)}
+    reference = optax.adam(3e-3, eps=1e-5)
+    theirs, state = params, reference.init(params)
+    ours, ours_state = params, optimizers.adam.init(params)
+    for i in range(5):
+        gradient = jax.tree.map(lambda x: x * (i + 1), theirs)
+        updates, state = reference.update(gradient, state)
+        theirs = optax.apply_updates(theirs, updates)
+        gradient = jax.tree.map(lambda x: x * (i + 1), ours)
+        direction, ours_state = optimizers.adam.update(
+            gradient, ours_state, ours, slots.Context()
+        )
+        ours = jax.tree.map(lambda p, d: p - 3e-3 * d, ours, direction)
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+@pytest.mark.parametrize("limit", [0.5, 100.0])
+def test_clip_by_global_norm_is_optaxs(limit):
+    gradient = {"w": jnp.array([3.0, 4.0]), "b": jnp.array(12.0)}
+    expected, _ = optax.clip_by_global_norm(limit).update(gradient, optax.EmptyState())
+    clipped = jax.jit(optimizers.clip_by_global_norm)(gradient, limit)
+    for a, b in zip(jax.tree.leaves(clipped), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+    zero = jax.tree.map(jnp.zeros_like, gradient)
+    assert np.isfinite(optimizers.clip_by_global_norm(zero, limit)["w"]).all()
+
+
+# --- slots and spaces -----------------------------------------------------------------
+
+
+def test_a_number_slot_may_be_a_schedule():
+    @slots.function
+    def half_way(context):
+        return 2.0 * context.progress
+
+    context = slots.Context(progress=0.25)
+    assert slots.value(half_way, context) == 0.5
+    assert slots.value(3.0, context) == 3.0
+
+
+def test_slots_are_data():
+    """Rule 2: a meta crosses jit, and equal slots do not compile again."""
+
+    @jax.jit
+    def program(meta):
+        return meta.value_loss(1.0, 3.0, 0.0)
+
+    space = spaces.replace(value_loss=losses.residual_network("square"))
+    meta = losses_meta()
+    for i in range(3):
+        program(space.bind(space.init(jax.random.key(i)), meta))
+    assert program._cache_size() == 1
+    assert program(meta) == 2.0
+
+
+def losses_meta():
+    from inner_loops import ppo
+
+    return ppo.Meta(value_loss=losses.square)
+
+
+@pytest.mark.parametrize(
+    ("transform", "default"),
+    [
+        (spaces.log(0.5), 2.5e-4),
+        (spaces.logit(), 0.95),
+        (spaces.one_minus_log(), 0.99),
+        (spaces.linear(3.0), -2.0),
+    ],
+)
+def test_zero_is_the_default_and_the_number_moves(transform, default):
+    space = spaces.tune(lr=transform)
+    meta = toys.Meta(lr=default)
+    assert space.identity
+    start = space.bind(space.init(jax.random.key(0)), meta).lr
+    assert start == pytest.approx(default, rel=1e-5)
+    up, down = (space.bind({"lr": jnp.array(x)}, meta).lr for x in (1.0, -1.0))
+    assert (up - start) * (down - start) < 0
+
+
+def test_one_minus_log_stays_below_one():
+    space = spaces.tune(gamma=spaces.one_minus_log())
+    meta = losses_meta()
+    for x in (-100.0, 100.0):
+        assert 0.0 <= space.bind({"gamma": jnp.array(x)}, meta).gamma < 1.0
+
+
+@pytest.mark.parametrize(
+    ("slot", "message"),
+    [
+        ("lrr", "Did you mean 'lr'"),
+        ("drift", "holds no number"),
+        ("ent_coef", "outside that scale"),
+    ],
+)
+def test_what_cannot_be_tuned_is_refused(slot, message):
+    space = spaces.tune(**{slot: spaces.log()})
+    meta = losses_meta()._replace(ent_coef=0.0)
+    with pytest.raises(ConfigError, match=message):
+        space.bind(space.init(jax.random.key(0)), meta)
+
+
+def test_a_space_for_a_slot_that_is_not_there_is_refused():
+    space = spaces.replace(value_los=losses.residual_network())
+    with pytest.raises(ConfigError, match="Did you mean 'value_loss'"):
+        space.bind(space.init(jax.random.key(0)), losses_meta())
+
+
+def test_combine_splits_and_joins():
+    from inner_loops import ppo
+
+    value_loss = spaces.replace(value_loss=losses.residual_network())
+    both = spaces.combine(value_loss, spaces.tune(lr=spaces.log()))
+    params = both.init(jax.random.key(0))
+    assert set(params) == {"value_loss", "lr"} == set(both.spec)
+    assert both.identity
+    meta = both.bind(params | {"lr": jnp.array(1.0)}, ppo.Meta())
+    assert meta.lr == pytest.approx(2.5e-4 * np.e, rel=1e-5)
+    assert meta.value_loss(1.0, 3.0, 1.0, _context()) == 2.0
+    assert spaces.size(both) == 1 + 16 + 16 + 16 + 1
+
+
+def _context():
+    return slots.Context(stats={"clip_eps": 0.2})
+
+
+def test_clipped_square_by_hand():
+    """v = 1 clipped to v_old + 0.2 = 0.2, target 0.1: the larger of both squares."""
+    assert losses.clipped_square(1.0, 0.1, 0.0, _context()) == pytest.approx(0.405)
+    assert losses.clipped_square(0.1, 1.0, 0.0) == pytest.approx(0.405)
+    wide = slots.Context(stats={"clip_eps": 0.5})
+    assert losses.clipped_square(0.2, 1.0, 0.9, wide) == pytest.approx(0.32)
+    assert losses.clipped_square(0.2, 1.0, 0.9) == pytest.approx(0.32)
+
+
+def test_networks_flatten_any_observation():
+    net = networks.MLP((8,), 3, obs_ndim=2)
+    params = net.init(jax.random.key(0), jnp.zeros((4, 5)))
+    assert net.apply(params, jnp.zeros((2, 7, 4, 5))).shape == (2, 7, 3)
+
+
+# --- logs -----------------------------------------------------------------------------
+
+
+def test_metrics_behind_the_offset_are_cut_off(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    log = jsonl.JsonlLogger(path)
+    offset = log.log({"generation": 0, "x": np.float32(1.5)})
+    log.log({"generation": 1})
+    log.close()
+    log = jsonl.JsonlLogger(path, offset)
+    log.log({"generation": 1, "x": jnp.nan})
+    log.close()
+    assert jsonl.read(path) == [
+        {"generation": 0, "x": 1.5},
+        {"generation": 1, "x": None},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(4.4, "4s"), (200, "3m20s"), (7500, "2h05m")]
+)
+def test_durations(seconds, text):
+    assert console.duration(seconds) == text

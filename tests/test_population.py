@@ -1,0 +1,374 @@
+"""The lift, phases and collectives."""
+
+import subprocess
+import sys
+import textwrap
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import toys
+
+from metaevo import fitness, population, spaces
+from metaevo.evaluators.local import LocalEvaluator
+from metaevo.types import ConfigError, Proposal, Search
+
+NONE = fitness.final_return
+
+
+def evaluator(loop, num_devices=1, **options):
+    options = {"num_generations": 1, "fitness": NONE} | options
+    search = Search(loop, toys.space(), None, **options)
+    return LocalEvaluator(search, jax.devices()[:num_devices])
+
+
+def learning_rates(size):
+    return Proposal({"lr": jnp.linspace(-2.0, 1.0, size)})
+
+
+def assert_same_bits(a, b):
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        np.testing.assert_array_equal(np.asarray(x), np.asarray(y))
+
+
+# --- members, seeds, devices ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("shared_worlds", [True, False])
+def test_members_equal_single_runs_to_the_bit_with_chunk_one(shared_worlds):
+    """Rule 12."""
+    proposal, key = learning_rates(3), jax.random.key(3)
+    options = {"chunk_size": 1, "num_seeds": 2, "common_random_numbers": shared_worlds}
+    together, _ = evaluator(toys.quadratic(), **options)(key, proposal, ())
+    loop, space = toys.quadratic(), toys.space()
+    lifted = population.lift(loop, space, NONE, loop.num_segments, shared_worlds)
+    seed_keys = jax.vmap(jax.random.fold_in, (None, 0))(
+        jax.random.fold_in(key, 0), jnp.arange(2)
+    )
+    for i in range(3):
+        ids, params = jnp.array([i]), jax.tree.map(lambda x: x[i : i + 1], proposal[0])
+        state = jax.jit(lifted.init)(seed_keys, ids, params)
+        _, outcome = jax.jit(lifted.run)(seed_keys, ids, params, state)
+        assert_same_bits(outcome.fitness[:, 0], together.fitness[0][:, i])
+
+
+def test_common_random_numbers_are_common():
+    equal = Proposal({"lr": jnp.zeros(4)})
+    key = jax.random.key(0)
+    shared, _ = evaluator(toys.quadratic(), common_random_numbers=True)(key, equal, ())
+    own, _ = evaluator(toys.quadratic(), common_random_numbers=False)(key, equal, ())
+    assert len(np.unique(shared.fitness)) == 1
+    assert len(np.unique(own.fitness)) == 4
+
+
+def test_seeds_are_different_worlds():
+    evaluated, _ = evaluator(toys.quadratic(), num_seeds=3)(
+        jax.random.key(0), learning_rates(2), ()
+    )
+    assert evaluated.fitness.shape == (1, 3, 2)
+    assert len(np.unique(evaluated.fitness[0, :, 0])) == 3
+
+
+@pytest.mark.parametrize("size", [8, 10])
+def test_devices_do_not_change_the_bits(size):
+    """1, 2 and 4 devices, with a population that fills its chunks or does not."""
+    runs = [
+        evaluator(toys.quadratic(), n, chunk_size=2, num_seeds=2)(
+            jax.random.key(1), learning_rates(size), ()
+        )[0]
+        for n in (1, 2, 4)
+    ]
+    assert runs[0].fitness.shape == (1, 2, size)
+    for run in runs[1:]:
+        assert_same_bits((runs[0].fitness, runs[0].curves), (run.fitness, run.curves))
+
+
+def test_two_half_lifetimes_equal_one_whole_to_the_bit():
+    """Rule 4, on carried agents: arange parents, the same lifetime key."""
+    loop = toys.quadratic(num_segments=4)
+    lifted = [population.lift(loop, toys.space(), NONE, k, True) for k in (4, 2)]
+    keys, ids = jax.random.split(jax.random.key(0), 1), jnp.arange(2)
+    params = {"lr": jnp.array([-1.0, 0.5])}
+    state = lifted[0].init(keys, ids, params)
+    whole, _ = jax.jit(lifted[0].run)(keys, ids, params, state)
+    half = jax.jit(lifted[1].run)
+    halves, _ = half(keys, ids, params, half(keys, ids, params, state)[0])
+    assert_same_bits(whole, halves)
+
+
+def test_each_program_compiles_once():
+    """Rule 5, evaluator part; the engine's is in test_engine."""
+    evaluate = evaluator(toys.quadratic(), 2, chunk_size=2, num_seeds=2)
+    for i in range(3):
+        evaluate(jax.random.key(i), learning_rates(10), ())
+    assert {n: p._cache_size() for n, p in evaluate.programs.items()} == {
+        "init/0": 1,
+        "run/0": 1,
+    }
+
+
+def test_several_tasks():
+    search = Search(
+        [toys.quadratic(), toys.quadratic(dim=5)], toys.space(), None, 1, NONE
+    )
+    evaluated, _ = LocalEvaluator(search)(jax.random.key(0), learning_rates(4), ())
+    assert evaluated.fitness.shape == (2, 1, 4)
+    assert not np.array_equal(evaluated.fitness[0], evaluated.fitness[1])
+
+
+def test_an_agent_with_a_number_that_is_not_finite_scores_nan():
+    loop = toys.quadratic(fail_below=0.05)
+    evaluated, _ = evaluator(loop)(jax.random.key(0), learning_rates(4), ())
+    lr = 0.1 * np.exp(np.linspace(-2.0, 1.0, 4))
+    np.testing.assert_array_equal(np.isnan(evaluated.fitness[0, 0]), lr < 0.05)
+
+
+# --- shared and clock -----------------------------------------------------------------
+
+
+def test_shared_and_clock_come_from_the_default_meta():
+    """Rule 3: even if the loop's init lets evolved values in, they are not used."""
+    loop = toys.shared_critic()
+
+    def init(key, meta):
+        state = loop.init(key, meta)
+        return state._replace(shared=jnp.ones(2) * meta.lr)
+
+    lifted = population.lift(loop._replace(init=init), toys.space(), NONE, 1, False)
+    keys = jax.random.split(jax.random.key(0), 2)
+    state = lifted.init(keys, jnp.arange(3), {"lr": jnp.array([1.0, 2.0, 3.0])})
+    np.testing.assert_allclose(state.shared, np.full((2, 2), 0.1))
+
+
+@pytest.mark.parametrize("part", ["shared", "clock"])
+def test_a_member_specific_value_in_a_common_part_raises(part):
+    loop = toys.shared_critic()
+
+    def train(key, meta, state):
+        new, metrics = loop.train(key, meta, state)
+        leak = {
+            "shared": new.shared + meta.lr,
+            "clock": type(new.clock)(new.clock.update + jnp.int32(meta.lr)),
+        }
+        return new._replace(**{part: leak[part]}), metrics
+
+    bad = evaluator(loop._replace(train=train))
+    with pytest.raises(ValueError, match="out_axes"):
+        bad(jax.random.key(0), learning_rates(2), ())
+
+
+def test_a_cond_on_the_clock_stays_a_cond():
+    """Rule 7: under seeds x members, where one on member data becomes a select."""
+    loop = toys.quadratic()
+    lifted = population.lift(loop, toys.space(), NONE, 2, False)
+    keys, ids = jax.random.split(jax.random.key(0), 2), jnp.arange(3)
+    params = {"lr": jnp.zeros(3)}
+    state = lifted.init(keys, ids, params)
+    assert "cond[" in str(jax.make_jaxpr(lifted.run)(keys, ids, params, state))
+
+    def train(key, meta, state):
+        mine = state.clock.update + jnp.int32(state.agent[0] > 1e9)
+        state = state._replace(clock=state.clock._replace(update=mine))
+        state, metrics = loop.train(key, meta, state)
+        return state._replace(clock=toys.Clock(jnp.int32(0))), metrics
+
+    broken = population.lift(loop._replace(train=train), toys.space(), NONE, 2, False)
+    assert "cond[" not in str(jax.make_jaxpr(broken.run)(keys, ids, params, state))
+
+
+# --- coupling -------------------------------------------------------------------------
+
+
+def coupled(num_devices, generations=1, size=4):
+    """The coupled toy, `generations` long, newborn members, a critic that lives on."""
+    evaluate = evaluator(toys.shared_critic(), num_devices, segments_per_generation=1)
+    carried = ()
+    for i in range(generations):
+        _, carried = evaluate(jax.random.key(i), learning_rates(size), carried)
+    return carried[0]
+
+
+def test_coupled_loop_sees_all_members_on_two_devices():
+    one, two = coupled(1, 3), coupled(2, 3)
+    np.testing.assert_allclose(one.shared, two.shared, rtol=1e-5)
+    assert one.shared.shape == (1, 2)  # [S, ...]: no population axis
+    assert int(two.clock.update) == 3
+
+
+def test_coupled_training_equals_the_population_written_out():
+    """mean, gather and index against the same update on [P, D] arrays, 2 devices."""
+    loop, lr = toys.shared_critic(), 0.1 * jnp.exp(jnp.linspace(-2.0, 1.0, 4))
+    proposal = learning_rates(4)._replace(parents=jnp.arange(4))
+    evaluate = evaluator(loop, 2, segments_per_generation=1)
+    _, first = evaluate(jax.random.key(0), proposal, ())
+    before = jax.device_get(first[0])
+    _, second = evaluate(jax.random.key(1), proposal, first)
+    after = second[0]
+
+    def objective(w):
+        return (w * before.shared[0]).sum() - toys.diversity(w)
+
+    weights = before.agent[0] - lr[:, None] * jax.grad(objective)(before.agent[0])
+    np.testing.assert_allclose(after.agent[0], weights, rtol=1e-4)
+    shared = before.shared[0] + 0.1 * weights.mean(0)
+    np.testing.assert_allclose(after.shared[0], shared, rtol=1e-5)
+
+
+def test_gather_carries_no_gradient():
+    """Without the stop-gradient the gradient would be P times as large."""
+
+    def member(w):
+        return jax.grad(lambda w: population.gather(w).sum())(w)
+
+    axis = (jax.sharding.AxisType.Auto,)
+    mesh = jax.make_mesh((2,), (population.DEVICES,), axis_types=axis)
+    spec = jax.sharding.PartitionSpec(population.DEVICES)
+    lifted = jax.shard_map(
+        jax.vmap(member, axis_name=population.MEMBERS),
+        mesh=mesh,
+        in_specs=spec,
+        out_specs=spec,
+        check_vma=False,
+    )
+    np.testing.assert_array_equal(jax.jit(lifted)(jnp.ones(4)), np.zeros(4))
+
+
+def test_collectives_need_a_coupled_loop():
+    loop = toys.shared_critic()._replace(coupled=False)
+    with pytest.raises(RuntimeError, match="coupled=True"):
+        evaluator(loop)(jax.random.key(0), learning_rates(2), ())
+
+
+def test_coupled_loops_are_never_chunked():
+    with pytest.raises(ConfigError, match="chunk_size=2"):
+        evaluator(toys.shared_critic(), chunk_size=2)(
+            jax.random.key(0), learning_rates(4), ()
+        )
+
+
+# --- carried agents -------------------------------------------------------------------
+
+
+def test_agents_follow_parents_and_experience_stays():
+    evaluate = evaluator(toys.quadratic(), 2, segments_per_generation=1, chunk_size=2)
+    frozen = {"lr": jnp.full(4, -50.0)}  # nobody learns: agents only move
+    born = Proposal(frozen, jnp.full(4, -1))
+    _, first = evaluate(jax.random.key(0), born, ())
+    first = jax.device_get(first)
+    parents = jnp.array([0, 0, 3, -1])
+    _, second = evaluate(jax.random.key(1), Proposal(frozen, parents), first)
+    old, new = first[0], second[0]
+    assert_same_bits(new.agent[0, :3], old.agent[0, [0, 0, 3]])
+    assert not np.array_equal(new.agent[0, 3], old.agent[0, 3])  # newborn
+    assert_same_bits(new.experience[0, :3], old.experience[0, :3])
+    assert not np.array_equal(new.experience[0, 3], old.experience[0, 3])
+    assert int(new.clock.update) == 2
+
+
+def test_copies_of_one_agent_do_not_stay_clones():
+    """Rule 4: PBT copies agents, never randomness."""
+    evaluate = evaluator(toys.quadratic(), segments_per_generation=1)
+    equal = {"lr": jnp.zeros(2)}
+    _, first = evaluate(jax.random.key(0), Proposal(equal, jnp.full(2, -1)), ())
+    both = Proposal(equal, jnp.array([0, 0]))
+    _, second = evaluate(jax.random.key(2), both, jax.device_get(first))
+    _, third = evaluate(jax.random.key(3), both._replace(parents=jnp.arange(2)), second)
+    assert not np.array_equal(third[0].agent[0, 0], third[0].agent[0, 1])
+
+
+def test_lamarckian_spaces_inherit_what_was_learned():
+    space = toys.space()._replace(
+        inherit=lambda params, state: {"lr": params["lr"] + state.agent.sum()}
+    )
+    search = Search(toys.quadratic(), space, None, 1, NONE)
+    evaluated, _ = LocalEvaluator(search)(jax.random.key(0), learning_rates(3), ())
+    assert not np.allclose(evaluated.params["lr"], learning_rates(3).params["lr"])
+    several = LocalEvaluator(search._replace(num_seeds=2))
+    with pytest.raises(ConfigError, match="num_seeds"):
+        several(jax.random.key(0), learning_rates(3), ())
+
+
+# --- phases ---------------------------------------------------------------------------
+
+
+def scaled(scale, x):
+    loss = lambda v: ((v * scale) ** 2).sum()  # noqa: E731 closes over a batched value
+    step = population.phase(lambda x: x - jax.grad(loss)(x))
+    return jax.lax.scan(lambda x, _: (step(x), None), x, None, length=2)[0]
+
+
+@pytest.mark.parametrize("one_by_one", [True, False])
+def test_a_phase_computes_what_its_function_computes(monkeypatch, one_by_one):
+    monkeypatch.setattr(population, "_one_by_one", lambda: one_by_one)
+    scale, x = jnp.arange(1.0, 4.0), jnp.ones((3, 2))
+    out = jax.jit(jax.vmap(scaled))(scale, x)
+    np.testing.assert_allclose(out, (1 - 2 * scale[:, None] ** 2) ** 2 * x)
+    nested = jax.vmap(jax.vmap(scaled, (None, 0)), (0, None))
+    out = jax.jit(nested)(scale, jnp.ones((5, 2)))
+    np.testing.assert_allclose(out[:, 0, 0], (1 - 2 * scale**2) ** 2)
+    np.testing.assert_allclose(scaled(3.0, jnp.ones(2)), [289.0, 289.0])
+
+
+@pytest.mark.parametrize("one_by_one", [True, False])
+def test_a_phase_keeps_unbatched_outputs_unbatched(monkeypatch, one_by_one):
+    monkeypatch.setattr(population, "_one_by_one", lambda: one_by_one)
+
+    @population.phase
+    def both(x, clock):
+        return x + clock, clock + 1
+
+    out = jax.vmap(both, (0, None), (0, None))(jnp.ones(3), jnp.int32(4))
+    np.testing.assert_array_equal(out[0], np.full(3, 5.0))
+    assert out[1] == 5
+    nested = jax.vmap(jax.vmap(both, (0, None), (0, None)), (0, None), (0, None))
+    assert nested(jnp.ones((2, 3)), jnp.int32(4))[1] == 5
+
+
+def test_a_phase_runs_members_in_sequence_on_cpu_and_together_elsewhere(monkeypatch):
+    def program():
+        return str(jax.make_jaxpr(jax.vmap(scaled))(jnp.ones(3), jnp.ones((3, 2))))
+
+    in_sequence = program()
+    monkeypatch.setattr(population, "_one_by_one", lambda: False)
+    assert in_sequence.count("scan[") == program().count("scan[") + 1
+
+
+def test_collectives_inside_a_phase_raise():
+    @population.phase
+    def bad(x):
+        return population.mean(x)
+
+    with pytest.raises(RuntimeError, match="inside a phase"):
+        jax.vmap(bad, axis_name=population.MEMBERS)(jnp.ones(3))
+
+
+# --- the initialiser ------------------------------------------------------------------
+
+
+def test_vmapped_orthogonal_initialiser_does_not_hang():
+    """Rule 6, in a process of its own with a time cap."""
+    program = textwrap.dedent(
+        """
+        from metaevo import runtime
+        runtime.configure(num_cpu_devices=1)
+        import jax, jax.numpy as jnp
+        from metaevo import networks
+        init = networks.orthogonal(1.0)
+        four = lambda k: [init(k, s) for s in ((64, 64), (4, 64), (64, 64), (64, 2))]
+        out = jax.jit(jax.vmap(four))(jax.random.split(jax.random.key(0), 8))
+        error = jnp.abs(out[0][3].T @ out[0][3] - jnp.eye(64)).max()
+        assert error < 1e-5, error
+        """
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=90)
+
+
+def test_combined_spaces_and_conflicts():
+    both = spaces.combine(toys.space(), spaces.tune(target=spaces.linear()))
+    params = both.init(jax.random.key(0))
+    assert both.bind(params, toys.Meta()) == toys.Meta(
+        pytest.approx(0.1), pytest.approx(1.0)
+    )
+    with pytest.raises(ConfigError, match="'lr' is in two spaces"):
+        spaces.combine(toys.space(), toys.space())

@@ -1,0 +1,314 @@
+"""PPO: probes, identity, options, and that it learns."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import probes
+import pytest
+
+from inner_loops import ppo
+from metaevo import (
+    comparison,
+    envs,
+    fitness,
+    losses,
+    population,
+    rewards,
+    slots,
+    spaces,
+)
+from metaevo.types import ConfigError, Search
+
+GAMMA = 0.9
+
+
+def trained(env, meta=ppo.Meta(), key=0, **config):
+    """A probe-sized training run; returns the loop and the agent."""
+    sizes = {"total_timesteps": 131_072, "num_envs": 16, "num_steps": 32}
+    sizes |= {"features": (32,), "num_segments": 1, "anneal_lr": False}
+    loop = ppo.make(env, ppo.Config(**sizes | config), meta)
+
+    @jax.jit
+    def run(key):
+        state = loop.init(key, meta)
+        return loop.train(jax.random.key(9), meta, state)
+
+    state, _ = run(jax.random.key(key))
+    return loop, state.agent
+
+
+def value_at(agent, *obs, features=(32,)):
+    """The critic's value, from its weights: not through the code under test."""
+    h = jnp.asarray(obs, jnp.float32)
+    layers = agent.params["critic"]["params"]
+    for i in range(len(features)):
+        h = jnp.tanh(h @ layers[f"Dense_{i}"]["kernel"] + layers[f"Dense_{i}"]["bias"])
+    last = layers[f"Dense_{len(features)}"]
+    return (h @ last["kernel"] + last["bias"])[..., 0]
+
+
+META = ppo.Meta(lr=2e-3, gamma=GAMMA, ent_coef=0.0)
+
+
+def test_probe_value():
+    _, agent = trained(probes.value(), META)
+    assert value_at(agent, [0.0]) == pytest.approx(1.0, abs=0.1)
+
+
+def test_probe_observation():
+    _, agent = trained(probes.observation(), META)
+    np.testing.assert_allclose(value_at(agent, [1.0], [-1.0]), [1.0, -1.0], atol=0.1)
+
+
+def test_probe_discount():
+    _, agent = trained(probes.discount(), META)
+    np.testing.assert_allclose(value_at(agent, [0.0], [1.0]), [GAMMA, 1.0], atol=0.1)
+
+
+def test_probe_policy():
+    loop, agent = trained(probes.policy(), META)
+    action, _ = loop.act(jax.random.key(0), META, agent, (), jnp.zeros(1))
+    assert action == 1
+    assert value_at(agent, [0.0]) == pytest.approx(1.0, abs=0.1)
+
+
+def test_probe_matching():
+    loop, agent = trained(probes.matching(), META)
+    for obs, expected in ((1.0, 1), (-1.0, 0)):
+        action, _ = loop.act(jax.random.key(0), META, agent, (), jnp.array([obs]))
+        assert action == expected
+    np.testing.assert_allclose(value_at(agent, [1.0], [-1.0]), [1.0, 1.0], atol=0.1)
+
+
+def test_probe_truncation():
+    """A loop that takes a time limit for an end, or bootstraps from a reset, fails."""
+    _, agent = trained(probes.truncated(), META)
+    later, start = value_at(agent, probes.LATER, probes.START)
+    assert later == pytest.approx(1 / (1 - GAMMA), rel=0.05)
+    assert start == pytest.approx(-10 + GAMMA / (1 - GAMMA), abs=0.5)
+
+
+def test_probe_termination_twin():
+    """The same with a true end: no bootstrap. λ = 1, so the target is the return."""
+    _, agent = trained(probes.terminated(), META._replace(gae_lambda=1.0))
+    k = np.arange(1, 11)
+    expected = ((1 - GAMMA**k) / (1 - GAMMA)).mean()
+    assert value_at(agent, [1.0]) == pytest.approx(expected, rel=0.05)
+
+
+# --- identity and equality ------------------------------------------------------------
+
+
+def one_update(meta, minibatches=10, **config):
+    """Parameters after one rollout and `minibatches` gradient steps on it."""
+    sizes = {"total_timesteps": 320, "num_envs": 4, "num_steps": 80, "num_epochs": 1}
+    sizes |= {"num_minibatches": minibatches, "num_segments": 1, "features": (16, 16)}
+    loop = ppo.make(envs.make("gymnax/CartPole-v1"), ppo.Config(**sizes | config), meta)
+    state = loop.init(jax.random.key(0), meta)
+    return jax.jit(loop.train)(jax.random.key(1), meta, state)[0].agent.params
+
+
+def assert_close(a, b, **tolerance):
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        np.testing.assert_allclose(x, y, **tolerance)
+
+
+def test_the_residual_start_is_ppo():
+    """10 minibatch updates on one frozen rollout."""
+    space = spaces.replace(value_loss=losses.residual_network("clipped_square"))
+    assert space.identity
+    bound = space.bind(space.init(jax.random.key(5)), META)
+    plain, residual = one_update(META), one_update(bound)
+    assert_close(residual, plain, rtol=1e-5, atol=1e-6)
+    # And the comparison can fail: a step away from the start it is another algorithm.
+    moved = jax.tree.map(lambda x: x + 0.1, space.init(jax.random.key(5)))
+    with pytest.raises(AssertionError):
+        assert_close(one_update(space.bind(moved, META)), plain, rtol=1e-5, atol=1e-6)
+
+
+def test_the_scratch_start_has_no_value_loss():
+    space = spaces.replace(value_loss=losses.residual_network("zero"))
+    assert not space.identity
+    bound = space.bind(space.init(jax.random.key(5)), META)
+    without = one_update(META._replace(value_loss=losses.zero))
+    assert_close(one_update(bound), without, rtol=1e-6, atol=1e-7)
+
+
+def test_mirrored_members_differ_at_the_start():
+    """An all-zero mean would make mirrored members equal and the ES gradient zero."""
+    learned = losses.residual_network("zero")
+    mean = learned.init(jax.random.key(0))
+    noise = jax.tree.map(
+        lambda x: 0.5 * jax.random.normal(jax.random.key(1), x.shape), mean
+    )
+    error = jnp.linspace(-20, 20, 41)
+
+    def loss(sign):
+        params = jax.tree.map(lambda m, e: m + sign * e, mean, noise)
+        return learned.apply(params, error, 0.0, 0.0)
+
+    assert np.var(loss(1) - loss(-1)) > 1e-3
+
+
+def test_members_equal_single_runs_after_one_update():
+    """Rule 12: rtol 1e-4 when several members share a chunk."""
+    sizes = ppo.Config(512, 4, 128, num_segments=1, features=(16, 16))
+    loop = ppo.make(envs.make("gymnax/CartPole-v1"), sizes, META)
+    space = spaces.tune(lr=spaces.log(), clip_eps=spaces.log(), gamma=spaces.logit())
+    params = {
+        "lr": jnp.array([-1.0, 0.0, 1.0]),
+        "clip_eps": jnp.array([0.5, 0.0, -0.5]),
+        "gamma": jnp.array([0.0, 1.0, -1.0]),
+    }
+    lifted = population.lift(loop, space, fitness.area_under_curve, 1, False)
+    keys, ids = jax.random.split(jax.random.key(0), 1), jnp.arange(3)
+
+    def run(ids, params):
+        state = jax.jit(lifted.init)(keys, ids, params)
+        return jax.jit(lifted.run)(keys, ids, params, state)[0].agent.params
+
+    together = run(ids, params)
+    for i in range(3):
+        alone = run(ids[i : i + 1], jax.tree.map(lambda x: x[i : i + 1], params))
+        mine = jax.tree.map(lambda x: x[:, i : i + 1], together)
+        assert_close(mine, alone, rtol=1e-4, atol=1e-6)
+
+
+def test_two_half_lifetimes_equal_one_whole_to_the_bit():
+    """Rule 4, on PPO."""
+    env = envs.make("gymnax/CartPole-v1")
+    sizes = {"total_timesteps": 2048, "num_envs": 4, "num_steps": 32}
+    whole, halves = (ppo.make(env, ppo.Config(**sizes, num_segments=n)) for n in (1, 2))
+    meta, key = ppo.Meta(), jax.random.key(2)
+    state = whole.init(key, meta)
+    a, _ = jax.jit(whole.train)(key, meta, state)
+    half = jax.jit(halves.train)
+    b, _ = half(key, meta, half(key, meta, state)[0])
+    assert int(a.clock.update) == int(b.clock.update) == 16
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+@slots.function
+def _scaled_reward(obs, action, reward, next_obs, terminated, context=None):
+    return 3.0 * reward + obs[0]
+
+
+@slots.function
+def _entropy_again(log_prob, log_ratio, advantage, entropy, context):
+    return -0.1 * entropy * (1 + context.progress)
+
+
+@slots.function
+def _half_drift(log_ratio, advantage, clip_eps, context):
+    return 0.5 * losses.ppo_clip_drift(log_ratio, advantage, clip_eps, context)
+
+
+@slots.function
+def _late_lr(context):
+    return 1e-3 * (1 + context.progress)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"lr": 1e-3},
+        {"lr": _late_lr},
+        {"gamma": 0.8},
+        {"gae_lambda": 0.5},
+        {"ent_coef": 0.1},
+        {"vf_coef": 2.0},
+        {"clip_eps": 0.01},
+        {"max_grad_norm": 0.01},
+        {"drift": _half_drift},
+        {"value_loss": losses.square},
+        {"policy_loss": _entropy_again},
+        {"reward": _scaled_reward},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_every_slot_reaches_the_result(change):
+    """A searched value that changes nothing would be searched in vain."""
+    meta = META._replace(lr=1e-2)
+    config = {"num_epochs": 4, "total_timesteps": 640}
+    before = one_update(meta, **config)
+    with pytest.raises(AssertionError):
+        assert_close(one_update(meta._replace(**change), **config), before, rtol=1e-6)
+
+
+def test_ppos_drift_gives_the_clipped_objective():
+    """r A − drift = min(r A, clip(r, 1 ± ε) A), Schulman et al., equation 7."""
+    ratio = jnp.linspace(0.2, 3.0, 57)[:, None]
+    advantage = jnp.linspace(-2, 2, 9)
+    drift = losses.ppo_clip_drift(jnp.log(ratio), advantage, 0.2)
+    clipped = jnp.minimum(ratio * advantage, jnp.clip(ratio, 0.8, 1.2) * advantage)
+    np.testing.assert_allclose(ratio * advantage - drift, clipped, atol=1e-6)
+    assert (drift >= 0).all()
+
+
+def test_sizes_that_do_not_fit_are_refused():
+    env = probes.value()
+    with pytest.raises(ConfigError, match="num_minibatches=3"):
+        ppo.make(env, ppo.Config(num_minibatches=3))
+    with pytest.raises(ConfigError, match="total_timesteps=1000"):
+        ppo.make(env, ppo.Config(total_timesteps=1000))
+
+
+def test_the_identity_reward_is_the_environments():
+    zero = jnp.zeros(1)
+    assert rewards.identity(zero, zero, 2.0, zero, False) == 2.0
+
+
+# --- learning -------------------------------------------------------------------------
+
+# env: (config, meta, threshold of the mean, seeds that must reach `floor`, floor)
+CONTROL = {"num_epochs": 10, "num_minibatches": 16, "normalize_reward": True}
+CONTROL |= {"normalize_observation": True}
+TARGETS = {
+    "gymnax/CartPole-v1": (ppo.Config(500_000), ppo.Meta(), 475.0),
+    "gymnax/Acrobot-v1": (ppo.Config(500_000), ppo.Meta(), -100.0),
+    "gymnax/Pendulum-v1": (
+        ppo.Config(150_000, 8, 128, **CONTROL),
+        ppo.Meta(lr=1e-3, gamma=0.95, ent_coef=0.0),
+        -300.0,
+    ),
+    "gymnax/MountainCarContinuous-v0": (
+        ppo.Config(200_000, 16, 128, **CONTROL),
+        ppo.Meta(lr=1e-3, gamma=0.999, ent_coef=0.0),
+        80.0,
+    ),
+}
+
+
+def final_returns(env, config, meta, num_seeds):
+    """The deterministic policy's return after training, one per seed."""
+    loop = ppo.make(envs.make(env), config, meta)
+    search = Search(loop, comparison.HAND_MADE, None, 1, fitness.final_return)
+    runs = comparison.train(
+        search,
+        comparison.HAND_MADE,
+        {"ppo": {"nothing": np.zeros((), np.float32)}},
+        jax.random.key(1),
+        num_seeds,
+        jax.devices()[:2],
+    )
+    returns = runs["ppo"].final_return[0]
+    print(f"{env}: mean {returns.mean():.1f}, seeds {np.sort(returns).round(1)}")
+    return returns
+
+
+def test_ppo_learns_cartpole():
+    env = "gymnax/CartPole-v1"
+    config, meta, threshold = TARGETS[env]
+    assert final_returns(env, config, meta, 3).mean() >= threshold
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("env", TARGETS)
+def test_ppo_reaches_its_target(env):
+    config, meta, threshold = TARGETS[env]
+    returns = final_returns(env, config, meta, 8)
+    if "MountainCar" in env:
+        assert (returns >= threshold).sum() >= 6
+    else:
+        assert returns.mean() >= threshold
