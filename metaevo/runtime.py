@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import platform
+import warnings
 from pathlib import Path
 
 import jax
@@ -27,9 +27,17 @@ def configure(num_cpu_devices: int | None = None) -> None:
     if num_cpu_devices is None:
         num_cpu_devices = len(os.sched_getaffinity(0)) if _LINUX else os.cpu_count()
     if "JAX_NUM_CPU_DEVICES" not in os.environ:
-        # Raises once a backend has started: then the devices are what they are.
-        with contextlib.suppress(RuntimeError):
+        try:
             jax.config.update("jax_num_cpu_devices", num_cpu_devices)
+        except RuntimeError:
+            # A backend has started: the devices are what they are.
+            if jax.device_count("cpu") < num_cpu_devices:
+                warnings.warn(
+                    f"JAX was in use before metaevo could set it up: "
+                    f"{jax.device_count('cpu')} of {num_cpu_devices} CPU cores are "
+                    "devices. Something imported by the search runs JAX at import.",
+                    stacklevel=2,
+                )
     flags = os.environ.get("XLA_FLAGS", "")
     if num_cpu_devices > 1 and "xla_cpu_multi_thread_eigen" not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_multi_thread_eigen=false".strip()

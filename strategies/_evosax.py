@@ -13,8 +13,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from evosax import algorithms
-from evosax.core import fitness_shaping
 
 from metaevo.types import ConfigError, Proposal, Space, Strategy
 
@@ -40,10 +38,9 @@ def even(population_size: int) -> int:
     return population_size
 
 
-SHAPINGS = {
-    "centered_rank": fitness_shaping.centered_rank_fitness_shaping_fn,
-    "standardize": fitness_shaping.standardize_fitness_shaping_fn,
-}
+# evosax starts JAX's backend when imported, and then the number of CPU devices can no
+# longer be chosen: it is imported where it is used.
+SHAPINGS = ("centered_rank", "standardize")
 
 
 def shaping(name: str, weight_decay: float) -> Callable:
@@ -54,7 +51,9 @@ def shaping(name: str, weight_decay: float) -> Callable:
     """
     if name not in SHAPINGS:
         raise ConfigError(f"shaping={name!r} must be one of {', '.join(SHAPINGS)}")
-    shape = SHAPINGS[name]
+    from evosax.core import fitness_shaping
+
+    shape = getattr(fitness_shaping, f"{name}_fitness_shaping_fn")
     if weight_decay:
         shape = fitness_shaping.add_weight_decay(shape, weight_decay)
     return shape
@@ -77,6 +76,8 @@ def from_distribution(
         prepare: mends evosax's initial state, where it needs it.
         **options: to the class.
     """
+    from evosax import algorithms
+
     example = jax.tree.map(
         lambda x: jnp.zeros(x.shape, x.dtype),
         jax.eval_shape(space.init, jax.random.key(0)),
