@@ -10,8 +10,8 @@ _HOME = {
     name: module
     for module, names in {
         "metaevo.types": (
-            "ConfigError Evaluated Evaluator FitnessFn InnerLoop InnerState Proposal "
-            "Search Space Strategy"
+            "ConfigError Evaluated Evaluator FitnessFn InnerLoop InnerState "
+            "InterruptedRunError Proposal Search Space Strategy"
         ),
         "metaevo.slots": "Context",
         "metaevo.artifacts": "ArtifactError load",

@@ -13,13 +13,15 @@ from __future__ import annotations
 import dataclasses
 import errno
 import inspect
+import signal
 import sys
+import threading
 import typing
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from metaevo.types import ConfigError, Search
+from metaevo.types import ConfigError, InterruptedRunError, Search
 
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
 
@@ -31,10 +33,32 @@ def main(search: Callable[..., Search], argv: Sequence[str] | None = None) -> No
         search: its parameters, with types and defaults, are the keys.
         argv: `key=value` arguments; None: those of the process.
     """
-    sys.exit(_guard(lambda: _run(search, sys.argv[1:] if argv is None else argv)))
+    stop = _on_signals()
+    arguments = sys.argv[1:] if argv is None else argv
+    sys.exit(_guard(lambda: _run(search, arguments, stop.is_set)))
 
 
-def _run(search: Callable[..., Search], argv: Sequence[str]) -> None:
+def _on_signals() -> threading.Event:
+    """An event that SIGINT, SIGTERM and SIGUSR1 set; a second SIGINT cuts short."""
+    stop = threading.Event()
+
+    def handle(number, frame):
+        del frame
+        if number == signal.SIGINT and stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    # Only a process's main thread may; elsewhere signals are its owner's business.
+    if threading.current_thread() is threading.main_thread():
+        for name in ("SIGINT", "SIGTERM", "SIGUSR1"):
+            if hasattr(signal, name):
+                signal.signal(getattr(signal, name), handle)
+    return stop
+
+
+def _run(
+    search: Callable[..., Search], argv: Sequence[str], should_stop: Callable[[], bool]
+) -> None:
     if any(arg in ("-h", "--help") for arg in argv):
         print(help_text(search))
         return
@@ -44,7 +68,14 @@ def _run(search: Callable[..., Search], argv: Sequence[str]) -> None:
     runtime.configure()
     name = Path(inspect.getfile(search)).stem
     arguments = {key: value for key, value in config.items() if key != "run"}
-    engine.run(search(**arguments), config["run"], name, settings(arguments))
+    engine.run(
+        search(**arguments),
+        config["run"],
+        name,
+        settings(arguments),
+        changes(search, config),
+        should_stop,
+    )
 
 
 def _guard(body: Callable[[], None]) -> int:
@@ -57,8 +88,8 @@ def _guard(body: Callable[[], None]) -> int:
     except ConfigError as error:
         say(str(error))
         return 2
-    except KeyboardInterrupt:
-        say("interrupted; run the same command again to resume")
+    except (InterruptedRunError, KeyboardInterrupt) as error:
+        say(f"{error or 'interrupted'}; run the same command again to continue")
         return 75
     except OSError as error:
         if error.errno not in _DISK:
@@ -117,6 +148,22 @@ def settings(arguments: dict[str, Any]) -> dict[str, Any]:
         key: {name: getattr(value, name) for name in _fields(value)} or value
         for key, value in arguments.items()
     }
+
+
+def changes(search: Callable[..., Search], config: dict[str, Any]) -> list[str]:
+    """`key=value` of everything that differs from the defaults."""
+    found = []
+    for name, default in _defaults(search).items():
+        value = config[name]
+        if fields := _fields(default):
+            found += [
+                f"{name}.{field}={_shown(getattr(value, field))}"
+                for field in fields
+                if getattr(value, field) != getattr(default, field)
+            ]
+        elif value != default:
+            found.append(f"{name}={_shown(value)}")
+    return found
 
 
 def help_text(search: Callable[..., Search]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import jax
@@ -38,6 +38,7 @@ def train(
     key: Key,
     num_seeds: int,
     devices: list,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, HeldOut]:
     """Trains each candidate for a whole lifetime on `num_seeds` seeds.
 
@@ -58,7 +59,7 @@ def train(
         common_random_numbers=False,
         segments_per_generation=None,
     )
-    evaluator = LocalEvaluator(alone, devices, evaluate=True)
+    evaluator = LocalEvaluator(alone, devices, True, should_stop)
     results = {}
     for name, params in candidates.items():
         copies = jax.tree.map(

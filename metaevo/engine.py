@@ -8,7 +8,7 @@ and resumed gives the bits of one that was not.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ from metaevo.rundir import RunConfig
 from metaevo.types import (
     ConfigError,
     Evaluated,
+    InterruptedRunError,
     Params,
     Proposal,
     PyTree,
@@ -70,6 +71,8 @@ def run(
     config: RunConfig = RunConfig(),
     name: str = "search",
     settings: Mapping[str, Any] | None = None,
+    changes: Sequence[str] = (),
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> Result:
     """Runs or resumes a search to its last generation, then reports.
 
@@ -78,8 +81,12 @@ def run(
         settings: the search's configuration as plain data, kept with the run. A
             directory that holds a run with other settings is refused, except for
             `num_generations`, which extends it.
+        changes: `key=value` of what differs from the search's defaults, to be shown.
+        should_stop: asked several times a generation. On True the generation is
+            abandoned and the state before it saved.
 
     Raises:
+        InterruptedRunError: `should_stop` or `run.max_seconds` said so.
         ConfigError: something in the search or the configuration does not fit.
         LockedError: the directory is in use.
         checkpoint.CheckpointError: there are checkpoints and none can be read.
@@ -98,13 +105,14 @@ def run(
             directory, name, config, settings, chunk_size, devices
         )
         search = search._replace(chunk_size=manifest["chunk_size"])
-        return _Run(search, config, name, directory, devices, manifest).to_the_end()
+        the_run = _Run(search, config, name, directory, devices, manifest, should_stop)
+        return the_run.to_the_end(changes)
 
 
 class _Run:
     """One run in its locked directory."""
 
-    def __init__(self, search, config, name, directory, devices, manifest):
+    def __init__(self, search, config, name, directory, devices, manifest, should_stop):
         self.search, self.config, self.name = search, config, name
         self.directory, self.devices, self.manifest = directory, devices, manifest
         root = jax.random.key(config.seed)
@@ -118,24 +126,42 @@ class _Run:
             "metrics": jax.jit(strategy.metrics),
             "solution": jax.jit(strategy.solution),
         }
-        self.evaluator = LocalEvaluator(search, devices)
+        self.deadline = time.monotonic() + (config.max_seconds or float("inf"))
+        self._asked_to_stop = should_stop
+        self.evaluator = LocalEvaluator(search, devices, should_stop=self.should_stop)
         self.store = checkpoint.Store(directory / "checkpoints")
         self.console = ConsoleLogger(search.num_generations)
 
-    def to_the_end(self) -> Result:
-        state, generation, failures, offset = self._restore()
-        size = jax.tree.leaves(self._proposal(state).params)[0].shape[0]
-        self._greet(size, generation)
+    def should_stop(self) -> bool:
+        return time.monotonic() > self.deadline or self._asked_to_stop()
+
+    def to_the_end(self, changes: Sequence[str]) -> Result:
+        try:
+            state, generation, failures, offset = self._restore()
+            size = jax.tree.leaves(self._proposal(state).params)[0].shape[0]
+            self._greet(size, generation, changes)
+            state = self._search(state, generation, failures, offset, size)
+            return self._finish(state)
+        finally:
+            self.console.close()
+
+    def _search(self, state, generation, failures, offset, size) -> State:
+        """Generation by generation to the last one."""
+        frames = self._frames_per_generation(size)
+        saved = generation
         log = JsonlLogger(self.directory / "metrics.jsonl", offset)
-        frames = sum(
-            loop.frames_per_segment
-            * (self.search.segments_per_generation or loop.num_segments)
-            for loop in self.search.tasks
-        ) * (size * self.search.num_seeds)
+        self.console.now("compiling, and the first generation")
         try:
             while generation < self.search.num_generations:
                 started = time.monotonic()
-                state, record = self._generation(state, generation)
+                try:
+                    state, record = self._generation(state, generation)
+                except InterruptedRunError:
+                    if saved < generation:
+                        self._save(state, generation, failures, offset)
+                    raise InterruptedRunError(
+                        f"stopped before generation {generation}"
+                    ) from None
                 failures = failures + 1 if record["failed"] == size else 0
                 seconds = time.monotonic() - started
                 record |= {
@@ -150,6 +176,11 @@ class _Run:
                 stop = failures == MAX_FAILURES
                 if last or stop or generation % self.config.checkpoint_every == 0:
                     self._save(state, generation, failures, offset)
+                    saved = generation
+                self.console.now(
+                    f"generation {generation + 1}; checkpoint before generation "
+                    f"{saved + 1}"
+                )
                 if stop:
                     raise NumericalError(
                         f"every member failed in {failures} generations in a row; "
@@ -158,7 +189,15 @@ class _Run:
                     )
         finally:
             log.close()
-        return self._finish(state)
+        return state
+
+    def _frames_per_generation(self, size: int) -> int:
+        per_member = sum(
+            loop.frames_per_segment
+            * (self.search.segments_per_generation or loop.num_segments)
+            for loop in self.search.tasks
+        )
+        return per_member * size * self.search.num_seeds
 
     def _generation(self, state: State, generation: int) -> tuple[State, dict]:
         key = jax.random.fold_in(self.key, generation)
@@ -213,23 +252,22 @@ class _Run:
 
     # --- before and after -------------------------------------------------------------
 
-    def _greet(self, size: int, generation: int) -> None:
+    def _greet(self, size: int, generation: int, changes: Sequence[str]) -> None:
         search = self.search
         loops = ", ".join(
             f"{loop.frames_per_segment * loop.num_segments:,} frames"
             for loop in search.tasks
         )
-        kind = self.devices[0].platform
         start = f"resumed at generation {generation}" if generation else "new"
         self.console.say(
             f"{self.name}: {size} members x {search.num_seeds} seeds, lifetimes of "
-            f"{loops}, {search.num_generations} generations",
-            f"evolving {', '.join(search.space.spec)}; fitness: {search.fitness.name}",
-            f"{len(self.devices)} {kind} device(s), chunks of "
-            f"{self.manifest['chunk_size']}; {start}; {self.directory}",
+            f"{loops}",
+            f"evolving {', '.join(search.space.spec)} for the {search.fitness.name}",
+            f"changed: {', '.join(changes) or 'nothing'}",
+            f"{len(self.devices)} {self.devices[0].platform} device(s), chunks of "
+            f"{self.manifest['chunk_size']}",
+            f"{self.directory}: {start}",
         )
-        if generation < search.num_generations:
-            self.console.say("compiling, then generation by generation ...")
 
     def _finish(self, state: State) -> Result:
         solution = jax.device_get(self.programs["solution"](state.strategy))
@@ -269,17 +307,17 @@ class _Run:
 
     def _hold_out(self, solution: Params, start: Params) -> dict[str, HeldOut]:
         began = time.monotonic()
-        self.console.say(
-            f"comparing on {self.config.held_out_seeds} held-out seeds ..."
-        )
-        rest = self.held_out_key, self.config.held_out_seeds, self.devices
+        num_seeds = self.config.held_out_seeds
+        self.console.now(f"comparing on {num_seeds} held-out seeds")
+        rest = self.held_out_key, num_seeds, self.devices, self.should_stop
         learned = {"solution": solution, "start": start}
         nothing = {"hand-made": {"nothing": np.zeros((), np.float32)}}
         results = {
             **comparison.train(self.search, self.search.space, learned, *rest),
             **comparison.train(self.search, comparison.HAND_MADE, nothing, *rest),
         }
-        self.console.say(f"compared in {duration(time.monotonic() - began)}")
+        seconds = duration(time.monotonic() - began)
+        self.console.say(f"compared on {num_seeds} held-out seeds in {seconds}")
         return results
 
     def _conclude(self, held_out, verdicts) -> None:

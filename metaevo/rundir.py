@@ -38,6 +38,7 @@ class RunConfig:
             refused; nothing is ever overwritten.
         held_out_seeds: for the comparison after the last generation; 0: none.
         checkpoint_every: generations between two checkpoints.
+        max_seconds: stop after so long, as if interrupted; None: never.
     """
 
     seed: int = 0
@@ -46,6 +47,7 @@ class RunConfig:
     resume: bool = True
     held_out_seeds: int = 32
     checkpoint_every: int = 1
+    max_seconds: float | None = None
 
 
 class LockedError(Exception):

@@ -230,5 +230,9 @@ class Evaluator(Protocol):
     ) -> tuple[Evaluated, PyTree]: ...
 
 
+class InterruptedRunError(Exception):
+    """The run was asked to stop; it continues when started again."""
+
+
 class ConfigError(ValueError):
     """The user's input is wrong. The message names the key and the remedy."""

@@ -194,8 +194,11 @@ def test_without_a_valid_checkpoint_it_refuses_rather_than_starts_anew(tmp_path)
         run(tmp_path)
 
 
-def kill_and_resume(tmp_path, num_kills, seed):
-    """Kills a run at random instants until it has been killed often enough."""
+def stop_and_resume(tmp_path, signals, seed):
+    """Sends each signal at a random instant to a run that is started again each time.
+
+    Returns the exit codes, and how many generations were logged at each.
+    """
     clock = random.Random(seed)
 
     def start(directory):
@@ -204,40 +207,88 @@ def kill_and_resume(tmp_path, num_kills, seed):
             [*command, "run.held_out_seeds=0"],
             cwd=TINY.parent,
             stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
         )
 
     def logged():
-        log = killed / "metrics.jsonl"
+        log = stopped / "metrics.jsonl"
         return log.read_bytes().count(b"\n") if log.exists() else 0
 
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     assert start(whole).wait(300) == 0
     instants = []
-    for i in range(num_kills):
-        process = start(killed)
+    for i, number in enumerate(signals):
+        process = start(stopped)
         # Somewhere within a generation of the next stretch of the run.
-        until = clock.randint(logged() + 1, 150 * (i + 1) // (num_kills + 1))
+        limit = max(logged() + 1, 150 * (i + 1) // (len(signals) + 1))
+        until = clock.randint(logged() + 1, limit)
         deadline = time.monotonic() + 120
         while logged() < until and time.monotonic() < deadline:
             time.sleep(0.001)
         time.sleep(clock.uniform(0.0, 0.01))
-        process.send_signal(signal.SIGKILL)
-        instants.append((process.wait(), logged()))
-    assert all(code == -signal.SIGKILL and n < 150 for code, n in instants), instants
-    assert start(killed).wait(300) == 0
-    assert solution_bytes(whole) == solution_bytes(killed), instants
-    assert records(whole) == records(killed), instants
-    generations = [r["generation"] for r in records(killed)]
+        process.send_signal(number)
+        sent = time.monotonic()
+        code = process.wait(60)
+        instants.append((code, logged(), time.monotonic() - sent))
+    assert all(n < 150 for _, n, _ in instants), instants
+    assert start(stopped).wait(300) == 0
+    assert solution_bytes(whole) == solution_bytes(stopped), instants
+    assert records(whole) == records(stopped), instants
+    generations = [r["generation"] for r in records(stopped)]
     assert generations == list(range(150))
+    return instants
 
 
-def test_resume_after_kill_9_at_three_instants(tmp_path):
-    kill_and_resume(tmp_path, 3, seed=0)
+@pytest.mark.parametrize("num_kills", [3, pytest.param(10, marks=pytest.mark.slow)])
+def test_resume_after_kill_9(tmp_path, num_kills):
+    kills = [signal.SIGKILL] * num_kills
+    instants = stop_and_resume(tmp_path, kills, seed=num_kills)
+    assert all(code == -signal.SIGKILL for code, _, _ in instants), instants
 
 
-@pytest.mark.slow
-def test_resume_after_kill_9_at_ten_instants(tmp_path):
-    kill_and_resume(tmp_path, 10, seed=1)
+@pytest.mark.parametrize("num_signals", [3, pytest.param(20, marks=pytest.mark.slow)])
+def test_a_signal_saves_and_exits_75(tmp_path, num_signals):
+    kinds = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
+    signals = [kinds[i % 3] for i in range(num_signals)]
+    instants = stop_and_resume(tmp_path, signals, seed=num_signals)
+    assert all(code == 75 for code, _, _ in instants), instants
+    # One generation takes milliseconds here.
+    assert all(seconds < 5 for _, _, seconds in instants), instants
+
+
+def test_max_seconds_stops_and_the_same_command_continues(tmp_path):
+    search = tiny_search.search(num_generations=6)
+    with pytest.raises(metaevo.InterruptedRunError, match="generation 0"):
+        run(tmp_path / "parts", search, max_seconds=1e-9)
+    run(tmp_path / "parts", search)
+    run(tmp_path / "whole", search)
+    assert solution_bytes(tmp_path / "whole") == solution_bytes(tmp_path / "parts")
+
+
+def test_an_interrupted_generation_is_abandoned_and_the_state_before_it_saved(tmp_path):
+    """Also between checkpoints, and with agents that live on."""
+
+    def search(generations):
+        return toys.search(
+            toys.pbt(),
+            num_generations=generations,
+            segments_per_generation=1,
+            chunk_size=2,
+        )
+
+    asked = iter([False] * 5 + [True] * 9)  # two rounds a generation
+    config = metaevo.RunConfig(
+        directory=str(tmp_path / "parts"),
+        devices=1,
+        held_out_seeds=0,
+        checkpoint_every=100,
+    )
+    with pytest.raises(metaevo.InterruptedRunError, match="before generation 2"):
+        metaevo.run(search(4), config, "tiny", should_stop=lambda: next(asked))
+    assert checkpoint.Store(tmp_path / "parts" / "checkpoints").generations() == [2]
+    run(tmp_path / "parts", search(4), devices=1, checkpoint_every=100)
+    run(tmp_path / "whole", search(4), devices=1)
+    assert records(tmp_path / "whole") == records(tmp_path / "parts")
 
 
 # --- failed members -------------------------------------------------------------------

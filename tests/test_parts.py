@@ -81,8 +81,9 @@ def test_verdicts(shift, verdict):
 def test_failed_pairs_are_counted_and_left_out():
     paired = paired_difference(np.array([1.0, np.nan, 2.0]), np.zeros(3))
     assert (paired.num_pairs, paired.num_failed) == (2, 1)
-    with pytest.raises(ValueError, match="1 of 2 pairs are finite"):
-        paired_difference(np.array([1.0, np.inf]), np.zeros(2))
+    hopeless = paired_difference(np.array([1.0, np.inf]), np.zeros(2))
+    assert (hopeless.low, hopeless.high) == (-np.inf, np.inf)
+    assert hopeless.verdict == "no difference"
 
 
 # --- normalisation --------------------------------------------------------------------

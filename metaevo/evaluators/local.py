@@ -10,6 +10,7 @@ The programs (newborn init, one round of training) are compiled once each.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -23,6 +24,7 @@ from metaevo.types import (
     ConfigError,
     Evaluated,
     InnerState,
+    InterruptedRunError,
     Key,
     Proposal,
     PyTree,
@@ -59,6 +61,7 @@ class LocalEvaluator:
         search: `search.chunk_size` None means `default_chunk_size`.
         devices: the JAX devices to use; None: all of the default backend.
         evaluate: run `InnerLoop.evaluate` even if the fitness does not need it.
+        should_stop: asked after each round; True abandons the generation.
 
     Attributes:
         programs: compiled functions by name and task, for counting compilations.
@@ -69,10 +72,12 @@ class LocalEvaluator:
         search: Search,
         devices: list | None = None,
         evaluate: bool = False,
+        should_stop: Callable[[], bool] = lambda: False,
     ):
         self.search = search
         self.devices = list(devices or jax.devices())
         self.evaluate = evaluate
+        self.should_stop = should_stop
         self.coupled = any(loop.coupled for loop in search.tasks)
         self.programs: dict[str, Any] = {}
         self._layout: tuple | None = None
@@ -89,6 +94,9 @@ class LocalEvaluator:
         Returns:
             the evaluation, and what must be handed to the next call: one InnerState
             per task if members live on, else ().
+
+        Raises:
+            InterruptedRunError: `should_stop` said so; `carried` is as it was.
         """
         size = jax.tree.leaves(proposal.params)[0].shape[0]
         self._compile(size, proposal)
@@ -106,7 +114,10 @@ class LocalEvaluator:
                 args = (seed_keys, self._put(jnp.asarray(ids), _MEMBERS), params)
                 state = self._start(task, loop, args, ids, proposal.parents, old)
                 state, outcome = self.programs[f"run/{task}"](*args, state)
-                outcomes.append(outcome)
+                # One round at a time: in memory, and for whoever wants to stop.
+                outcomes.append(jax.block_until_ready(outcome))
+                if self.should_stop():
+                    raise InterruptedRunError
                 if lives_on:
                     if proposal.parents is None:
                         state = state._replace(agent=(), experience=())

@@ -1,4 +1,7 @@
-"""Progress on the terminal: a head, one line per generation, messages between."""
+"""Progress on the terminal: a head, a line per generation, and what goes on now.
+
+Without a terminal it is plain text, a line every 30 s.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,19 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from rich.console import Console
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.text import Text
+
+HEAD = (
+    f"{'generation':>13} {'best':>8} {'mean':>8} {'median':>8} {'sd':>7} "
+    f"{'failed':>6} {'frames/s':>8} {'left':>6}"
+)
+
 
 class ConsoleLogger:
-    """Prints to stdout.
+    """Prints to stdout, at most 80 columns wide where the terminal is not wider.
 
     Args:
         num_generations: for the estimate of the time left.
@@ -17,27 +30,51 @@ class ConsoleLogger:
 
     def __init__(self, num_generations: int):
         self.num_generations = num_generations
+        self.console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+        self._every = 1.0 if self.console.is_terminal else 30.0
         self._times: list[float] = []
+        self._last_line = -1e9
+        self._live: Live | None = None
 
     def say(self, *lines: str) -> None:
-        print(*lines, sep="\n", flush=True)
+        """Prints lines that stay."""
+        for line in lines:
+            self.console.print(line, markup=False)
+
+    def now(self, activity: str) -> None:
+        """What goes on from now: a line at the bottom with the time it has taken."""
+        if not self.console.is_terminal:
+            return
+        status = _Status(activity)
+        if self._live is None:
+            self._live = Live(status, console=self.console, transient=True)
+            self._live.start()
+        else:
+            self._live.update(status)
 
     def log(self, record: Mapping[str, Any]) -> None:
-        """One generation's line, with a head before the first."""
+        """One generation's line; not all of them if they come fast."""
         if not self._times:
-            self.say(
-                f"{'generation':>14} {'best':>9} {'mean':>9} {'median':>9} "
-                f"{'sd':>8} {'failed':>6} {'frames/s':>9} {'left':>7}"
-            )
+            self.say(HEAD)
         self._times.append(time.monotonic())
         done = record["generation"] + 1
-        self.say(
-            f"{done:>7}/{self.num_generations:<6} "
-            f"{_number(record['fitness_best'])} {_number(record['fitness_mean'])} "
-            f"{_number(record['fitness_median'])} {_number(record['fitness_sd'], 8)} "
-            f"{record['failed']:>6} {_count(record['frames_per_second']):>9} "
-            f"{self._left(done):>7}"
-        )
+        last = done == self.num_generations
+        if last or self._times[-1] - self._last_line >= self._every:
+            self._last_line = self._times[-1]
+            self.say(
+                f"{done:>6}/{self.num_generations:<6} "
+                f"{_number(record['fitness_best'])} "
+                f"{_number(record['fitness_mean'])} "
+                f"{_number(record['fitness_median'])} "
+                f"{_number(record['fitness_sd'], 7)} "
+                f"{record['failed']:>6} {_count(record['frames_per_second']):>8} "
+                f"{self._left(done):>6}"
+            )
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
 
     def _left(self, done: int) -> str:
         # The first generation holds the compilation: it says nothing about the rest.
@@ -46,6 +83,19 @@ class ConsoleLogger:
         recent = self._times[-11:]
         seconds = (recent[-1] - recent[0]) / (len(recent) - 1)
         return duration(seconds * (self.num_generations - done))
+
+
+class _Status:
+    """`⠋ compiling ... 12s`, redrawn by rich several times a second."""
+
+    def __init__(self, activity: str):
+        self.activity, self.began = activity, time.monotonic()
+        self.spinner = Spinner("dots")
+
+    def __rich__(self):
+        elapsed = duration(time.monotonic() - self.began)
+        self.spinner.update(text=Text(f"{self.activity} ... {elapsed}", style="dim"))
+        return self.spinner
 
 
 def duration(seconds: float) -> str:
@@ -58,7 +108,7 @@ def duration(seconds: float) -> str:
     return f"{seconds // 3600}h{seconds % 3600 // 60:02d}m"
 
 
-def _number(x: float | None, width: int = 9) -> str:
+def _number(x: float | None, width: int = 8) -> str:
     return f"{'-' if x is None or x != x else format(x, '.2f'):>{width}}"
 
 
