@@ -215,7 +215,7 @@ def our_curves(num_seeds, total_timesteps, num_segments):
     config = ppo.Config(total_timesteps, num_segments=num_segments)
     loop = ppo.make(envs.make("gymnax/CartPole-v1"), config)
     search = Search(loop, comparison.HAND_MADE, None, 1, fitness.area_under_curve)
-    runs = comparison.train(
+    runs, _ = comparison.train(
         search,
         comparison.HAND_MADE,
         {"ppo": {"nothing": np.zeros((), np.float32)}},
@@ -223,7 +223,7 @@ def our_curves(num_seeds, total_timesteps, num_segments):
         num_seeds,
         jax.devices()[:2],
     )
-    return runs["ppo"].curves[0]
+    return runs["ppo"].train[0]["return"]
 
 
 def compare(num_seeds=32, total_timesteps=100_000, num_windows=5):

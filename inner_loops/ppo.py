@@ -151,7 +151,8 @@ class Batch(NamedTuple):
 def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> InnerLoop:
     """PPO on `env`.
 
-    Metrics of `train`: `return`, `episodes`, `length`, `entropy`, `kl`.
+    Metrics of `train`: `return`, `episodes`, `length`, `entropy`, `kl`, and mean and
+    root mean square of value − target on the rollouts, `value_error_mean` and `_rms`.
 
     Raises:
         ConfigError: sizes that do not fit each other.
@@ -369,9 +370,11 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
                 data.obs, data.action, data.log_prob, data.value, advantage, target
             )
             batch = jax.tree.map(lambda x: x.reshape(batch_size, *x.shape[2:]), batch)
-            return learn(params, opt_state, batch, order, meta, in_loss)
+            # value − target, where the value loss is evaluated first.
+            error = -advantage.mean(), (advantage**2).mean()
+            return *learn(params, opt_state, batch, order, meta, in_loss), error
 
-        params, opt_state, entropy, kl = improve(
+        params, opt_state, entropy, kl, error = improve(
             agent.params, agent.opt_state, data, order
         )
         agent = Agent(params, opt_state, obs_stats, return_stats)
@@ -382,6 +385,8 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             "length_sum": (data.episode_length * data.done).sum(),
             "entropy": entropy,
             "kl": kl,
+            "error": error[0],
+            "squared_error": error[1],
         }
 
     def minibatch_order(key):
@@ -405,6 +410,8 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             "episodes": episodes,
             "entropy": info["entropy"].mean(),
             "kl": info["kl"].mean(),
+            "value_error_mean": info["error"].mean(),
+            "value_error_rms": jnp.sqrt(info["squared_error"].mean()),
         }
 
     def act(key, meta, agent, carry, obs):

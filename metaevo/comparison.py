@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy import stats as scipy_stats
 
+from metaevo import checkpoint, stats
 from metaevo.evaluators.local import LocalEvaluator
-from metaevo.types import Key, Params, Proposal, Search, Space, keep
+from metaevo.types import Key, Params, Proposal, PyTree, Search, Space, keep
 
 
 class HeldOut(NamedTuple):
@@ -19,12 +22,13 @@ class HeldOut(NamedTuple):
     Attributes:
         fitness: [tasks, N].
         final_return: [tasks, N], of the deterministic policy.
-        curves: [tasks, N, K] training return, NaN where no episode ended.
+        train: one dict per task, [N, K] per metric; `return` is NaN where no episode
+            ended.
     """
 
     fitness: np.ndarray
     final_return: np.ndarray
-    curves: np.ndarray
+    train: tuple[Mapping[str, np.ndarray], ...]
 
 
 HAND_MADE = Space(lambda key: {"nothing": jnp.zeros(())}, lambda params, meta: meta)
@@ -39,7 +43,7 @@ def train(
     num_seeds: int,
     devices: list,
     should_stop: Callable[[], bool] = lambda: False,
-) -> dict[str, HeldOut]:
+) -> tuple[dict[str, HeldOut], dict[str, PyTree]]:
     """Trains each candidate for a whole lifetime on `num_seeds` seeds.
 
     The seeds are the same for every candidate, and for every call with this `key`:
@@ -50,27 +54,108 @@ def train(
         candidates: name -> params.
 
     Returns:
-        name -> runs.
+        name -> runs, and name -> the trained agents of the first task, [N, ...].
     """
-    # One member per seed, each with worlds of its own.
+    # One member per seed, each with worlds of its own, living its whole life at once.
     alone = search._replace(
         space=space._replace(inherit=keep),
         num_seeds=1,
         common_random_numbers=False,
         segments_per_generation=None,
     )
-    evaluator = LocalEvaluator(alone, devices, True, should_stop)
-    results = {}
+    evaluator = LocalEvaluator(alone, devices, True, should_stop, keep_agents=True)
+    results, agents = {}, {}
     for name, params in candidates.items():
         copies = jax.tree.map(
             lambda x: jnp.broadcast_to(x, (num_seeds, *np.shape(x))), params
         )
-        evaluated, _ = evaluator(key, Proposal(copies), None)
+        evaluated, states = evaluator(key, Proposal(copies), None)
         results[name] = HeldOut(
             fitness=evaluated.fitness[:, 0],
             final_return=np.stack(
-                [np.asarray(m["evaluation/return"][0]) for m in evaluated.metrics]
+                [np.asarray(x["return"][0]) for x in evaluated.evaluation]
             ),
-            curves=np.stack([np.asarray(curve[0]) for curve in evaluated.curves]),
+            train=tuple(
+                {metric: np.asarray(x[0]) for metric, x in metrics.items()}
+                for metrics in evaluated.train
+            ),
         )
-    return results
+        agents[name] = jax.tree.map(lambda x: x[0], states[0].agent)
+    return results, agents
+
+
+# --- what follows from them -----------------------------------------------------------
+
+
+def verdicts(held_out: Mapping[str, HeldOut]) -> tuple[stats.Paired, ...]:
+    """Solution against hand-made, paired by seed, per task; () if there are no runs."""
+    if not held_out:
+        return ()
+    pairs = zip(
+        held_out["solution"].fitness, held_out["hand-made"].fitness, strict=True
+    )
+    return tuple(stats.paired_difference(a, b) for a, b in pairs)
+
+
+def average(scores: np.ndarray) -> float:
+    """Mean of the scores that are finite; NaN if none is."""
+    finite = scores[np.isfinite(scores)]
+    return float(finite.mean()) if len(finite) else float("nan")
+
+
+def noise(first: np.ndarray, second: np.ndarray) -> dict[str, float]:
+    """What two evaluations [P] of one population on different seeds say of noise.
+
+    Returns:
+        `rank_correlation` (Spearman; 1 is no noise, 0 nothing but noise),
+        `sd_members`, the spread of the members' true fitness, and `sd_noise`, of the
+        noise of one evaluation; both from the variance components.
+    """
+    both = np.isfinite(first) & np.isfinite(second)
+    first, second = first[both], second[both]
+    if len(first) < 3 or np.ptp(first) == 0 or np.ptp(second) == 0:
+        return {"rank_correlation": None, "sd_members": None, "sd_noise": None}
+    # What both evaluations share is no noise; half the mean squared difference is.
+    centred = first - first.mean(), second - second.mean()
+    covariance = float((centred[0] * centred[1]).sum() / (len(first) - 1))
+    variance = float(np.var(centred[0] - centred[1], ddof=1) / 2)
+    return {
+        "rank_correlation": float(scipy_stats.spearmanr(first, second).statistic),
+        "sd_members": max(covariance, 0.0) ** 0.5,
+        "sd_noise": variance**0.5,
+    }
+
+
+# --- files ----------------------------------------------------------------------------
+
+
+def save(folder: Path, held_out: Mapping[str, HeldOut], facts: Mapping) -> None:
+    """Saves runs, and `facts` about them as plain data."""
+    arrays = {}
+    for name, runs in held_out.items():
+        arrays[f"{name}/fitness"] = runs.fitness
+        arrays[f"{name}/final_return"] = runs.final_return
+        for task, metrics in enumerate(runs.train):
+            for metric, x in metrics.items():
+                arrays[f"{name}/train/{task}/{metric}"] = x
+    checkpoint.write(folder, arrays, {"names": list(held_out), **facts})
+
+
+def load(folder: Path) -> tuple[dict[str, HeldOut], dict]:
+    """The inverse of `save`.
+
+    Raises:
+        checkpoint.CheckpointError: there are none, or they were altered.
+    """
+    arrays, facts = checkpoint.read(folder)
+    held_out = {}
+    for name in facts["names"]:
+        fitness = arrays[f"{name}/fitness"]
+        train = []
+        for task in range(len(fitness)):
+            prefix = f"{name}/train/{task}/"
+            train.append(
+                {k.removeprefix(prefix): x for k, x in arrays.items() if prefix in k}
+            )
+        held_out[name] = HeldOut(fitness, arrays[f"{name}/final_return"], tuple(train))
+    return held_out, facts

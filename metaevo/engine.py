@@ -102,7 +102,7 @@ def run(
         if chunk_size is None and not any(loop.coupled for loop in search.tasks):
             chunk_size = default_chunk_size(population_size, len(devices))
         manifest = rundir.manifest(
-            directory, name, config, settings, chunk_size, devices
+            directory, name, config, settings, chunk_size, devices, changes
         )
         search = search._replace(chunk_size=manifest["chunk_size"])
         the_run = _Run(search, config, name, directory, devices, manifest, should_stop)
@@ -140,15 +140,20 @@ class _Run:
             state, generation, failures, offset = self._restore()
             size = jax.tree.leaves(self._proposal(state).params)[0].shape[0]
             self._greet(size, generation, changes)
+            rundir.note(self.directory, "started", generation)
             state = self._search(state, generation, failures, offset, size)
+            rundir.note(self.directory, "finished", self.search.num_generations)
             return self._finish(state)
+        except (InterruptedRunError, NumericalError) as error:
+            rundir.note(self.directory, str(error), self.generation)
+            raise
         finally:
             self.console.close()
 
     def _search(self, state, generation, failures, offset, size) -> State:
         """Generation by generation to the last one."""
         frames = self._frames_per_generation(size)
-        saved = generation
+        saved = self.generation = generation
         log = JsonlLogger(self.directory / "metrics.jsonl", offset)
         self.console.now("compiling, and the first generation")
         try:
@@ -171,7 +176,7 @@ class _Run:
                 }
                 offset = log.log(record)
                 self.console.log(record)
-                generation += 1
+                generation = self.generation = generation + 1
                 last = generation == self.search.num_generations
                 stop = failures == MAX_FAILURES
                 if last or stop or generation % self.config.checkpoint_every == 0:
@@ -270,8 +275,8 @@ class _Run:
         )
 
     def _finish(self, state: State) -> Result:
+        """Artefact, comparison on held-out seeds, report."""
         solution = jax.device_get(self.programs["solution"](state.strategy))
-        start = jax.device_get(self.programs["solution"](self._initial().strategy))
         meta = self.search.space.bind(solution, self.search.tasks[0].meta)
         numbers = {
             name: getattr(meta, name)
@@ -285,40 +290,76 @@ class _Run:
             numbers,
             {"search": self.name, "run": self.manifest},
         )
-        held_out, verdicts = {}, ()
+        held_out = {}
         if self.config.held_out_seeds and any(x.coupled for x in self.search.tasks):
             self.console.say(
                 "no comparison on held-out seeds: in a coupled loop a member cannot be "
                 "trained alone"
             )
         elif self.config.held_out_seeds:
-            held_out = self._hold_out(solution, start)
-            verdicts = tuple(
-                stats.paired_difference(a, b)
-                for a, b in zip(
-                    held_out["solution"].fitness,
-                    held_out["hand-made"].fitness,
-                    strict=True,
-                )
-            )
-        report.write(self.directory, self.search, solution, held_out)
+            held_out = self._hold_out(state, solution)
+        report.write(self.directory)
+        verdicts = comparison.verdicts(held_out)
         self._conclude(held_out, verdicts)
         return Result(self.directory, solution, held_out, verdicts)
 
-    def _hold_out(self, solution: Params, start: Params) -> dict[str, HeldOut]:
-        began = time.monotonic()
+    def _hold_out(self, state: State, solution: Params) -> dict[str, HeldOut]:
+        """Solution, start and hand-made algorithm on the same fresh seeds; saved."""
         num_seeds = self.config.held_out_seeds
+        began = time.monotonic()
         self.console.now(f"comparing on {num_seeds} held-out seeds")
-        rest = self.held_out_key, num_seeds, self.devices, self.should_stop
+        start = jax.device_get(self.programs["solution"](self._initial().strategy))
         learned = {"solution": solution, "start": start}
         nothing = {"hand-made": {"nothing": np.zeros((), np.float32)}}
-        results = {
-            **comparison.train(self.search, self.search.space, learned, *rest),
-            **comparison.train(self.search, comparison.HAND_MADE, nothing, *rest),
+        held_out, agents = {}, {}
+        for space, candidates in (
+            (self.search.space, learned),
+            (comparison.HAND_MADE, nothing),
+        ):
+            runs, trained = comparison.train(
+                self.search,
+                space,
+                candidates,
+                self.held_out_key,
+                num_seeds,
+                self.devices,
+                self.should_stop,
+            )
+            held_out |= runs
+            agents |= trained
+        facts = {
+            "measure": self.search.fitness.name,
+            "frames_per_segment": [x.frames_per_segment for x in self.search.tasks],
+            "noise": self._noise(state),
         }
+        comparison.save(self.directory / "held_out", held_out, facts)
+        for name in ("solution", "hand-made"):
+            checkpoint.write(
+                self.directory / "agents" / name, checkpoint.to_arrays(agents[name]), {}
+            )
         seconds = duration(time.monotonic() - began)
         self.console.say(f"compared on {num_seeds} held-out seeds in {seconds}")
-        return results
+        return held_out
+
+    def _noise(self, state: State) -> dict[str, float] | None:
+        """How much of the spread of a population is noise, from two evaluations of it.
+
+        None for members that live on: they cannot live twice.
+        """
+        if self.search.segments_per_generation is not None:
+            return None
+        self.console.now("evaluating one population twice")
+        keys = [jax.random.fold_in(self.held_out_key, i) for i in range(3)]
+        proposal, _ = self.programs["ask"](keys[0], state.strategy)
+        first, second = (
+            np.asarray(
+                self.search.aggregate(
+                    jnp.asarray(self.evaluator(key, proposal, ())[0].fitness)
+                )
+            )
+            for key in keys[1:]
+        )
+        return comparison.noise(first, second)
 
     def _conclude(self, held_out, verdicts) -> None:
         say = self.console.say
@@ -329,18 +370,16 @@ class _Run:
             )
             for name, runs in held_out.items():
                 say(
-                    f"{name:>16} {np.nanmean(runs.fitness):>30.2f} "
-                    f"{np.nanmean(runs.final_return):>14.2f}"
+                    f"{name:>16} {comparison.average(runs.fitness):>30.2f} "
+                    f"{comparison.average(runs.final_return):>14.2f}"
                 )
         for task, paired in enumerate(verdicts):
             where = f" on task {task}" if len(verdicts) > 1 else ""
-            say(
-                f"verdict{where}: the solution is "
-                f"{report.verdict_sentence(paired, self.search.fitness.name)}"
-            )
+            sentence = report.verdict_sentence(paired, self.search.fitness.name)
+            say(f"verdict{where}: {sentence}")
         say(
             f"artefact: {self.directory / 'solution'}",
-            f"report:   {self.directory / 'report'}",
+            f"report:   {self.directory / 'report' / 'index.html'}",
         )
 
 
@@ -415,10 +454,12 @@ def _summary(scores: np.ndarray) -> dict[str, float]:
 def _means(evaluated: Evaluated) -> dict[str, float]:
     """Mean over seeds and members of the last segment's metrics, finite ones."""
     record = {}
-    for task, metrics in enumerate(evaluated.metrics):
-        prefix = f"task{task}/" if len(evaluated.metrics) > 1 else ""
+    for task, train in enumerate(evaluated.train):
+        prefix = f"task{task}/" if len(evaluated.train) > 1 else ""
+        metrics = {f"train/{name}": np.asarray(x)[..., -1] for name, x in train.items()}
+        for name, x in evaluated.evaluation[task].items():
+            metrics[f"evaluation/{name}"] = np.asarray(x)
         for name, x in metrics.items():
-            x = np.asarray(x)
             x = x[np.isfinite(x)]
             record[f"{prefix}{name}"] = x.mean() if len(x) else np.nan
     return record

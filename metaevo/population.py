@@ -211,14 +211,14 @@ class Outcome(NamedTuple):
 
     Attributes:
         fitness: score, NaN if the agent holds a number that is not finite.
-        curve: [K] return per segment, NaN where no episode ended.
-        metrics: scalars.
+        train: [K] per metric; `return` is NaN where no episode ended.
+        evaluation: scalars, {} if not evaluated.
         inherited: Params after `Space.inherit`, () if Baldwinian.
     """
 
     fitness: jax.Array
-    curve: jax.Array
-    metrics: Metrics
+    train: Metrics
+    evaluation: Metrics
     inherited: Params
 
 
@@ -277,17 +277,16 @@ def lift(
                 return loop.train(train_key, meta, state)
 
             state, train = jax.lax.scan(segment, state, None, length=num_segments)
-            metrics = {name: x[-1] for name, x in train.items()}
             evaluation = None
             if evaluate or fitness.needs_evaluation:
                 key = member_key(seed_key, i, _EVALUATE)
                 evaluation = loop.evaluate(key, meta, state)
-                metrics |= {f"evaluation/{k}": x for k, x in evaluation.items()}
             score = fitness.score(train, evaluation)
             score = jnp.where(_all_finite(state.agent), score, jnp.nan)
-            curve = jnp.where(train["episodes"] > 0, train["return"], jnp.nan)
+            ended = train["episodes"] > 0
+            train = train | {"return": jnp.where(ended, train["return"], jnp.nan)}
             inherited = () if space.inherit is keep else space.inherit(params, state)
-            return state, Outcome(score, curve, metrics, inherited)
+            return state, Outcome(score, train, evaluation or {}, inherited)
 
         in_axes, out_axes = (0, 0, OVER_MEMBERS), (OVER_MEMBERS, 0)
         return jax.vmap(member, in_axes, out_axes, **axis)(ids, params, state)

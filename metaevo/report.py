@@ -1,29 +1,35 @@
-"""Figures and tables of a finished run, each figure with the CSV it was drawn from."""
+"""The report of a run: one offline HTML file, each figure with the CSV it shows.
+
+Made from the files of the run directory alone, so it can be remade at any time.
+"""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Mapping
+import io
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import stats as scipy_stats
 
-from metaevo import losses
+from metaevo import artifacts, comparison, losses, stats
 from metaevo.comparison import HeldOut
 from metaevo.loggers import jsonl
 from metaevo.slots import Context
-from metaevo.stats import Paired
-from metaevo.types import Params, Search
 
-COLORS = {"solution": "#0072B2", "hand-made": "#D55E00", "start": "#999999"}
+COLORS = {"solution": "#0072B2", "hand-made": "#D55E00", "start": "#8a8a8a"}
+# Drawn in this colour, and shown in the page's own, dark or light.
+INK = "#123456"
 
 
-def verdict_sentence(paired: Paired, measure: str) -> str:
-    """`better than the hand-made one: mean return +3.1 [+1.2, +5.0] (...)`."""
+def verdict_sentence(paired: stats.Paired, measure: str) -> str:
+    """`the solution is better than the hand-made one: mean return +3.1 [+1.2, ...`."""
     word = {
         "better": "better than the hand-made one",
         "worse": "worse than the hand-made one",
@@ -31,68 +37,166 @@ def verdict_sentence(paired: Paired, measure: str) -> str:
     }[paired.verdict]
     failed = f", {paired.num_failed} failed" if paired.num_failed else ""
     return (
-        f"{word}: {measure} {paired.difference:+.2f} "
+        f"the solution is {word}: {measure} {paired.difference:+.2f} "
         f"[{paired.low:+.2f}, {paired.high:+.2f}] "
         f"(95 % interval, {paired.num_pairs} paired seeds{failed})"
     )
 
 
-def write(
-    directory: Path, search: Search, solution: Params, held_out: Mapping[str, HeldOut]
-) -> None:
-    """Writes `directory/report/`: PNG and CSV.
+def write(directory: str | Path) -> Path:
+    """Writes `DIRECTORY/report/`: `index.html`, and PNG and CSV per figure.
 
-    `fitness`: fitness against generation. `value_loss`: the evolved loss and its
-    gradient beside the squared error, where it is evolved. `held_out` and
-    `learning_curves`: the comparison, where it was made.
+    Args:
+        directory: of a run that has finished at least once.
+
+    Returns:
+        the path of `index.html`.
+
+    Raises:
+        ArtifactError, CheckpointError: the run's files are missing or altered.
     """
-    folder = Path(directory) / "report"
+    import jinja2
+
+    directory = Path(directory)
+    folder = directory / "report"
     folder.mkdir(exist_ok=True)
-    _fitness(folder, jsonl.read(Path(directory) / "metrics.jsonl"), search)
-    if "value_loss" in search.space.spec:
-        meta = search.space.bind(solution, search.tasks[0].meta)
-        spec = search.space.spec["value_loss"]
-        _value_loss(folder, meta.value_loss, 1.5 * spec["scale"] * spec["limit"])
+    manifest = json.loads((directory / "manifest.json").read_text())
+    records = jsonl.read(directory / "metrics.jsonl")
+    artifact = artifacts.load(directory / "solution")
+    held_out, facts = {}, {"measure": "fitness", "noise": None}
+    if (directory / "held_out").is_dir():
+        held_out, facts = comparison.load(directory / "held_out")
+    measure = facts["measure"]
+
+    figures = [_fitness(folder, records, measure)]
+    for task, frames in enumerate(facts.get("frames_per_segment", ())):
+        figures.append(_learning_curves(folder, held_out, task, frames))
+    if "value_loss" in artifact.slots:
+        spec = artifact.manifest["slots"]["value_loss"]
+        visited = _visited(held_out)
+        figures.append(_value_loss(folder, artifact.value_loss, spec, visited))
+    figures.append(_strategy(folder, records))
+
     if held_out:
-        _held_out(folder, held_out)
-        for task, loop in enumerate(search.tasks):
-            suffix = f"_task{task}" if len(search.tasks) > 1 else ""
-            _learning_curves(
-                folder / f"learning_curves{suffix}",
-                {name: runs.curves[task] for name, runs in held_out.items()},
-                loop.frames_per_segment,
-            )
+        _held_out_table(folder, held_out)
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("metaevo"), autoescape=True
+    )
+    page = environment.get_template("report.html").render(
+        manifest=manifest,
+        verdicts=[
+            verdict_sentence(paired, measure)
+            for paired in comparison.verdicts(held_out)
+        ],
+        figures=[figure for figure in figures if figure],
+        table=_estimates(held_out),
+        measure=measure,
+        numbers={k: v for k, v in artifact.slots.items() if isinstance(v, float)},
+        noise=facts["noise"],
+        records=records,
+        failed=sum(r["failed"] for r in records),
+        history=_history(directory),
+        settings=_flat(manifest["identity"]["settings"]),
+        num_seeds=len(next(iter(held_out.values())).fitness[0]) if held_out else 0,
+    )
+    path = folder / "index.html"
+    path.write_text(page)
+    return path
 
 
-def _fitness(folder: Path, records: list[dict[str, Any]], search: Search) -> None:
+# --- figures --------------------------------------------------------------------------
+
+
+def _fitness(folder: Path, records: list[dict], measure: str) -> dict:
     columns = ("best", "q75", "median", "mean", "q25", "worst")
     rows = [
         [r["generation"], *(r[f"fitness_{c}"] for c in columns), r["failed"]]
         for r in records
     ]
-    _csv(folder / "fitness.csv", ["generation", *columns, "failed"], rows)
     # A generation of only failures has no fitness: a gap.
     table = np.array([[np.nan if x is None else x for x in row] for row in rows])
     generation, best, q75, median, average, q25, _, _ = table.T
-    figure, axes = _figure()
-    axes.fill_between(
-        generation, q25, q75, color=COLORS["solution"], alpha=0.25, label="quartiles"
+
+    def draw(axes):
+        axes.fill_between(
+            generation,
+            q25,
+            q75,
+            color=COLORS["solution"],
+            alpha=0.25,
+            label="quartiles",
+        )
+        axes.plot(generation, median, color=COLORS["solution"], label="median")
+        axes.plot(generation, average, color=INK, ls="--", label="mean")
+        axes.plot(generation, best, color=COLORS["start"], lw=0.8, label="best (noisy)")
+        axes.set(xlabel="generation", ylabel=measure)
+        axes.legend(frameon=False)
+
+    return _figure(
+        folder,
+        "fitness",
+        "Fitness of the population",
+        draw,
+        (["generation", *columns, "failed"], rows),
+        "The best of a generation is the luckiest of many noisy scores. It is not the "
+        "result.",
     )
-    axes.plot(generation, median, color=COLORS["solution"], label="median")
-    axes.plot(generation, average, color="black", ls="--", label="mean")
-    axes.plot(generation, best, color=COLORS["start"], lw=0.8, label="best (noisy)")
-    axes.set(
-        xlabel="generation",
-        ylabel=search.fitness.name,
-        title="Fitness of the population",
-    )
-    axes.legend(frameon=False)
-    _save(figure, folder / "fitness.png")
 
 
-def _value_loss(folder: Path, learned: Any, limit: float) -> None:
-    """Draws loss and gradient against value − target, v_old = v (clip inactive)."""
+def _learning_curves(
+    folder: Path, held_out: Mapping[str, HeldOut], task: int, frames_per_segment: int
+) -> dict | None:
+    if not held_out:
+        return None
+    suffix = f"_task{task}" if task else ""
+    rows = []
+    for name, runs in held_out.items():
+        curve = runs.train[task]["return"]
+        for k in range(curve.shape[1]):
+            scores = curve[np.isfinite(curve[:, k]), k]
+            if len(scores) >= 3:
+                frames = frames_per_segment * (k + 1)
+                rows.append([name, frames, *stats.bootstrap(scores, stats.iqm)])
+
+    def draw(axes):
+        for name in held_out:
+            part = np.array([row[1:] for row in rows if row[0] == name])
+            if len(part):
+                frames, iqm, low, high = part.T
+                axes.plot(frames, iqm, color=COLORS[name], label=name)
+                axes.fill_between(frames, low, high, color=COLORS[name], alpha=0.2)
+        axes.set(xlabel="frames", ylabel="training return")
+        axes.legend(frameon=False)
+
+    return _figure(
+        folder,
+        f"learning_curves{suffix}",
+        "Learning curves on held-out seeds" + (f", task {task}" if task else ""),
+        draw,
+        (["name", "frames", "iqm", "low", "high"], rows),
+        "Interquartile mean over seeds with its stratified, studentised bootstrap 95 % "
+        "interval. The start is what the search began with.",
+    )
+
+
+def _visited(held_out: Mapping[str, HeldOut]) -> tuple[float, float] | None:
+    """Where value − target lay while the solution trained: mean ± 2 sd."""
+    if not held_out or "value_error_mean" not in held_out["solution"].train[0]:
+        return None
+    train = held_out["solution"].train[0]
+    average = comparison.average(train["value_error_mean"])
+    square = comparison.average(train["value_error_rms"] ** 2)
+    sd = max(square - average**2, 0.0) ** 0.5
+    return average - 2 * sd, average + 2 * sd
+
+
+def _value_loss(
+    folder: Path, learned: Callable, spec: Mapping, visited: tuple | None
+) -> dict:
+    """Loss and gradient against value − target, v_old = v (clip inactive)."""
+    limit = 1.5 * spec["scale"] * spec["limit"]
     x = jnp.linspace(-limit, limit, 601)
+    middle = len(x) // 2
     context = Context(stats={"clip_eps": 0.2})
 
     def curve(loss):
@@ -100,37 +204,121 @@ def _value_loss(folder: Path, learned: Any, limit: float) -> None:
             old = jax.lax.stop_gradient(v)
             return loss(v, jnp.zeros_like(v), old, context)
 
-        return jax.vmap(jax.value_and_grad(at))(x)
+        value, gradient = jax.vmap(jax.value_and_grad(at))(x)
+        return np.asarray(value - value[middle]), np.asarray(gradient)
 
     curves = {"solution": curve(learned), "hand-made": curve(losses.square)}
-    header, columns = ["error"], [x]
+    labels = {"solution": "evolved", "hand-made": "squared error, ½x²"}
+
+    def draw(*panels):
+        for i, panel in enumerate(panels):
+            if visited is not None:
+                panel.axvspan(
+                    *np.clip(visited, -limit, limit),
+                    color=COLORS["start"],
+                    alpha=0.15,
+                    lw=0,
+                    label="visited (mean ± 2 sd)",
+                )
+            for name, value in curves.items():
+                panel.plot(x, value[i], color=COLORS[name], label=labels[name])
+            # The evolved curve sets the scale: the square would flatten it.
+            y = curves["solution"][i]
+            margin = 0.15 * float(np.ptp(y)) + 1e-3
+            panel.set(
+                xlabel="value - target (units of return)",
+                ylabel=("loss, 0 at 0", "gradient")[i],
+                ylim=(float(y.min()) - margin, float(y.max()) + margin),
+            )
+            panel.axhline(0, color=INK, lw=0.5)
+            panel.axvline(0, color=INK, lw=0.5)
+        panels[0].legend(frameon=False, fontsize=8)
+
+    header, columns = ["error"], [np.asarray(x)]
     for name, (value, gradient) in curves.items():
         header += [f"{name} loss", f"{name} gradient"]
         columns += [value, gradient]
-    _csv(folder / "value_loss.csv", header, np.stack(columns, 1))
-    figure, panels = _figure(2)
-    labels = {"solution": "evolved", "hand-made": "squared error, ½x²"}
-    for i, (panel, title) in enumerate(zip(panels, ("Loss", "Gradient"), strict=True)):
-        for name, value in curves.items():
-            y = value[i] - value[i][len(x) // 2] if i == 0 else value[i]
-            panel.plot(x, y, color=COLORS[name], label=labels[name])
-        # The evolved curve sets the scale: the square would flatten it.
-        y = curves["solution"][i]
-        y = y - y[len(x) // 2] if i == 0 else y
-        low, high = float(y.min()), float(y.max())
-        margin = 0.15 * (high - low) + 1e-3
-        panel.set(
-            xlabel="value - target (units of return)",
-            title=title + (", 0 at 0" if i == 0 else ""),
-            ylim=(low - margin, high + margin),
-        )
-        panel.axhline(0, color="black", lw=0.5)
-        panel.axvline(0, color="black", lw=0.5)
-    panels[0].legend(frameon=False)
-    _save(figure, folder / "value_loss.png")
+    return _figure(
+        folder,
+        "value_loss",
+        "The evolved value loss",
+        draw,
+        (header, np.stack(columns, 1)),
+        "Both on one scale. Shaded: where value - target lay while agents trained with "
+        "it on held-out seeds; outside, its shape was hardly felt.",
+        num_panels=2,
+    )
 
 
-def _held_out(folder: Path, held_out: Mapping[str, HeldOut]) -> None:
+def _strategy(folder: Path, records: list[dict]) -> dict:
+    """The strategy's own metrics against generation."""
+    known = {"generation", "failed", "frames", "seconds", "frames_per_second"}
+    names = [
+        name
+        for name in records[0]
+        if name not in known and "/" not in name and not name.startswith("fitness_")
+    ]
+    names = ["failed", *names]
+    rows = [[r["generation"], *(r.get(name) for name in names)] for r in records]
+
+    def draw(*panels):
+        for name, panel in zip(names, np.atleast_1d(panels), strict=True):
+            values = [np.nan if r.get(name) is None else r[name] for r in records]
+            panel.plot([r["generation"] for r in records], values, color=INK)
+            panel.set(xlabel="generation", title=name.replace("_", " "))
+
+    return _figure(
+        folder,
+        "strategy",
+        "The strategy",
+        draw,
+        (["generation", *names], rows),
+        "Members that failed, and what the strategy says of itself.",
+        num_panels=len(names),
+    )
+
+
+def _figure(
+    folder: Path,
+    name: str,
+    title: str,
+    draw: Callable,
+    table: tuple[list[str], Iterable],
+    caption: str,
+    num_panels: int = 1,
+) -> dict[str, str]:
+    """Draws a figure as PNG file and inline SVG, and writes its CSV."""
+    # Not pyplot: no window system, no global state.
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    colors = dict.fromkeys(
+        ("axes.edgecolor", "axes.labelcolor", "text.color", "xtick.color"), INK
+    )
+    options = {"ytick.color": INK, "svg.fonttype": "none", "svg.hashsalt": name}
+    width = {1: 6.4, 2: 4.6}.get(num_panels, 2.8)
+    with matplotlib.rc_context(colors | options):
+        figure = Figure(figsize=(width * num_panels, 3.4), layout="constrained")
+        panels = np.atleast_1d(figure.subplots(1, num_panels))
+        for panel in panels:
+            panel.spines[["top", "right"]].set_visible(False)
+        draw(*panels)
+        figure.savefig(folder / f"{name}.png", dpi=150)
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    svg = buffer.getvalue()
+    svg = svg[svg.index("<svg") :].replace(INK, "currentColor")
+    # Fluid: as wide as the page, as high as that makes it.
+    svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
+    svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
+    _csv(folder / f"{name}.csv", *table)
+    return {"name": name, "title": title, "svg": svg, "caption": caption}
+
+
+# --- tables ---------------------------------------------------------------------------
+
+
+def _held_out_table(folder: Path, held_out: Mapping[str, HeldOut]) -> None:
     rows = [
         [name, task, seed, runs.fitness[task, seed], runs.final_return[task, seed]]
         for name, runs in held_out.items()
@@ -140,51 +328,45 @@ def _held_out(folder: Path, held_out: Mapping[str, HeldOut]) -> None:
     _csv(folder / "held_out.csv", header, rows)
 
 
-def _learning_curves(
-    path: Path, curves: Mapping[str, np.ndarray], frames_per_segment: int
-) -> None:
-    """Mean over seeds with its 95 % interval, per segment; `curves` are [N, K]."""
-    figure, axes = _figure()
+def _estimates(held_out: Mapping[str, HeldOut]) -> list[dict[str, Any]]:
+    """Per candidate and task: interquartile means, and P(better than hand-made)."""
     rows = []
-    for name, runs in curves.items():
-        count = np.isfinite(runs).sum(0)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            average = np.nansum(runs, 0) / count
-            error = np.sqrt(np.nansum((runs - average) ** 2, 0) / (count - 1) / count)
-        margin = scipy_stats.t.ppf(0.975, np.maximum(count - 1, 1)) * error
-        frames = frames_per_segment * np.arange(1, runs.shape[1] + 1)
-        axes.plot(frames, average, color=COLORS[name], label=name)
-        axes.fill_between(
-            frames, average - margin, average + margin, color=COLORS[name], alpha=0.2
-        )
-        low, high = average - margin, average + margin
-        rows += [[name, *row] for row in zip(frames, average, low, high, strict=True)]
-    _csv(path.with_suffix(".csv"), ["name", "frames", "mean", "low", "high"], rows)
-    axes.set(
-        xlabel="frames",
-        ylabel="training return",
-        title="Held-out seeds, mean and 95 % interval",
-    )
-    axes.legend(frameon=False)
-    _save(figure, path.with_suffix(".png"))
+    for name, runs in held_out.items():
+        for task in range(len(runs.fitness)):
+            cells = {"name": name, "task": task}
+            for key in ("fitness", "final_return"):
+                scores = getattr(runs, key)[task]
+                finite = scores[np.isfinite(scores)]
+                cells[f"{key}_failed"] = len(scores) - len(finite)
+                if len(finite) >= 3:
+                    cells[key] = stats.bootstrap(finite, stats.iqm)
+            theirs = held_out["hand-made"].fitness[task]
+            mine = runs.fitness[task]
+            if np.isfinite(mine).any() and np.isfinite(theirs).any():
+                cells["improvement"] = stats.probability_of_improvement(
+                    mine[np.isfinite(mine)], theirs[np.isfinite(theirs)]
+                )
+            rows.append(cells)
+    return rows
 
 
-# --- drawing --------------------------------------------------------------------------
+def _history(directory: Path) -> list[dict[str, Any]]:
+    path = directory / "history.jsonl"
+    events = jsonl.read(path) if path.exists() else []
+    for event in events:
+        time = datetime.fromtimestamp(event["time"])
+        event["time"] = time.isoformat(" ", "seconds")
+    return events
 
 
-def _figure(num_panels: int = 1):
-    # Not pyplot: no window system, no global state.
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5.2 * num_panels, 3.6), layout="constrained")
-    axes = figure.subplots(1, num_panels)
-    for panel in np.atleast_1d(axes):
-        panel.spines[["top", "right"]].set_visible(False)
-    return figure, axes
-
-
-def _save(figure, path: Path) -> None:
-    figure.savefig(path, dpi=150)
+def _flat(settings: Mapping, prefix: str = "") -> dict[str, Any]:
+    found = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            found |= _flat(value, f"{prefix}{key}.")
+        else:
+            found[prefix + key] = value
+    return found
 
 
 def _csv(path: Path, header: list[str], rows: Iterable[Iterable[Any]]) -> None:

@@ -1,11 +1,13 @@
 """A run's directory: what to run where, and whose run it is.
 
-config.yaml      the resolved configuration (written by the command line)
 manifest.json    what the run is: settings, seed, chunks, versions, device
 metrics.jsonl    one record per generation
+history.jsonl    when it was started, stopped, finished
 checkpoints/     the newest few
 solution/        the artefact
-report/          figures and tables
+held_out/        scores and curves of the comparison on held-out seeds
+agents/          the agents trained there
+report/          index.html, figures and tables
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Mapping
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
@@ -99,6 +103,7 @@ def manifest(
     settings: Mapping[str, Any],
     chunk_size: int | None,
     devices: list,
+    changes: Sequence[str],
 ) -> dict[str, Any]:
     """The run's manifest: made at the first start, checked at the next ones."""
     path = directory / "manifest.json"
@@ -127,11 +132,36 @@ def manifest(
         },
         "python": platform.python_version(),
         "device": f"{len(devices)} x {devices[0].device_kind}",
+        "xla_flags": os.environ.get("XLA_FLAGS", ""),
+        "git": _git_state(),
+        "changes": list(changes),
     }
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps(made, indent=1))
     os.replace(temporary, path)
     return made
+
+
+def note(directory: Path, event: str, generation: int) -> None:
+    """Adds a line to `history.jsonl`: when the run started, stopped, finished."""
+    line = {"time": time.time(), "event": event, "generation": generation}
+    with open(directory / "history.jsonl", "a") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def _git_state() -> str | None:
+    """The commit one works on, `-dirty` if there are changes; None outside git."""
+    try:
+        described = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=12"],
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return described.stdout.strip()
 
 
 def _jsonable(tree: Any) -> Any:

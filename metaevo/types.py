@@ -206,16 +206,15 @@ class Evaluated(NamedTuple):
     Attributes:
         fitness: [tasks, S, P] raw scores; NaN marks a failed member.
         params: [P, ...] after `Space.inherit`.
-        metrics: one dict per task of [S, P] scalars: last segment's train metrics,
-            and evaluation metrics under `evaluation/...` where they were computed.
-        curves: one [S, P, K] array per task: return per segment, NaN where no
+        train: one dict per task, [S, P, K] per metric; `return` is NaN where no
             episode ended.
+        evaluation: one dict per task, [S, P] per metric; {} if not evaluated.
     """
 
     fitness: jax.Array
     params: Population
-    metrics: Sequence[Metrics]
-    curves: Sequence[jax.Array]
+    train: Sequence[Metrics]
+    evaluation: Sequence[Metrics]
 
 
 class Evaluator(Protocol):

@@ -81,7 +81,7 @@ def test_devices_do_not_change_the_bits(size):
     ]
     assert runs[0].fitness.shape == (1, 2, size)
     for run in runs[1:]:
-        assert_same_bits((runs[0].fitness, runs[0].curves), (run.fitness, run.curves))
+        assert_same_bits((runs[0].fitness, runs[0].train), (run.fitness, run.train))
 
 
 def test_two_half_lifetimes_equal_one_whole_to_the_bit():

@@ -284,7 +284,7 @@ def final_returns(env, config, meta, num_seeds):
     """The deterministic policy's return after training, one per seed."""
     loop = ppo.make(envs.make(env), config, meta)
     search = Search(loop, comparison.HAND_MADE, None, 1, fitness.final_return)
-    runs = comparison.train(
+    runs, _ = comparison.train(
         search,
         comparison.HAND_MADE,
         {"ppo": {"nothing": np.zeros((), np.float32)}},

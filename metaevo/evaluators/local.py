@@ -62,6 +62,7 @@ class LocalEvaluator:
         devices: the JAX devices to use; None: all of the default backend.
         evaluate: run `InnerLoop.evaluate` even if the fitness does not need it.
         should_stop: asked after each round; True abandons the generation.
+        keep_agents: return the trained agents even if they do not live on.
 
     Attributes:
         programs: compiled functions by name and task, for counting compilations.
@@ -73,11 +74,13 @@ class LocalEvaluator:
         devices: list | None = None,
         evaluate: bool = False,
         should_stop: Callable[[], bool] = lambda: False,
+        keep_agents: bool = False,
     ):
         self.search = search
         self.devices = list(devices or jax.devices())
         self.evaluate = evaluate
         self.should_stop = should_stop
+        self.keep_agents = keep_agents
         self.coupled = any(loop.coupled for loop in search.tasks)
         self.programs: dict[str, Any] = {}
         self._layout: tuple | None = None
@@ -93,7 +96,7 @@ class LocalEvaluator:
 
         Returns:
             the evaluation, and what must be handed to the next call: one InnerState
-            per task if members live on, else ().
+            per task if members live on (with `keep_agents` their agents), else ().
 
         Raises:
             InterruptedRunError: `should_stop` said so; `carried` is as it was.
@@ -101,7 +104,7 @@ class LocalEvaluator:
         size = jax.tree.leaves(proposal.params)[0].shape[0]
         self._compile(size, proposal)
         lives_on = self.search.segments_per_generation is not None
-        fitness, metrics, curves, states = [], [], [], []
+        fitness, train, evaluation, states = [], [], [], []
         inherited = proposal.params
         for task, loop in enumerate(self.search.tasks):
             seed_keys = jax.vmap(jax.random.fold_in, (None, 0))(
@@ -118,15 +121,17 @@ class LocalEvaluator:
                 outcomes.append(jax.block_until_ready(outcome))
                 if self.should_stop():
                     raise InterruptedRunError
-                if lives_on:
-                    if proposal.parents is None:
-                        state = state._replace(agent=(), experience=())
+                if self.keep_agents:
+                    kept.append(state._replace(experience=()))
+                elif lives_on and proposal.parents is None:
+                    kept.append(state._replace(agent=(), experience=()))
+                elif lives_on:
                     kept.append(state)
             outcome = _join(outcomes, size)
             fitness.append(outcome.fitness)
-            metrics.append(outcome.metrics)
-            curves.append(outcome.curve)
-            if lives_on:
+            train.append(outcome.train)
+            evaluation.append(outcome.evaluation)
+            if kept:
                 states.append(
                     InnerState(
                         agent=_join([s.agent for s in kept], size),
@@ -137,9 +142,8 @@ class LocalEvaluator:
                 )
             if self.search.space.inherit is not keep:
                 inherited = jax.tree.map(lambda x: x[0], outcome.inherited)
-        evaluated = Evaluated(
-            np.stack(jax.device_get(fitness)), inherited, metrics, curves
-        )
+        fitness = np.stack(jax.device_get(fitness))
+        evaluated = Evaluated(fitness, inherited, train, evaluation)
         return evaluated, tuple(states)
 
     def template(self, proposal: Proposal) -> PyTree:
