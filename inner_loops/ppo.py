@@ -63,6 +63,16 @@ class Config:
     num_eval_envs: int = 16
 
 
+_COUNTS = (
+    "num_envs",
+    "num_steps",
+    "num_epochs",
+    "num_minibatches",
+    "num_segments",
+    "num_eval_envs",
+)
+
+
 class Meta(NamedTuple):
     """What may evolve.
 
@@ -101,6 +111,7 @@ class Meta(NamedTuple):
 class Agent(NamedTuple):
     """Networks, optimiser state, normalisers."""
 
+    age: jax.Array  # int32, updates since birth
     params: Any
     opt_state: Any
     obs_stats: normalization.RunningStats
@@ -115,6 +126,8 @@ class Experience(NamedTuple):
     episode_return: jax.Array
     episode_length: jax.Array
     discounted_return: jax.Array  # of the learner's reward, for its normalisation
+    num_episodes: jax.Array  # that ended
+    last_return: jax.Array  # of the last of them
 
 
 class Clock(NamedTuple):
@@ -157,6 +170,9 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     Raises:
         ConfigError: sizes that do not fit each other.
     """
+    for name in _COUNTS:
+        if getattr(config, name) < 1:
+            raise ConfigError(f"inner.{name}={getattr(config, name)} must be >= 1")
     batch_size = config.num_envs * config.num_steps
     num_updates = config.total_timesteps // batch_size
     updates_per_segment = num_updates // config.num_segments
@@ -186,9 +202,8 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             return normalization.normalize(agent.obs_stats, obs)
         return obs
 
-    def context_at(clock, **more):
-        progress = jnp.minimum(clock.update / num_updates, 1.0)
-        return Context(progress=progress, **more)
+    def context_of(agent):
+        return Context(progress=jnp.minimum(agent.age / num_updates, 1.0))
 
     # --- birth ------------------------------------------------------------------------
 
@@ -202,6 +217,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         if not discrete:
             params["log_std"] = jnp.full(num_outputs, config.initial_log_std)
         agent = Agent(
+            jnp.int32(0),
             params,
             meta.optimizer.init(params),
             normalization.init(env.observation.shape),
@@ -210,7 +226,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         env_keys = jax.random.split(env_key, config.num_envs)
         env_state, obs = jax.vmap(env.reset)(env_keys)
         zeros = jnp.zeros(config.num_envs)
-        experience = Experience(env_state, obs, zeros, zeros, zeros)
+        experience = Experience(env_state, obs, zeros, zeros, zeros, zeros, zeros)
         return InnerState(agent, experience, clock=Clock(jnp.int32(0)))
 
     # --- rollout ----------------------------------------------------------------------
@@ -257,13 +273,15 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
                 episode_return=episode_return,
                 episode_length=episode_length,
             )
-            lives = 1.0 - out.done
+            # Selected, not multiplied: infinity times zero would never end.
             experience = Experience(
                 env_state,
                 out.obs,
-                episode_return * lives,
-                episode_length * lives,
-                discounted * lives,
+                episode_return=jnp.where(out.done, 0.0, episode_return),
+                episode_length=jnp.where(out.done, 0.0, episode_length),
+                discounted_return=jnp.where(out.done, 0.0, discounted),
+                num_episodes=experience.num_episodes + out.done,
+                last_return=jnp.where(out.done, episode_return, experience.last_return),
             )
             return experience, (transition, discounted)
 
@@ -341,7 +359,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         """One rollout and the gradient steps on it."""
         agent, experience, clock = state.agent, state.experience, state.clock
         rollout_key, order_key = jax.random.split(jax.random.fold_in(key, clock.update))
-        context = context_at(clock)
+        context = context_of(agent)
         experience, data, discounted = rollout(
             rollout_key, meta, context, agent, experience
         )
@@ -377,12 +395,12 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         params, opt_state, entropy, kl, error = improve(
             agent.params, agent.opt_state, data, order
         )
-        agent = Agent(params, opt_state, obs_stats, return_stats)
+        agent = Agent(agent.age + 1, params, opt_state, obs_stats, return_stats)
         state = InnerState(agent, experience, (), Clock(clock.update + 1))
         return state, {
             "episodes": data.done.sum(dtype=jnp.float32),
-            "return_sum": (data.episode_return * data.done).sum(),
-            "length_sum": (data.episode_length * data.done).sum(),
+            "return_sum": jnp.where(data.done, data.episode_return, 0.0).sum(),
+            "length_sum": jnp.where(data.done, data.episode_length, 0.0).sum(),
             "entropy": entropy,
             "kl": kl,
             "error": error[0],
@@ -404,8 +422,13 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         state, info = jax.lax.scan(step, state, None, length=updates_per_segment)
         episodes = info["episodes"].sum()
         per_episode = 1 / jnp.maximum(episodes, 1)
+        # If none ended: the last that did, in each environment where one has.
+        ended = state.experience.num_episodes > 0
+        last = jnp.where(ended, state.experience.last_return, 0.0).sum()
+        known = jnp.where(ended.any(), last / jnp.maximum(ended.sum(), 1), jnp.nan)
+        mean_return = info["return_sum"].sum() * per_episode
         return state, {
-            "return": info["return_sum"].sum() * per_episode,
+            "return": jnp.where(episodes > 0, mean_return, known),
             "length": info["length_sum"].sum() * per_episode,
             "episodes": episodes,
             "entropy": info["entropy"].mean(),
@@ -449,4 +472,9 @@ def _check(config: Config, batch_size: int, updates_per_segment: int) -> None:
             f"inner.total_timesteps={config.total_timesteps} is less than one update "
             f"({batch_size} frames) in each of {config.num_segments} segments; give at "
             f"least {batch_size * config.num_segments} or lower inner.num_segments"
+        )
+    if not hasattr(networks.nn, config.activation):
+        raise ConfigError(
+            f"inner.activation={config.activation!r} is no function of flax.linen, "
+            "such as tanh, relu, silu"
         )

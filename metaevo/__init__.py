@@ -17,6 +17,7 @@ _HOME = {
         "metaevo.artifacts": "ArtifactError load",
         "metaevo.engine": "NumericalError Result run",
         "metaevo.rundir": "LockedError RunConfig",
+        "metaevo.runtime": "configure",
         "metaevo.cli": "main",
     }.items()
     for name in names.split()

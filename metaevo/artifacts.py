@@ -21,7 +21,7 @@ import jax
 import numpy as np
 
 from metaevo import checkpoint, losses
-from metaevo.types import Params
+from metaevo.types import ConfigError, Params
 
 SCHEMA = 1
 MAX_FILE = 64 << 20  # bytes
@@ -30,7 +30,7 @@ _NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,63}$")
 # The closed list: operation -> (its settings, the builder).
 OPERATIONS = {
     "residual_network": (
-        {"base", "features", "scale", "limit"},
+        {"base", "features", "scale", "limit", "clip_eps"},
         losses.residual_network,
     )
 }
@@ -78,10 +78,7 @@ def save(
         values: what number slots come to once bound, by slot.
         provenance: plain data: which search, seed, versions, configuration.
     """
-    arrays = {
-        "/".join(str(key.key) for key in where): np.asarray(x)
-        for where, x in jax.tree_util.tree_leaves_with_path(params)
-    }
+    arrays = {name: np.asarray(x) for name, x in _named(params).items()}
     slots = {
         name: {**op, "value": float(values[name])} if op["op"] == "number" else dict(op)
         for name, op in spec.items()
@@ -91,6 +88,50 @@ def save(
         arrays,
         {"artifact_schema": SCHEMA, "slots": slots, "provenance": dict(provenance)},
     )
+
+
+def complete(spec: Mapping[str, Mapping], meta: Any) -> dict[str, dict]:
+    """`spec` with what a slot needs to know of the algorithm that it evolved in.
+
+    PPO's hand-made value loss clips by the policy's own ε.
+    """
+    completed = {name: dict(op) for name, op in spec.items()}
+    for op in completed.values():
+        if "clip_eps" in op and isinstance(meta.clip_eps, int | float | jax.Array):
+            op["clip_eps"] = float(meta.clip_eps)
+    return completed
+
+
+def check(params: Params, spec: Mapping[str, Mapping]) -> None:
+    """Whether a space's solutions can be saved and loaded again.
+
+    Args:
+        params: shapes, from `jax.eval_shape(space.init, key)`.
+
+    Raises:
+        ConfigError: says what stands in the way.
+    """
+    try:
+        arrays = {
+            name: np.zeros(x.shape, x.dtype) for name, x in _named(params).items()
+        }
+        for name, op in spec.items():
+            _checked(name)
+            if op["op"] != "number":
+                _build(op, _subtree(arrays, name))
+    except (ArtifactError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"this space's solutions could not be saved: {error}; its params must be "
+            f"nested dicts by slot, and the operations one of {sorted(OPERATIONS)}"
+        ) from None
+
+
+def _named(params: Params) -> dict[str, Any]:
+    """Leaves of nested dicts by path, `slot/part/...`."""
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    if not all(hasattr(key, "key") for path, _ in leaves for key in path):
+        raise TypeError("params hold something else than nested dicts")
+    return {"/".join(str(key.key) for key in path): x for path, x in leaves}
 
 
 def load(path: str | Path) -> Artifact:

@@ -1,10 +1,10 @@
 """Checkpoints that survive kill -9, full disks and flipped bits.
 
 A checkpoint is a folder `NAME` with `arrays.safetensors` and `manifest.json`, which
-holds the file's sha256, every array's name, shape and type, and whatever else the
-caller wants remembered. It is written beside its place, synced and renamed into it,
-so a folder with the right name is complete. Loading verifies the digest before it
-parses anything and falls back to the checkpoint before.
+holds the file's sha256, every array's name, shape and type, whatever else the caller
+wants remembered, and its own digest. It is written beside its place, synced and renamed
+into it, so a folder with the right name is complete. Loading verifies before it parses
+anything else and falls back to the checkpoint before.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ def write(folder: Path, arrays: Mapping[str, np.ndarray], manifest: Mapping) -> 
         },
         **manifest,
     }
+    manifest["digest"] = _digest(manifest)
     _write_synced(temporary / "arrays.safetensors", data)
     _write_synced(temporary / "manifest.json", json.dumps(manifest, indent=1).encode())
     _sync_folder(temporary)
@@ -68,6 +69,8 @@ def read(folder: Path) -> tuple[dict[str, np.ndarray], dict]:
             raise CheckpointError("manifest.json is larger than 1 MiB")
         manifest = json.loads(text)
         data = (folder / "arrays.safetensors").read_bytes()
+        if manifest["digest"] != _digest(manifest):
+            raise CheckpointError("manifest.json does not match its digest")
         if manifest["schema"] > SCHEMA:
             raise CheckpointError(
                 f"schema {manifest['schema']} is newer than this metaevo's {SCHEMA}"
@@ -83,6 +86,12 @@ def read(folder: Path) -> tuple[dict[str, np.ndarray], dict]:
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{folder}: {type(error).__name__}: {error}") from None
     return arrays, manifest
+
+
+def _digest(manifest: Mapping) -> str:
+    """sha256 of a manifest, its own digest aside."""
+    rest = {key: x for key, x in manifest.items() if key != "digest"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 class Store:

@@ -7,6 +7,7 @@ and resumed gives the bits of one that was not.
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ import numpy as np
 from metaevo import artifacts, checkpoint, comparison, fitness, report, rundir, stats
 from metaevo.comparison import HeldOut
 from metaevo.evaluators.local import LocalEvaluator, default_chunk_size
+from metaevo.loggers import jsonl
 from metaevo.loggers.console import ConsoleLogger, duration
 from metaevo.loggers.jsonl import JsonlLogger
 from metaevo.rundir import RunConfig
@@ -33,7 +35,7 @@ from metaevo.types import (
 )
 
 # What the run's key and a generation's key are split into, by role.
-_INIT, _GENERATIONS, _HELD_OUT = range(3)
+_INIT, _GENERATIONS, _HELD_OUT, _NOISE = range(4)
 _ASK, _EVALUATE, _TELL = range(3)
 
 MAX_FAILURES = 3  # generations in a row in which every member failed
@@ -92,9 +94,15 @@ def run(
         checkpoint.CheckpointError: there are checkpoints and none can be read.
         NumericalError: see there; the last checkpoint is intact.
     """
-    settings = dict(settings or {})
+    if settings is None and config.directory is None:
+        raise ConfigError(
+            "RunConfig(directory=...) is needed: without settings a default one could "
+            "not tell this search from another"
+        )
     proposal = _check(search, config)
     population_size = jax.tree.leaves(proposal.params)[0].shape[0]
+    fingerprint = _fingerprint(search, population_size)
+    settings = dict(settings or {}) | {"search": fingerprint}
     devices = _devices(config)
     directory = rundir.prepare(config, name, settings)
     with rundir.lock(directory):
@@ -116,8 +124,9 @@ class _Run:
         self.search, self.config, self.name = search, config, name
         self.directory, self.devices, self.manifest = directory, devices, manifest
         root = jax.random.key(config.seed)
-        self.init_key, self.key, self.held_out_key = (
-            jax.random.fold_in(root, role) for role in (_INIT, _GENERATIONS, _HELD_OUT)
+        self.init_key, self.key, self.held_out_key, self.noise_key = (
+            jax.random.fold_in(root, role)
+            for role in (_INIT, _GENERATIONS, _HELD_OUT, _NOISE)
         )
         strategy = search.strategy
         self.programs = {
@@ -127,13 +136,10 @@ class _Run:
             "solution": jax.jit(strategy.solution),
         }
         self.deadline = time.monotonic() + (config.max_seconds or float("inf"))
-        self._asked_to_stop = should_stop
-        self.evaluator = LocalEvaluator(search, devices, should_stop=self.should_stop)
+        self.should_stop = should_stop
+        self.evaluator = LocalEvaluator(search, devices, should_stop=should_stop)
         self.store = checkpoint.Store(directory / "checkpoints")
         self.console = ConsoleLogger(search.num_generations)
-
-    def should_stop(self) -> bool:
-        return time.monotonic() > self.deadline or self._asked_to_stop()
 
     def to_the_end(self, changes: Sequence[str]) -> Result:
         try:
@@ -187,14 +193,23 @@ class _Run:
                     f"{saved + 1}"
                 )
                 if stop:
-                    raise NumericalError(
-                        f"every member failed in {failures} generations in a row; "
-                        f"the state before generation {generation} is in "
-                        f"{self.store.folder}"
+                    raise self._hopeless()
+                if time.monotonic() > self.deadline and not last:
+                    if saved < generation:
+                        self._save(state, generation, failures, offset)
+                    raise InterruptedRunError(
+                        f"run.max_seconds={self.config.max_seconds:g} are over, "
+                        f"stopped before generation {generation}"
                     )
         finally:
             log.close()
         return state
+
+    def _hopeless(self) -> NumericalError:
+        return NumericalError(
+            f"every member failed in {MAX_FAILURES} generations in a row; the state "
+            f"before generation {self.generation} is in {self.store.folder}"
+        )
 
     def _frames_per_generation(self, size: int) -> int:
         per_member = sum(
@@ -211,11 +226,18 @@ class _Run:
         evaluated, carried = self.evaluator(role[_EVALUATE], proposal, state.carried)
         raw = np.asarray(self.search.aggregate(jnp.asarray(evaluated.fitness)))
         scores, failed = fitness.sanitise(raw, self.search.strategy.mirrored)
-        if not failed.all():
+        lives_on = self.search.segments_per_generation is not None
+        if failed.all() and not (lives_on and evaluated.healthy.all()):
+            # Nothing to learn from; the next generation starts from the same state.
+            carried = state.carried
+        else:
+            # All may be healthy and have no score yet: then all are told to be equal.
             proposal = proposal._replace(params=evaluated.params)
             strategy = self.programs["tell"](
                 role[_TELL], strategy, proposal, jnp.asarray(scores)
             )
+            if failed.all():
+                raw, failed = raw[:0], failed[:0]
         record = {
             "generation": generation,
             **_summary(raw[~failed]),
@@ -236,17 +258,30 @@ class _Run:
         return jax.eval_shape(ask, self.init_key, state.strategy)[0]
 
     def _restore(self) -> tuple[State, int, int, int]:
+        self.generation = 0
         loaded = self.store.load()
+        log = self.directory / "metrics.jsonl"
         if loaded is None:
+            lines = len(jsonl.read(log)) if log.exists() else 0
+            if lines > self.config.checkpoint_every:
+                raise checkpoint.CheckpointError(
+                    f"{log} has {lines} generations, and {self.store.folder} no "
+                    "checkpoint; move the directory away to start anew"
+                )
             return self._initial(), 0, 0, 0
         arrays, manifest = loaded
         strategy = jax.eval_shape(self.search.strategy.init, self.init_key)
         template = State(strategy, ())
         template = State(strategy, self.evaluator.template(self._proposal(template)))
         state = checkpoint.from_arrays(template, arrays)
-        # After a numerical failure another start tries again from the same state.
-        failures = manifest["failures"] % MAX_FAILURES
-        return state, manifest["generation"], failures, manifest["log_bytes"]
+        self.generation = manifest["generation"]
+        failures = manifest["failures"]
+        if failures == MAX_FAILURES:
+            # Another start tries again from the same state, if it may.
+            if self.generation >= self.search.num_generations:
+                raise self._hopeless()
+            failures = 0
+        return state, self.generation, failures, manifest["log_bytes"]
 
     def _save(self, state: State, generation: int, failures: int, offset: int) -> None:
         self.store.save(
@@ -286,11 +321,13 @@ class _Run:
         artifacts.save(
             self.directory / "solution",
             solution,
-            self.search.space.spec,
+            artifacts.complete(self.search.space.spec, meta),
             numbers,
             {"search": self.name, "run": self.manifest},
         )
         held_out = {}
+        for stale in ("held_out", "agents"):
+            shutil.rmtree(self.directory / stale, ignore_errors=True)
         if self.config.held_out_seeds and any(x.coupled for x in self.search.tasks):
             self.console.say(
                 "no comparison on held-out seeds: in a coupled loop a member cannot be "
@@ -349,7 +386,7 @@ class _Run:
         if self.search.segments_per_generation is not None:
             return None
         self.console.now("evaluating one population twice")
-        keys = [jax.random.fold_in(self.held_out_key, i) for i in range(3)]
+        keys = [jax.random.fold_in(self.noise_key, i) for i in range(3)]
         proposal, _ = self.programs["ask"](keys[0], state.strategy)
         first, second = (
             np.asarray(
@@ -411,6 +448,7 @@ def _check(search: Search, config: RunConfig) -> Proposal:
             )
         params = jax.eval_shape(search.space.init, jax.random.key(0))
         jax.eval_shape(lambda params: search.space.bind(params, loop.meta), params)
+    artifacts.check(params, search.space.spec)
     key = jax.random.key(0)
     state = jax.eval_shape(search.strategy.init, key)
     proposal, _ = jax.eval_shape(search.strategy.ask, key, state)
@@ -418,7 +456,38 @@ def _check(search: Search, config: RunConfig) -> Proposal:
         raise ConfigError(
             "this strategy continues agents (parents): set segments_per_generation"
         )
+    coupled = any(loop.coupled for loop in search.tasks)
+    if proposal.parents is None and per is not None and not coupled:
+        raise ConfigError(
+            f"segments_per_generation={per}: with this strategy members are newborn in "
+            "each generation and would never live a whole lifetime; leave it out"
+        )
     return proposal
+
+
+def _fingerprint(search: Search, population_size: int) -> dict[str, Any]:
+    """What tells searches apart that were put together by hand."""
+    state = jax.eval_shape(search.strategy.init, jax.random.key(0))
+    return {
+        "population_size": population_size,
+        "spec": search.space.spec,
+        "strategy": [list(x.shape) for x in jax.tree.leaves(state)],
+        "fitness": search.fitness.name,
+        "num_seeds": search.num_seeds,
+        "segments_per_generation": search.segments_per_generation,
+        "tasks": [
+            {
+                "num_segments": loop.num_segments,
+                "frames_per_segment": loop.frames_per_segment,
+                "meta": {
+                    name: x
+                    for name, x in zip(loop.meta._fields, loop.meta, strict=True)
+                    if isinstance(x, int | float)
+                },
+            }
+            for loop in search.tasks
+        ],
+    }
 
 
 def _devices(config: RunConfig) -> list:

@@ -1,7 +1,8 @@
 """Fitness of a training run, how runs combine, and what happens to failed ones.
 
 Only episodes that ended count. A run without a single ended episode has no return: it
-scores NaN and ranks last, never 0.
+scores NaN and ranks last, never 0. A member that lives on and ends none in a generation
+keeps its last return.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ def _area_under_curve(train, evaluation):
     # Before the first episode has ended the curve is that episode's return.
     first = train["return"][jnp.argmax(valid)]
     _, curve = jax.lax.scan(hold, first, (train["return"], valid))
-    return jnp.where(valid.any(), curve.mean(), jnp.nan)
+    # Nothing ended: what the member was last known to reach, if it lives on.
+    return jnp.where(valid.any(), curve.mean(), train["return"][-1])
 
 
 area_under_curve = FitnessFn(_area_under_curve, False, "mean return over the lifetime")
@@ -60,7 +62,8 @@ def last_segments(k: int) -> FitnessFn:
         episodes, returns = train["episodes"][-k:], train["return"][-k:]
         total = episodes.sum()
         average = (returns * episodes).sum() / jnp.maximum(total, 1)
-        return jnp.where(total > 0, average, jnp.nan)
+        # Nothing ended: what the member was last known to reach, if it lives on.
+        return jnp.where(total > 0, average, train["return"][-1])
 
     return FitnessFn(score, False, f"mean return of the last {k} segments")
 
@@ -114,5 +117,8 @@ def sanitise(fitness: Fitness, mirrored: bool) -> tuple[np.ndarray, np.ndarray]:
         last |= np.roll(failed, half)
     finite = fitness[~failed]
     spread = max(float(finite.max() - finite.min()), 1.0)
-    worst = np.float32(finite.min() - spread)
+    worst = min(
+        np.float32(finite.min() - spread),
+        np.nextafter(finite.min(), np.float32(-np.inf)),
+    )
     return np.where(last, worst, fitness), failed

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -44,9 +45,9 @@ def square(value, target, old_value, context=None):
 def clipped_square(value, target, old_value, context=None):
     """½ max((v − g)², (v_old + clip(v − v_old, ±ε) − g)²), PPO's value loss.
 
-    ε is the policy's own, `context.stats["clip_eps"]`; 0.2 without a context.
+    ε is the policy's own, `context.stats["clip_eps"]`; 0.2 where nobody says.
     """
-    eps = 0.2 if context is None else context.stats["clip_eps"]
+    eps = 0.2 if context is None else context.stats.get("clip_eps", 0.2)
     clipped = old_value + jnp.clip(value - old_value, -eps, eps)
     return 0.5 * jnp.maximum((value - target) ** 2, (clipped - target) ** 2)
 
@@ -110,6 +111,7 @@ def residual_network(
     features: Sequence[int] = (16,),
     scale: float = 10.0,
     limit: float = 3.0,
+    clip_eps: float = 0.2,
 ) -> Learned:
     """A value loss f(v, g) = base(v, g, v_old) + scale · n((v − g) / scale).
 
@@ -125,13 +127,24 @@ def residual_network(
         features: hidden layer sizes.
         scale: typical size of v − g, in units of return.
         limit: where the tails begin, in units of `scale`.
+        clip_eps: ε of `clipped_square` where the context does not say; an artefact
+            has that of the algorithm in which it evolved.
+
+    Raises:
+        ValueError: a setting is not of its type, or not positive.
 
     References:
         The value-loss search of PureJaxRL (Lu et al., 2022), from scratch.
     """
     name = base if isinstance(base, str) else _name_of(base)
     hand_made = HAND_MADE[name]
-    features = tuple(int(n) for n in features)
+    features = tuple(operator.index(n) for n in features)
+    if not 1 <= len(features) <= 8 or not all(1 <= n <= 4096 for n in features):
+        raise ValueError(f"features={features}: 1 to 8 layers of 1 to 4096 units")
+    for value in (scale, limit, clip_eps):
+        if not isinstance(value, int | float) or not 0 < value < math.inf:
+            raise ValueError(f"scale, limit, clip_eps: {value!r} is not positive")
+    evolved_in = Context(stats={"clip_eps": clip_eps})
     sizes = (1, *features, 1)
 
     def init(key):
@@ -160,6 +173,8 @@ def residual_network(
         # With the slope held constant every derivative of the whole is right: inside
         # that of the network, outside that of the line.
         y = y + jax.lax.stop_gradient(slope) * (x - inside)
+        if context is None or "clip_eps" not in context.stats:
+            context = evolved_in
         return hand_made(value, target, old_value, context) + scale * y
 
     return Learned(
@@ -171,6 +186,7 @@ def residual_network(
             "features": list(features),
             "scale": scale,
             "limit": limit,
+            "clip_eps": clip_eps,
         },
         identity=name != "zero",
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -29,8 +30,9 @@ from metaevo.types import (
 
 DEVICES, MEMBERS = "devices", "members"
 
-# What a lifetime's key is split into, by role.
-_INIT, _TRAIN, _EVALUATE, _SHARED = range(4)
+# What a seed's key, and then a member's, is split into by role.
+_COMMON, _MEMBERS = range(2)
+_INIT, _TRAIN, _EVALUATE = range(3)
 
 _phase_depth = 0
 
@@ -59,19 +61,35 @@ def _collective(fn: Callable) -> Callable:
 
 @_collective
 def mean(x: Any) -> Any:
-    """Mean of `x` over all members of the population, on all devices."""
-    return jax.lax.pmean(x, (DEVICES, MEMBERS))
+    """Mean of `x` over all members of the population, on all devices.
+
+    Members in which `x` holds a number that is not finite are left out, lest one
+    failed member breaks all. If all are, the mean is NaN.
+    """
+    good = _all_finite(x)
+    count = jax.lax.psum(good.astype(jnp.float32), (DEVICES, MEMBERS))
+
+    def average(x):
+        total = jax.lax.psum(jnp.where(good, x, 0), (DEVICES, MEMBERS))
+        return total / count
+
+    return jax.tree.map(average, x)
 
 
 @_collective
 def gather(x: jax.Array) -> jax.Array:
     """Every member's `x`, [...] -> [P, ...], in the order of the population.
 
+    The row of a member that is not finite is the mean of the others'.
+
     The result carries no gradient: differentiating through an all-gather would give
     P times the gradient. Put the own, differentiable value in with
     `gather(x).at[index()].set(x)`.
     """
-    x = jax.lax.all_gather(jax.lax.stop_gradient(x), MEMBERS)
+    x = jax.lax.stop_gradient(x)
+    if jnp.issubdtype(x.dtype, jnp.inexact):
+        x = jnp.where(_all_finite(x), x, mean(x))
+    x = jax.lax.all_gather(x, MEMBERS)
     x = jax.lax.all_gather(x, DEVICES)
     return x.reshape((-1, *x.shape[2:]))
 
@@ -210,13 +228,15 @@ class Outcome(NamedTuple):
     """What a generation of training gave; leaves [S, P, ...] once lifted.
 
     Attributes:
-        fitness: score, NaN if the agent holds a number that is not finite.
+        fitness: score, NaN if not healthy.
+        healthy: whether every number of the agent, and of what it shares, is finite.
         train: [K] per metric; `return` is NaN where no episode ended.
         evaluation: scalars, {} if not evaluated.
         inherited: Params after `Space.inherit`, () if Baldwinian.
     """
 
     fitness: jax.Array
+    healthy: jax.Array
     train: Metrics
     evaluation: Metrics
     inherited: Params
@@ -249,9 +269,10 @@ def lift(
     axis = {"axis_name": MEMBERS} if loop.coupled else {}
 
     def member_key(seed_key, i, role):
+        key = jax.random.fold_in(seed_key, _MEMBERS)
         if not common_random_numbers:
-            seed_key = jax.random.fold_in(seed_key, i)
-        return jax.random.fold_in(seed_key, role)
+            key = jax.random.fold_in(key, i)
+        return jax.random.fold_in(key, role)
 
     def init_seed(seed_key, ids, params):
         def member(i, params):
@@ -260,13 +281,13 @@ def lift(
             return state.agent, state.experience
 
         def common(_):
-            state = loop.init(jax.random.fold_in(seed_key, _SHARED), loop.meta)
+            state = loop.init(jax.random.fold_in(seed_key, _COMMON), loop.meta)
             return state.shared, state.clock
 
         agent, experience = jax.vmap(member, **axis)(ids, params)
         # What the population has in common knows the default meta and the seed alone.
         shared, clock = jax.vmap(common, out_axes=None, **axis)(ids)
-        return InnerState(agent, experience, shared, clock)
+        return _strong(InnerState(agent, experience, shared, clock))
 
     def run_seed(seed_key, ids, params, state):
         def member(i, params, state):
@@ -282,11 +303,18 @@ def lift(
                 key = member_key(seed_key, i, _EVALUATE)
                 evaluation = loop.evaluate(key, meta, state)
             score = fitness.score(train, evaluation)
-            score = jnp.where(_all_finite(state.agent), score, jnp.nan)
+            healthy = _all_finite((state.agent, state.shared))
+            score = jnp.where(healthy, score, jnp.nan)
             ended = train["episodes"] > 0
             train = train | {"return": jnp.where(ended, train["return"], jnp.nan)}
-            inherited = () if space.inherit is keep else space.inherit(params, state)
-            return state, Outcome(score, train, evaluation or {}, inherited)
+            inherited = ()
+            if space.inherit is not keep:
+                # A failed agent leaves nothing behind.
+                learned = space.inherit(params, state)
+                good = jnp.isfinite(score) & _all_finite(learned)
+                inherited = jax.tree.map(partial(jnp.where, good), learned, params)
+            outcome = Outcome(score, healthy, train, evaluation or {}, inherited)
+            return state, outcome
 
         in_axes, out_axes = (0, 0, OVER_MEMBERS), (OVER_MEMBERS, 0)
         return jax.vmap(member, in_axes, out_axes, **axis)(ids, params, state)
@@ -294,6 +322,18 @@ def lift(
     return Lifted(
         init=jax.vmap(init_seed, (0, None, None), OVER_SEEDS),
         run=jax.vmap(run_seed, (0, None, None, OVER_SEEDS), (OVER_SEEDS, 0)),
+    )
+
+
+def _strong(tree: Any) -> Any:
+    """Strips weak types, with which members that live on would compile again."""
+    return jax.tree.map(
+        lambda x: (
+            x
+            if jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended)
+            else jax.lax.convert_element_type(x, x.dtype)
+        ),
+        tree,
     )
 
 

@@ -35,7 +35,11 @@ def verdict_sentence(paired: stats.Paired, measure: str) -> str:
         "worse": "worse than the hand-made one",
         "no difference": "not distinguishable from the hand-made one",
     }[paired.verdict]
-    failed = f", {paired.num_failed} failed" if paired.num_failed else ""
+    failed = ""
+    if any(paired.num_failed):
+        failed = "; {} of its runs failed, {} of the hand-made".format(
+            *paired.num_failed
+        )
     return (
         f"the solution is {word}: {measure} {paired.difference:+.2f} "
         f"[{paired.low:+.2f}, {paired.high:+.2f}] "
@@ -71,8 +75,8 @@ def write(directory: str | Path) -> Path:
     figures = [_fitness(folder, records, measure)]
     for task, frames in enumerate(facts.get("frames_per_segment", ())):
         figures.append(_learning_curves(folder, held_out, task, frames))
-    if "value_loss" in artifact.slots:
-        spec = artifact.manifest["slots"]["value_loss"]
+    spec = artifact.manifest["slots"].get("value_loss", {})
+    if spec.get("op") == "residual_network":
         visited = _visited(held_out)
         figures.append(_value_loss(folder, artifact.value_loss, spec, visited))
     figures.append(_strategy(folder, records))

@@ -12,13 +12,14 @@ report/          index.html, figures and tables
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import platform
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
@@ -42,7 +43,8 @@ class RunConfig:
             refused; nothing is ever overwritten.
         held_out_seeds: for the comparison after the last generation; 0: none.
         checkpoint_every: generations between two checkpoints.
-        max_seconds: stop after so long, as if interrupted; None: never.
+        max_seconds: stop after the generation in which they are over, as if
+            interrupted; None: never.
     """
 
     seed: int = 0
@@ -58,8 +60,9 @@ class LockedError(Exception):
     """Another process works on this run directory."""
 
 
-def lock(directory: Path) -> filelock.BaseFileLock:
-    """Takes the directory for this process, to be released with `with`.
+@contextlib.contextmanager
+def lock(directory: Path) -> Iterator[None]:
+    """Holds the directory for this process.
 
     Raises:
         LockedError: another process has it.
@@ -69,7 +72,10 @@ def lock(directory: Path) -> filelock.BaseFileLock:
         taken.acquire(timeout=0)
     except filelock.Timeout:
         raise LockedError(f"{directory} is in use by another process") from None
-    return taken
+    try:
+        yield
+    finally:
+        taken.release()
 
 
 def prepare(config: RunConfig, name: str, settings: Mapping) -> Path:

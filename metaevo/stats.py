@@ -130,39 +130,43 @@ def _jackknife_error(runs: np.ndarray, estimate: Callable) -> np.ndarray:
 
 
 class Paired(NamedTuple):
-    """Mean paired difference a − b with its confidence interval.
+    """Mean paired difference a - b with its confidence interval.
 
     Attributes:
-        difference, low, high: in the units of the scores.
-        num_pairs: how many pairs both of which are finite.
-        num_failed: pairs left out because one of them is not.
+        difference, low, high: in the units of the scores, of the pairs that are finite.
+        num_pairs: how many those are.
+        num_failed: how often a, and b, failed.
     """
 
     difference: float
     low: float
     high: float
     num_pairs: int
-    num_failed: int
+    num_failed: tuple[int, int]
 
     @property
     def verdict(self) -> str:
-        """`better`, `worse` or `no difference`: of a against b."""
-        if self.low > 0:
+        """`better`, `worse` or `no difference`: of a against b.
+
+        Whoever failed more often is not better, whatever the seeds on which it did not.
+        """
+        failed_more = self.num_failed[0] - self.num_failed[1]
+        if self.low > 0 and failed_more <= 0:
             return "better"
-        return "worse" if self.high < 0 else "no difference"
+        return "worse" if self.high < 0 and failed_more >= 0 else "no difference"
 
 
 def paired_difference(a: np.ndarray, b: np.ndarray, confidence: float = 0.95) -> Paired:
-    """Student's interval of the mean of a − b, paired by position.
+    """Student's interval of the mean of a - b, paired by position.
 
     Args:
-        a, b: [N] scores on the same seeds.
+        a, b: [N] scores on the same seeds; not finite where the run failed.
         confidence: of the two-sided interval, which is infinite if fewer than two
             pairs are finite.
     """
-    difference = np.asarray(a, np.float64) - np.asarray(b, np.float64)
-    finite = difference[np.isfinite(difference)]
-    failed = len(difference) - len(finite)
+    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    failed = int((~np.isfinite(a)).sum()), int((~np.isfinite(b)).sum())
+    finite = (a - b)[np.isfinite(a) & np.isfinite(b)]
     if len(finite) < 2:
         return Paired(float("nan"), -np.inf, np.inf, len(finite), failed)
     average = float(finite.mean())

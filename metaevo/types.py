@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
+import numpy as np
 
 Key = jax.Array
 PyTree = Any
@@ -50,12 +51,13 @@ class InnerLoop(NamedTuple):
         meta: the default `Meta`: a NamedTuple of slots, see `metaevo.slots`.
         init: `(key, meta) -> InnerState`. Off-policy warm-up happens here. `shared`
             and `clock` are taken from a call with the default meta.
-        train: `(key, meta, state) -> (state, metrics)`, ONE segment. `key` is the
-            lifetime's key, the same for all segments: updates draw from
-            `fold_in(key, clock.update)`, so two half lifetimes equal one whole.
-            `metrics` are scalars and hold at least `return` (mean return of the
-            episodes that ended in the segment, 0 if none) and `episodes` (their
-            number).
+        train: `(key, meta, state) -> (state, metrics)`, ONE segment. `key` is the same
+            for all segments of a generation: updates draw from
+            `fold_in(key, clock.update)`, so two halves equal one whole. Do not derive
+            from it what must stay the same for a whole life of members that live on.
+            `metrics` are scalars and hold at least `episodes` (how many ended in the
+            segment) and `return` (their mean return; if none ended, that of the last
+            that did, NaN before the first).
         evaluate: `(key, meta, state) -> metrics` with scalars `return` and `length`
             of fresh episodes under the deterministic policy.
         num_segments: segments in a lifetime.
@@ -204,14 +206,16 @@ class Evaluated(NamedTuple):
     """One generation's evaluation, complete and in the order of the proposal.
 
     Attributes:
-        fitness: [tasks, S, P] raw scores; NaN marks a failed member.
+        fitness: [tasks, S, P] raw scores; not finite if failed, or if it has none.
+        healthy: [tasks, S, P] bool, whether the agent's numbers are all finite.
         params: [P, ...] after `Space.inherit`.
         train: one dict per task, [S, P, K] per metric; `return` is NaN where no
             episode ended.
         evaluation: one dict per task, [S, P] per metric; {} if not evaluated.
     """
 
-    fitness: jax.Array
+    fitness: np.ndarray
+    healthy: np.ndarray
     params: Population
     train: Sequence[Metrics]
     evaluation: Sequence[Metrics]
@@ -227,6 +231,10 @@ class Evaluator(Protocol):
     def __call__(
         self, key: Key, proposal: Proposal, carried: PyTree
     ) -> tuple[Evaluated, PyTree]: ...
+
+    def template(self, proposal: Proposal) -> PyTree:
+        """Shapes and dtypes of `carried`, to restore a checkpoint with."""
+        ...
 
 
 class InterruptedRunError(Exception):

@@ -43,8 +43,8 @@ def even(population_size: int) -> int:
 SHAPINGS = ("centered_rank", "standardize")
 
 
-def shaping(name: str, weight_decay: float) -> Callable:
-    """evosax's fitness shaping of this name, after a penalty on |params|².
+def shaping(name: str) -> Callable:
+    """evosax's fitness shaping of this name.
 
     Raises:
         ConfigError: there is none of this name.
@@ -53,10 +53,7 @@ def shaping(name: str, weight_decay: float) -> Callable:
         raise ConfigError(f"shaping={name!r} must be one of {', '.join(SHAPINGS)}")
     from evosax.core import fitness_shaping
 
-    shape = getattr(fitness_shaping, f"{name}_fitness_shaping_fn")
-    if weight_decay:
-        shape = fitness_shaping.add_weight_decay(shape, weight_decay)
-    return shape
+    return getattr(fitness_shaping, f"{name}_fitness_shaping_fn")
 
 
 def from_distribution(

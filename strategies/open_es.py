@@ -22,19 +22,17 @@ def open_es(
     *,
     sigma_decay: float = 1.0,
     shaping: str = "centered_rank",
-    weight_decay: float = 0.0,
 ) -> Strategy:
     """OpenAI-ES from the mean `space.init`.
 
     Args:
         population_size: P, even: members i and i + P/2 are mirror images.
         sigma: standard deviation of the noise in generation 0.
-        optimizer: ascends the estimated gradient, such as `optax.adam(0.3)`; decays
-            of the learning rate are its schedules.
+        optimizer: ascends the estimated gradient, such as `optax.adam(0.3)`; a decay
+            of the learning rate is its schedule, weight decay that of `optax.adamw`.
         sigma_decay: factor on sigma per generation.
         shaping: `centered_rank` (in [-0.5, 0.5], ties averaged, invariant under
             monotone maps of the fitness) or `standardize` (z-scores).
-        weight_decay: penalty on |θᵢ|², in units of fitness, before shaping.
 
     Raises:
         ConfigError: an odd population, sigma <= 0, or an unknown shaping.
@@ -52,5 +50,5 @@ def open_es(
         # evosax reads the schedule before it counts the generation: what it sets at
         # the end of generation g is for generation g + 1.
         std_schedule=lambda g: sigma * sigma_decay ** (g + 1),
-        fitness_shaping_fn=_evosax.shaping(shaping, weight_decay),
+        fitness_shaping_fn=_evosax.shaping(shaping),
     )

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import metaevo
+from inner_loops import ppo
 from metaevo import artifacts, checkpoint, losses, slots, spaces
 
 ROOT = Path(__file__).parent.parent
@@ -111,9 +112,11 @@ def test_a_missing_artefact(tmp_path):
 
 
 def edit(solution, change):
+    """Alters a manifest as an attacker would, who also signs it."""
     path = solution / "manifest.json"
     manifest = json.loads(path.read_text())
     change(manifest)
+    manifest["digest"] = checkpoint._digest(manifest)
     path.write_text(json.dumps(manifest))
 
 
@@ -125,6 +128,11 @@ def edit(solution, change):
         lambda m: m["slots"]["value_loss"].update(features="abc"),
         lambda m: m["slots"]["value_loss"].update(base="__import__"),
         lambda m: m["slots"]["value_loss"].update(extra=1),
+        lambda m: m["slots"]["value_loss"].update(scale=0),
+        lambda m: m["slots"]["value_loss"].update(scale=float("nan")),
+        lambda m: m["slots"]["value_loss"].update(limit="x"),
+        lambda m: m["slots"]["value_loss"].update(features=[8, 4.5]),
+        lambda m: m["slots"]["value_loss"].update(features=[1] * 1000),
         lambda m: m["slots"]["value_loss"].pop("scale"),
         lambda m: m["slots"].update({"../evil": {"op": "number", "value": 1}}),
         lambda m: m["slots"].update({"lr": {"op": "number", "value": "x"}}),
@@ -139,6 +147,28 @@ def test_an_altered_manifest_is_refused(solution, change):
     edit(solution, change)
     with pytest.raises(metaevo.ArtifactError):
         metaevo.load(solution)
+
+
+def test_a_manifest_altered_by_accident_is_refused(solution):
+    path = solution / "manifest.json"
+    path.write_text(path.read_text().replace('"scale": 10.0', '"scale": 30.0'))
+    with pytest.raises(metaevo.ArtifactError, match="digest"):
+        metaevo.load(solution)
+
+
+def test_an_artefact_knows_the_clip_that_it_evolved_with(tmp_path):
+    space, params = saved(tmp_path / "x", "clipped_square")
+    meta = ppo.Meta(clip_eps=0.5)
+    spec = artifacts.complete(space.spec, meta)
+    artifacts.save(tmp_path / "y", params, spec, {}, {})
+    searched = space.bind(params, meta).value_loss
+    context = slots.Context(stats={"clip_eps": 0.5})
+    v, g, old = jnp.linspace(-2, 2, 9), jnp.ones(9), jnp.zeros(9)
+    expected = searched(v, g, old, context)
+    loaded = metaevo.load(tmp_path / "y").value_loss
+    np.testing.assert_array_equal(loaded(v, g, old), expected)
+    partial = slots.Context(progress=0.5)
+    np.testing.assert_array_equal(loaded(v, g, old, partial), expected)
 
 
 def test_every_flipped_bit_and_every_truncation_is_refused(solution):

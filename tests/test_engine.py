@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -258,7 +259,7 @@ def test_a_signal_saves_and_exits_75(tmp_path, num_signals):
 
 def test_max_seconds_stops_and_the_same_command_continues(tmp_path):
     search = tiny_search.search(num_generations=6)
-    with pytest.raises(metaevo.InterruptedRunError, match="generation 0"):
+    with pytest.raises(metaevo.InterruptedRunError, match="before generation 1"):
         run(tmp_path / "parts", search, max_seconds=1e-9)
     run(tmp_path / "parts", search)
     run(tmp_path / "whole", search)
@@ -349,6 +350,41 @@ def test_three_generations_of_only_failures_stop_the_run(tmp_path):
     assert mean.tolist() == [0.0]  # where it began
 
 
+def test_living_agents_survive_generations_of_only_failures(tmp_path):
+    """What is kept is the state before them, and another start tries again."""
+    search = toys.search(
+        toys.pbt(),
+        toys.quadratic(num_segments=8, breaks_at=2),
+        num_generations=8,
+        segments_per_generation=1,
+        chunk_size=2,
+    )
+    for _ in range(2):
+        with pytest.raises(metaevo.NumericalError):
+            run(tmp_path, search)
+        arrays, _ = checkpoint.Store(tmp_path / "checkpoints").load()
+        agents = [x for name, x in arrays.items() if "agent" in name]
+        assert agents
+        assert all(np.isfinite(x).all() for x in agents)
+    with pytest.raises(metaevo.NumericalError):  # no generations left: still an error
+        run(tmp_path, search)
+
+
+def test_living_agents_without_an_episode_yet_have_not_failed(tmp_path):
+    search = toys.search(
+        toys.pbt(),
+        toys.quadratic(num_segments=6, first_episode=4),
+        num_generations=6,
+        segments_per_generation=1,
+        fitness=fitness.last_segments(1),
+        chunk_size=2,
+    )
+    run(tmp_path, search)
+    log = records(tmp_path)
+    assert [r["failed"] for r in log] == [0] * 6
+    assert [r["fitness_mean"] is None for r in log] == [True] * 4 + [False] * 2
+
+
 def test_numerical_failure_exits_5(tmp_path):
     arguments = [f"run.directory={tmp_path}", "fail_below=1e9", "run.held_out_seeds=0"]
     with pytest.raises(SystemExit) as exit:
@@ -392,6 +428,8 @@ def test_another_configuration_in_the_same_directory_is_refused(tmp_path, capsys
         ({"segments_per_generation": 9}, "segments_per_generation=9"),
         ({"space": spaces.tune(lrr=spaces.log())}, "Did you mean 'lr'"),
         ({"strategy": toys.pbt()}, "set segments_per_generation"),
+        ({"segments_per_generation": 1}, "members are newborn in each generation"),
+        ({"space": toys.nameless_space()}, "operations one of"),
     ],
 )
 def test_a_search_that_cannot_run_is_refused_before_compilation(
@@ -400,6 +438,52 @@ def test_a_search_that_cannot_run_is_refused_before_compilation(
     monkeypatch.setattr(LocalEvaluator, "__call__", None)
     with pytest.raises(ConfigError, match=message):
         run(tmp_path, tiny_search.search(num_generations=2)._replace(**change))
+
+
+def test_searches_put_together_by_hand_are_told_apart(tmp_path):
+    run(tmp_path, tiny_search.search(num_generations=2))
+    for other in (
+        toys.search(es(16), num_generations=2),
+        toys.search(es(), toys.quadratic(num_segments=2), num_generations=2),
+    ):
+        with pytest.raises(ConfigError, match="holds a run with other settings"):
+            run(tmp_path, other)
+    with pytest.raises(ConfigError, match="directory"):
+        metaevo.run(tiny_search.search(num_generations=2))
+
+
+def test_lost_checkpoints_are_not_a_reason_to_start_anew(tmp_path):
+    run(tmp_path)
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    shutil.rmtree(tmp_path / "checkpoints")
+    with pytest.raises(checkpoint.CheckpointError, match="has 4 generations"):
+        run(tmp_path)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_log_that_lost_lines_is_refused(tmp_path):
+    run(tmp_path)
+    log = tmp_path / "metrics.jsonl"
+    log.write_bytes(log.read_bytes()[:-10])
+    with pytest.raises(checkpoint.CheckpointError, match="shorter"):
+        run(tmp_path, tiny_search.search(num_generations=6))
+
+
+def test_an_altered_checkpoint_manifest_is_not_used(tmp_path):
+    run(tmp_path)
+    newest = tmp_path / "checkpoints" / "generation-00000004" / "manifest.json"
+    newest.write_text(newest.read_text().replace('"generation": 4', '"generation": 5'))
+    _, manifest = checkpoint.Store(tmp_path / "checkpoints").load()
+    assert manifest["generation"] == 3
+
+
+def test_an_old_comparison_is_not_shown_with_a_new_solution(tmp_path):
+    run(tmp_path, tiny_search.search(num_generations=2), held_out_seeds=4)
+    assert "verdict" in (tmp_path / "report" / "index.html").read_text()
+    run(tmp_path, tiny_search.search(num_generations=4), held_out_seeds=0)
+    assert not (tmp_path / "held_out").exists()
+    page = (tmp_path / "report" / "index.html").read_text()
+    assert "No comparison on held-out seeds" in page
 
 
 def test_odd_population_is_refused():

@@ -35,13 +35,22 @@ def test_last_segments_weighs_by_episodes():
     "function", [fitness.area_under_curve, fitness.last_segments(2)]
 )
 def test_no_episode_is_not_a_return_of_zero(function):
-    metrics = train_metrics([0.0, 0.0], [0.0, 0.0])
+    metrics = train_metrics([np.nan, np.nan], [0.0, 0.0])
     assert np.isnan(function.score(metrics, None))
+    # Nor is it one for a member that lives on: it keeps its last.
+    metrics = train_metrics([7.0, 7.0], [0.0, 0.0])
+    assert function.score(metrics, None) == 7.0
 
 
 def test_final_return_is_the_evaluations():
     assert fitness.final_return.needs_evaluation
     assert fitness.final_return.score({}, {"return": 7.0}) == 7.0
+
+
+def test_failed_members_rank_strictly_last_whatever_the_size_of_the_numbers():
+    for scale in (1e-6, 1.0, 2e7, 1e30):
+        clean, _ = fitness.sanitise(np.array([scale, scale, np.nan]), False)
+        assert clean[2] < clean[0] == clean[1]
 
 
 def test_rank_sum():
@@ -80,10 +89,19 @@ def test_verdicts(shift, verdict):
 
 def test_failed_pairs_are_counted_and_left_out():
     paired = paired_difference(np.array([1.0, np.nan, 2.0]), np.zeros(3))
-    assert (paired.num_pairs, paired.num_failed) == (2, 1)
+    assert (paired.num_pairs, paired.num_failed) == (2, (1, 0))
     hopeless = paired_difference(np.array([1.0, np.inf]), np.zeros(2))
     assert (hopeless.low, hopeless.high) == (-np.inf, np.inf)
     assert hopeless.verdict == "no difference"
+
+
+def test_whoever_failed_more_often_is_not_better():
+    good = np.where(np.arange(32) < 20, np.nan, 10.0)
+    assert paired_difference(good, np.zeros(32)).low > 0
+    assert paired_difference(good, np.zeros(32)).verdict == "no difference"
+    assert paired_difference(good, good - 5).verdict == "better"
+    assert paired_difference(-good, np.zeros(32)).verdict == "worse"
+    assert paired_difference(np.zeros(32), good).verdict == "no difference"
 
 
 # --- normalisation --------------------------------------------------------------------

@@ -247,6 +247,40 @@ def test_coupled_loops_are_never_chunked():
         )
 
 
+def test_a_failed_member_does_not_break_a_coupled_population():
+    loop = toys.shared_critic()
+
+    def train(key, meta, state):
+        state, metrics = loop.train(key, meta, state)
+        broken = (population.index() == 2) & (state.clock.update == 1)
+        return state._replace(agent=jnp.where(broken, jnp.nan, state.agent)), metrics
+
+    for num_devices in (1, 2):
+        evaluate = evaluator(
+            loop._replace(train=train), num_devices, segments_per_generation=3
+        )
+        evaluated, carried = evaluate(jax.random.key(0), learning_rates(4), ())
+        np.testing.assert_array_equal(np.isnan(evaluated.fitness[0, 0]), [0, 0, 1, 0])
+        assert np.isfinite(carried[0].shared).all()
+
+
+def test_no_two_roles_draw_the_same_numbers():
+    """Seeds, members and what they share, in a loop that splits its key further."""
+
+    def init(key, meta):
+        parts = jax.random.key_data(jax.random.split(key, 4))
+        clock = toys.Clock(jnp.int32(0))
+        return population.InnerState(parts, jax.random.key_data(key), parts, clock)
+
+    loop = toys.shared_critic()._replace(init=init)
+    lifted = population.lift(loop, toys.space(), NONE, 1, False)
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(0), jnp.arange(3))
+    state = lifted.init(keys, jnp.arange(6), {"lr": jnp.zeros(6)})
+    everything = [np.asarray(x).reshape(-1, 2) for x in state[:3]]
+    everything = np.concatenate(everything)
+    assert len(np.unique(everything, axis=0)) == len(everything)
+
+
 # --- carried agents -------------------------------------------------------------------
 
 
@@ -275,6 +309,44 @@ def test_copies_of_one_agent_do_not_stay_clones():
     _, second = evaluate(jax.random.key(2), both, jax.device_get(first))
     _, third = evaluate(jax.random.key(3), both._replace(parents=jnp.arange(2)), second)
     assert not np.array_equal(third[0].agent[0, 0], third[0].agent[0, 1])
+
+
+@pytest.mark.parametrize("part", ["agent", "experience"])
+def test_what_is_not_finite_is_born_anew(part):
+    """A diverged member would never recover, nor a healthy agent given to its world."""
+    loop = toys.quadratic()
+
+    def init(key, meta):
+        state = loop.init(key, meta)
+        return state._replace(experience=jax.random.normal(key, (2,)))
+
+    evaluate = evaluator(loop._replace(init=init), segments_per_generation=1)
+    frozen = {"lr": jnp.full(3, -50.0)}
+    _, first = evaluate(jax.random.key(0), Proposal(frozen, jnp.full(3, -1)), ())
+    old = jax.device_get(first[0])
+    broken = getattr(old, part).copy()
+    broken[0, 1] = np.inf
+    carried = (old._replace(**{part: broken}),)
+    live = Proposal(frozen, jnp.arange(3))
+    evaluated, after = evaluate(jax.random.key(1), live, carried)
+    assert evaluated.healthy.all()
+    new, old = getattr(after[0], part), getattr(old, part)
+    assert np.isfinite(new).all()
+    assert not np.array_equal(new[0, 1], old[0, 1])
+    assert_same_bits(new[0, [0, 2]], old[0, [0, 2]])
+
+
+def test_a_failed_agent_leaves_nothing_to_inherit():
+    space = toys.space()._replace(
+        inherit=lambda params, state: {"lr": params["lr"] + state.agent.sum()}
+    )
+    search = Search(toys.quadratic(fail_below=0.05), space, None, 1, NONE)
+    evaluated, _ = LocalEvaluator(search)(jax.random.key(0), learning_rates(4), ())
+    failed = np.isnan(evaluated.fitness[0, 0])
+    assert failed.any()
+    assert np.isfinite(evaluated.params["lr"]).all()
+    given = np.asarray(learning_rates(4).params["lr"])
+    np.testing.assert_array_equal(evaluated.params["lr"][failed], given[failed])
 
 
 def test_lamarckian_spaces_inherit_what_was_learned():

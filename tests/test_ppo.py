@@ -1,5 +1,7 @@
 """PPO: probes, identity, options, and that it learns."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,7 +19,8 @@ from metaevo import (
     slots,
     spaces,
 )
-from metaevo.types import ConfigError, Search
+from metaevo.evaluators.local import LocalEvaluator
+from metaevo.types import ConfigError, Proposal, Search
 
 GAMMA = 0.9
 
@@ -189,6 +192,67 @@ def test_two_half_lifetimes_equal_one_whole_to_the_bit():
         np.testing.assert_array_equal(x, y)
 
 
+def test_members_that_live_on_compile_once_and_have_an_age():
+    """A newborn among them starts its own lifetime; agents bring their age along."""
+    sizes = {"num_envs": 2, "num_steps": 16, "num_segments": 4, "features": (8,)}
+    config = ppo.Config(128, normalize_reward=True, **sizes)
+    loop = ppo.make(envs.make("gymnax/Pendulum-v1"), config)
+    search = Search(
+        loop,
+        spaces.tune(lr=spaces.log()),
+        None,
+        4,
+        fitness.last_segments(1),
+        segments_per_generation=1,
+    )
+    evaluate = LocalEvaluator(search, jax.devices()[:2])
+    params, carried = {"lr": jnp.zeros(4)}, ()
+    for i, parents in enumerate(([-1] * 4, [0, 1, 2, 3], [1, 1, -1, 3])):
+        proposal = Proposal(params, jnp.array(parents))
+        evaluated, carried = evaluate(jax.random.key(i), proposal, carried)
+    assert carried[0].agent.age[0].tolist() == [3, 3, 1, 3]
+    assert {p._cache_size() for p in evaluate.programs.values()} == {1}
+    # 16 steps of an episode of 200: nothing ended, and nobody failed.
+    assert np.isnan(evaluated.fitness).all()
+    assert evaluated.healthy.all()
+
+
+def test_a_return_that_is_infinite_once_does_not_stay():
+    """Multiplied by zero at the end of the episode it would be NaN for ever."""
+
+    @slots.function
+    def once(obs, action, reward, next_obs, terminated, context):
+        return jnp.where(context.progress == 0, jnp.inf, reward)
+
+    meta = META._replace(reward=once, lr=0.0)
+    loop = ppo.make(
+        envs.make("gymnax/CartPole-v1"), ppo.Config(4096, 2, 64, num_segments=2), meta
+    )
+    state = loop.init(jax.random.key(0), meta)
+    for _ in range(2):
+        state, _ = jax.jit(loop.train)(jax.random.key(1), meta, state)
+    assert np.isfinite(state.experience.discounted_return).all()
+
+
+def test_a_segment_without_an_end_keeps_the_last_return():
+    meta = ppo.Meta(lr=0.0)
+    sizes = {"num_envs": 1, "num_steps": 8, "num_minibatches": 1}
+    loop = ppo.make(
+        envs.make("gymnax/CartPole-v1"), ppo.Config(512, num_segments=64, **sizes), meta
+    )
+    state, train = loop.init(jax.random.key(0), meta), jax.jit(loop.train)
+    history = []
+    for _ in range(20):
+        state, metrics = train(jax.random.key(1), meta, state)
+        history.append((float(metrics["episodes"]), float(metrics["return"])))
+    first = next(i for i, (episodes, _) in enumerate(history) if episodes)
+    assert all(np.isnan(x) for _, x in history[:first])
+    for (_, before), (episodes, now) in itertools.pairwise(history[first:]):
+        if not episodes:
+            assert now == before
+    assert any(not episodes for episodes, _ in history[first:])
+
+
 @slots.function
 def _scaled_reward(obs, action, reward, next_obs, terminated, context=None):
     return 3.0 * reward + obs[0]
@@ -252,6 +316,11 @@ def test_sizes_that_do_not_fit_are_refused():
         ppo.make(env, ppo.Config(num_minibatches=3))
     with pytest.raises(ConfigError, match="total_timesteps=1000"):
         ppo.make(env, ppo.Config(total_timesteps=1000))
+    for name in ("num_envs", "num_segments", "num_minibatches", "num_eval_envs"):
+        with pytest.raises(ConfigError, match=f"{name}=0"):
+            ppo.make(env, ppo.Config(**{name: 0}))
+    with pytest.raises(ConfigError, match="swoosh"):
+        ppo.make(env, ppo.Config(activation="swoosh"))
 
 
 def test_the_identity_reward_is_the_environments():

@@ -18,11 +18,14 @@ class Clock(NamedTuple):
     update: jax.Array
 
 
-def quadratic(num_segments=4, dim=3, fail_below=None) -> InnerLoop:
+def quadratic(
+    num_segments=4, dim=3, fail_below=None, breaks_at=-1, first_episode=0
+) -> InnerLoop:
     """Gradient descent on |θ − target|², noisy; the return is −|θ − 1|².
 
-    Every second update only moves θ, by a cond on the clock. With `fail_below` agents
-    whose learning rate is below it get NaN parameters.
+    Every second update is noisy, by a cond on the clock. With `fail_below` agents
+    whose learning rate is below it get NaN parameters; update `breaks_at` gives them to
+    all; before update `first_episode` none ends.
     """
 
     def init(key, meta):
@@ -41,9 +44,11 @@ def quadratic(num_segments=4, dim=3, fail_below=None) -> InnerLoop:
         )
         if fail_below is not None:
             theta = jnp.where(meta.lr < fail_below, jnp.nan, theta)
-        score = -((theta - 1.0) ** 2).sum()
+        theta = jnp.where(state.clock.update == breaks_at, jnp.nan, theta)
+        ended = state.clock.update >= first_episode
+        score = jnp.where(ended, -((theta - 1.0) ** 2).sum(), jnp.nan)
         state = InnerState(theta, state.experience, (), Clock(state.clock.update + 1))
-        return state, {"return": score, "episodes": jnp.ones(())}
+        return state, {"return": score, "episodes": ended.astype(jnp.float32)}
 
     def evaluate(key, meta, state):
         del key, meta
@@ -136,3 +141,8 @@ def search(strategy, loop=None, **options) -> Search:
 
 def space():
     return spaces.tune(lr=spaces.log())
+
+
+def nameless_space():
+    """A space whose solutions no artefact can describe."""
+    return space()._replace(spec={"lr": {"op": "my_own_invention"}})

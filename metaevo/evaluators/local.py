@@ -104,7 +104,7 @@ class LocalEvaluator:
         size = jax.tree.leaves(proposal.params)[0].shape[0]
         self._compile(size, proposal)
         lives_on = self.search.segments_per_generation is not None
-        fitness, train, evaluation, states = [], [], [], []
+        fitness, healthy, train, evaluation, states = [], [], [], [], []
         inherited = proposal.params
         for task, loop in enumerate(self.search.tasks):
             seed_keys = jax.vmap(jax.random.fold_in, (None, 0))(
@@ -129,6 +129,7 @@ class LocalEvaluator:
                     kept.append(state)
             outcome = _join(outcomes, size)
             fitness.append(outcome.fitness)
+            healthy.append(outcome.healthy)
             train.append(outcome.train)
             evaluation.append(outcome.evaluation)
             if kept:
@@ -142,8 +143,8 @@ class LocalEvaluator:
                 )
             if self.search.space.inherit is not keep:
                 inherited = jax.tree.map(lambda x: x[0], outcome.inherited)
-        fitness = np.stack(jax.device_get(fitness))
-        evaluated = Evaluated(fitness, inherited, train, evaluation)
+        fitness, healthy = (np.stack(jax.device_get(x)) for x in (fitness, healthy))
+        evaluated = Evaluated(fitness, healthy, inherited, train, evaluation)
         return evaluated, tuple(states)
 
     def template(self, proposal: Proposal) -> PyTree:
@@ -246,32 +247,45 @@ class LocalEvaluator:
         for first in range(0, size, width):
             yield np.minimum(np.arange(first, first + width), size - 1)
 
+    def _follow(self, old: PyTree, sources: np.ndarray, newborn: PyTree) -> PyTree:
+        """Per member `old` of its source, or the newborn where that is -1."""
+        if (sources < 0).all():
+            return newborn
+        followed = self._put(_take(old, np.maximum(sources, 0), 1), _SEEDS_MEMBERS)
+        if (sources >= 0).all():
+            return followed
+        lives = self._put(jnp.asarray(sources >= 0), _MEMBERS)
+        return _where(lives, followed, newborn)
+
     def _put(self, tree: PyTree, spec: PartitionSpec) -> PyTree:
         return jax.device_put(tree, NamedSharding(self.mesh, spec))
 
     def _start(self, task, loop, args, ids, parents, old):
         """The state a round starts from: newborn, or agents that live on."""
-        if parents is not None:
-            parents = np.asarray(parents)
-        all_newborn = parents is None or bool((parents < 0).all())
-        if old is None or (all_newborn and not loop.coupled):
+        if parents is None:
+            parents = np.full(ids.max() + 1, -1)
+        parents = np.asarray(parents)
+        if old is None or (not loop.coupled and (parents < 0).all()):
             return self.programs[f"init/{task}"](*args)
-        state = InnerState(None, None, old.shared, old.clock)
-        born = parents is None or bool((parents[ids] < 0).any())
-        if born:
+        # Agents follow their parents, experience stays with the member. What is not
+        # finite is born anew: it would never recover.
+        parent = parents[ids]
+        own = np.where(parent < 0, -1, ids)
+        if (parents >= 0).any():
+            size = len(parents)
+            parent = np.where(_healthy(old.agent, size)[parent], parent, -1)
+            own = np.where(_healthy(old.experience, size)[own], own, -1)
+        newborn = None
+        if (parent < 0).any() or (own < 0).any():
             newborn = self.programs[f"init/{task}"](*args)
-            state = state._replace(agent=newborn.agent, experience=newborn.experience)
-        if parents is not None:
-            lives = self._put(jnp.asarray(parents[ids] >= 0), _MEMBERS)
-            # Agents follow their parents, experience stays with the member.
-            agent = _take(old.agent, np.maximum(parents[ids], 0), 1)
-            experience = _take(old.experience, ids, 1)
-            agent = self._put(agent, _SEEDS_MEMBERS)
-            experience = self._put(experience, _SEEDS_MEMBERS)
-            if born:
-                agent = _where(lives, agent, state.agent)
-                experience = _where(lives, experience, state.experience)
-            state = state._replace(agent=agent, experience=experience)
+        state = InnerState(
+            agent=self._follow(old.agent, parent, newborn and newborn.agent),
+            experience=self._follow(
+                old.experience, own, newborn and newborn.experience
+            ),
+            shared=old.shared,
+            clock=old.clock,
+        )
         # The round's program consumes its input; what is carried is not ours to give.
         common = jax.tree.map(jnp.copy, (state.shared, state.clock))
         shared, clock = self._put(common, _ALL)
@@ -290,6 +304,16 @@ def _where(lives: jax.Array, old: PyTree, new: PyTree) -> PyTree:
         return jnp.where(mask, old, new)
 
     return jax.tree.map(select, old, new)
+
+
+def _healthy(tree: PyTree, size: int) -> np.ndarray:
+    """Which members hold only finite numbers, [P]; leaves are [S, P, ...]."""
+    healthy = np.ones(size, bool)
+    for x in jax.tree.leaves(tree):
+        if jnp.issubdtype(x.dtype, jnp.inexact):
+            axes = (0, *range(2, x.ndim))
+            healthy &= np.asarray(jnp.isfinite(x).all(axes))
+    return healthy
 
 
 def _join(rounds: list[PyTree], size: int) -> PyTree:

@@ -9,6 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from metaevo.checkpoint import CheckpointError
+
 
 class JsonlLogger:
     """Appends records to a file.
@@ -16,13 +20,18 @@ class JsonlLogger:
     Args:
         path: the file; what lies behind `offset` is cut off, so that a generation
             that was logged but not checkpointed is not there twice.
+
+    Raises:
+        CheckpointError: the file is shorter than that.
         offset: bytes that the checkpoint vouches for.
     """
 
     def __init__(self, path: Path, offset: int = 0):
         # Appending makes the file; truncation never extends it.
         self._file = open(path, "ab")  # noqa: SIM115
-        self._file.truncate(min(offset, os.path.getsize(path)))
+        if os.path.getsize(path) < offset:
+            raise CheckpointError(f"{path} is shorter than when it was checkpointed")
+        self._file.truncate(offset)
         self._file.seek(0, os.SEEK_END)
 
     def log(self, record: Mapping[str, Any]) -> int:
@@ -44,8 +53,10 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def _plain(x: Any) -> Any:
-    """JSON has no NaN and no infinity: null."""
+    """Arrays as lists; JSON has no NaN and no infinity: null."""
     if isinstance(x, int | str | bool) or x is None:
         return x
+    if np.ndim(x):
+        return [_plain(y) for y in np.asarray(x).tolist()]
     x = float(x)
     return x if math.isfinite(x) else None
