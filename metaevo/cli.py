@@ -11,8 +11,12 @@ refused, 5 numerical failure, 6 disk, 75 interrupted (run again to resume).
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import errno
+import importlib.util
 import inspect
+import pkgutil
+import runpy
 import signal
 import sys
 import threading
@@ -23,6 +27,7 @@ from typing import Any
 
 from metaevo.types import ConfigError, InterruptedRunError, Search
 
+FLAGS = ("-h", "--help", "--cfg", "--cfg-diff", "--dry-run")
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
 
 
@@ -59,15 +64,25 @@ def _on_signals() -> threading.Event:
 def _run(
     search: Callable[..., Search], argv: Sequence[str], should_stop: Callable[[], bool]
 ) -> None:
-    if any(arg in ("-h", "--help") for arg in argv):
+    flags = [arg for arg in argv if arg in FLAGS]
+    if "-h" in flags or "--help" in flags:
         print(help_text(search))
         return
-    config = parse(search, argv)
-    from metaevo import engine, runtime
+    config = parse(search, [arg for arg in argv if arg not in FLAGS])
+    if "--cfg-diff" in flags:
+        print("\n".join(changes(search, config)))
+        return
+    if "--cfg" in flags:
+        print("\n".join(assignments(config)))
+        return
+    from metaevo import engine, plan, runtime
 
     runtime.configure()
     name = Path(inspect.getfile(search)).stem
     arguments = {key: value for key, value in config.items() if key != "run"}
+    if "--dry-run" in flags:
+        print(plan.plan(search(**arguments), config["run"]))
+        return
     engine.run(
         search(**arguments),
         config["run"],
@@ -150,31 +165,36 @@ def settings(arguments: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def assignments(config: dict[str, Any]) -> list[str]:
+    """`key=value` of everything, as one would type it."""
+    lines = []
+    for name, value in config.items():
+        if fields := _fields(value):
+            lines += [f"{name}.{f}={_shown(getattr(value, f))}" for f in fields]
+        else:
+            lines.append(f"{name}={_shown(value)}")
+    return lines
+
+
 def changes(search: Callable[..., Search], config: dict[str, Any]) -> list[str]:
-    """`key=value` of everything that differs from the defaults."""
-    found = []
-    for name, default in _defaults(search).items():
-        value = config[name]
-        if fields := _fields(default):
-            found += [
-                f"{name}.{field}={_shown(getattr(value, field))}"
-                for field in fields
-                if getattr(value, field) != getattr(default, field)
-            ]
-        elif value != default:
-            found.append(f"{name}={_shown(value)}")
-    return found
+    """The assignments that differ from the defaults."""
+    defaults = set(assignments(_defaults(search)))
+    return [line for line in assignments(config) if line not in defaults]
 
 
 def help_text(search: Callable[..., Search]) -> str:
     """The search's docstring and every key with its default."""
-    lines = [inspect.getmodule(search).__doc__ or "", "keys (key=value):"]
-    for name, default in _defaults(search).items():
-        if fields := _fields(default):
-            lines += [f"  {name}.{f}={_shown(getattr(default, f))}" for f in fields]
-        else:
-            lines.append(f"  {name}={_shown(default)}")
-    return "\n".join(lines)
+    return "\n".join(
+        [
+            inspect.getmodule(search).__doc__ or "",
+            "keys (key=value):",
+            *(f"  {line}" for line in assignments(_defaults(search))),
+            "",
+            "--cfg       prints the configuration and starts nothing",
+            "--cfg-diff  prints what differs from the defaults",
+            "--dry-run   compiles, times a generation, prints the plan, starts nothing",
+        ]
+    )
 
 
 def _shown(value: Any) -> str:
@@ -263,37 +283,65 @@ def _explain(key: str, value: str, error: Exception) -> str:
 
 # --- the `metaevo` command ------------------------------------------------------------
 
+USAGE = """\
+usage: metaevo list                     the searches
+       metaevo run NAME key=value ...   runs one
+       metaevo resume RUN key=value ... continues a run, RUN its directory
+       metaevo report RUN               makes its report anew
+
+       metaevo run ppo_value_loss num_generations=20 run.seed=1
+       metaevo resume runs/demo num_generations=40
+       metaevo report runs/demo"""
+
 
 def command() -> None:
-    """`metaevo list` and `metaevo run NAME key=value ...`."""
-    import importlib.util
-    import pkgutil
-    import runpy
+    """The `metaevo` command; see `USAGE`."""
+    arguments = sys.argv[1:]
+    if arguments in ([], ["-h"], ["--help"]):
+        print(USAGE)
+        sys.exit(0 if arguments else 2)
+    sys.exit(_guard(lambda: _command(arguments)))
 
-    usage = (
-        "usage: metaevo list                     the searches\n"
-        "       metaevo run NAME key=value ...   run one, such as\n"
-        "       metaevo run ppo_value_loss num_generations=20 run.seed=1"
-    )
-    sys.path.insert(0, "")  # searches of the folder one works in come first
+
+def _command(arguments: Sequence[str]) -> None:
+    import json
+
+    match arguments:
+        case ["list"]:
+            print("\n".join(_searches()))
+        case ["run", name, *rest]:
+            _run_search(name, rest)
+        case ["resume", directory, *rest]:
+            path = Path(directory) / "manifest.json"
+            if not path.is_file():
+                raise ConfigError(f"{directory}: no run here (no manifest.json)")
+            manifest = json.loads(path.read_text())
+            given = [*manifest["changes"], f"run.directory={directory}", *rest]
+            _run_search(manifest["identity"]["search"], given)
+        case ["report", directory]:
+            from metaevo import report
+
+            if not (Path(directory) / "solution").is_dir():
+                raise ConfigError(f"{directory}: no finished run here (no solution/)")
+            print(report.write(directory))
+        case _:
+            raise ConfigError(f"{' '.join(arguments)!r} is no command; metaevo --help")
+
+
+def _run_search(name: str, arguments: Sequence[str]) -> None:
+    names = _searches()
+    if name not in names:
+        near = difflib.get_close_matches(name, names, 1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(f"no search {name!r}.{hint} Try: metaevo list")
+    sys.argv = [name, *arguments]
+    runpy.run_module(f"searches.{name}", run_name="__main__", alter_sys=True)
+
+
+def _searches() -> list[str]:
+    """Names of the searches; those of the folder one works in come first."""
+    if "" not in sys.path:
+        sys.path.insert(0, "")
     package = importlib.util.find_spec("searches")
     locations = package.submodule_search_locations if package else []
-    names = [m.name for m in pkgutil.iter_modules(locations) if m.name[0] != "_"]
-    match sys.argv[1:]:
-        case ["list"]:
-            print("\n".join(names))
-        case ["run", name, *rest] if name in names:
-            sys.argv = [name, *rest]
-            runpy.run_module(f"searches.{name}", run_name="__main__", alter_sys=True)
-        case ["run", name, *_]:
-            import difflib
-
-            near = difflib.get_close_matches(name, names, 1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            print(
-                f"error: no search {name!r}.{hint} Try: metaevo list", file=sys.stderr
-            )
-            sys.exit(2)
-        case _:
-            print(usage, file=sys.stderr)
-            sys.exit(0 if sys.argv[1:] in (["-h"], ["--help"]) else 2)
+    return [m.name for m in pkgutil.iter_modules(locations) if m.name[0] != "_"]

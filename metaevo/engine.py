@@ -99,11 +99,11 @@ def run(
             "RunConfig(directory=...) is needed: without settings a default one could "
             "not tell this search from another"
         )
-    proposal = _check(search, config)
+    proposal = check(search, config)
     population_size = jax.tree.leaves(proposal.params)[0].shape[0]
     fingerprint = _fingerprint(search, population_size)
     settings = dict(settings or {}) | {"search": fingerprint}
-    devices = _devices(config)
+    devices = choose_devices(config)
     directory = rundir.prepare(config, name, settings)
     with rundir.lock(directory):
         chunk_size = search.chunk_size
@@ -158,7 +158,7 @@ class _Run:
 
     def _search(self, state, generation, failures, offset, size) -> State:
         """Generation by generation to the last one."""
-        frames = self._frames_per_generation(size)
+        frames = frames_per_generation(self.search, size)
         saved = self.generation = generation
         log = JsonlLogger(self.directory / "metrics.jsonl", offset)
         self.console.now("compiling, and the first generation")
@@ -210,14 +210,6 @@ class _Run:
             f"every member failed in {MAX_FAILURES} generations in a row; the state "
             f"before generation {self.generation} is in {self.store.folder}"
         )
-
-    def _frames_per_generation(self, size: int) -> int:
-        per_member = sum(
-            loop.frames_per_segment
-            * (self.search.segments_per_generation or loop.num_segments)
-            for loop in self.search.tasks
-        )
-        return per_member * size * self.search.num_seeds
 
     def _generation(self, state: State, generation: int) -> tuple[State, dict]:
         key = jax.random.fold_in(self.key, generation)
@@ -420,10 +412,19 @@ class _Run:
         )
 
 
-# --- checks ---------------------------------------------------------------------------
+# --- figures and checks -------------------------------------------------------------
 
 
-def _check(search: Search, config: RunConfig) -> Proposal:
+def frames_per_generation(search: Search, population_size: int) -> int:
+    """Environment steps of all members, seeds and tasks in one generation."""
+    per_member = sum(
+        loop.frames_per_segment * (search.segments_per_generation or loop.num_segments)
+        for loop in search.tasks
+    )
+    return per_member * population_size * search.num_seeds
+
+
+def check(search: Search, config: RunConfig) -> Proposal:
     """Finds what is wrong before anything compiles; returns a proposal's shapes."""
     for key in ("num_generations", "num_seeds"):
         if getattr(search, key) < 1:
@@ -490,7 +491,7 @@ def _fingerprint(search: Search, population_size: int) -> dict[str, Any]:
     }
 
 
-def _devices(config: RunConfig) -> list:
+def choose_devices(config: RunConfig) -> list:
     devices = jax.devices()
     if config.devices is None:
         return devices

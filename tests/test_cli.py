@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 import pytest
 import tiny_search
 
+import metaevo
 from inner_loops import ppo
 from metaevo import cli
 from metaevo.rundir import RunConfig
@@ -221,3 +222,64 @@ def test_settings_are_plain_data():
         "num_generations": 150,
         "fail_below": -1.0,
     }
+
+
+def test_cfg_and_cfg_diff_print_and_start_nothing(capsys, tmp_path):
+    arguments = ["population_size=4", f"run.directory={tmp_path / 'x'}"]
+    for flag in ("--cfg", "--cfg-diff"):
+        with pytest.raises(SystemExit) as exit:
+            metaevo.main(tiny_search.search, [*arguments, flag])
+        assert exit.value.code == 0
+        lines = capsys.readouterr().out.splitlines()
+        if flag == "--cfg-diff":
+            assert lines == arguments
+        else:
+            assert "num_generations=150" in lines
+            parsed = cli.parse(tiny_search.search, lines)  # what it prints, it takes
+            assert cli.assignments(parsed) == lines
+    assert not (tmp_path / "x").exists()
+
+
+def test_dry_run_says_what_it_would_cost_and_writes_nothing(capsys, tmp_path):
+    with pytest.raises(SystemExit) as exit:
+        metaevo.main(
+            tiny_search.search, ["--dry-run", f"run.directory={tmp_path / 'x'}"]
+        )
+    assert exit.value.code == 0
+    text = capsys.readouterr().out
+    assert "8 members x 1 seeds" in text
+    assert "32 a generation, 4,800 in all" in text
+    for word in ("memory", "time", "disk", "nothing was started"):
+        assert word in text
+    assert not (tmp_path / "x").exists()
+    assert not any(tmp_path.iterdir())
+
+
+def test_resume_and_report_commands(tmp_path, monkeypatch, capsys):
+    """`metaevo resume` finds the search and its settings in the run's manifest."""
+
+    def command(*arguments):
+        monkeypatch.setattr(sys, "argv", ["metaevo", *arguments])
+        with pytest.raises(SystemExit) as exit:
+            cli.command()
+        return exit.value.code
+
+    monkeypatch.setattr(cli, "_searches", lambda: ["tiny_search"])
+    monkeypatch.setattr(
+        cli.runpy,
+        "run_module",
+        lambda name, **_: metaevo.main(tiny_search.search, sys.argv[1:]),
+    )
+    run = str(tmp_path / "run")
+    first = ["num_generations=2", "population_size=4", "run.held_out_seeds=0"]
+    assert command("run", "tiny_search", *first, f"run.directory={run}") == 0
+    assert command("resume", run, "num_generations=3") == 0
+    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 3
+    page = tmp_path / "run" / "report" / "index.html"
+    page.unlink()
+    assert command("report", run) == 0
+    assert page.exists()
+    capsys.readouterr()
+    for wrong in (["resume", str(tmp_path)], ["report", str(tmp_path)], ["reprot"]):
+        assert command(*wrong) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 3

@@ -177,6 +177,28 @@ class LocalEvaluator:
             )
         return tuple(states)
 
+    def memory(self, proposal: Proposal) -> int:
+        """Bytes that a round of training needs on all devices, as XLA says."""
+        size = jax.tree.leaves(proposal.params)[0].shape[0]
+        self._compile(size, proposal)
+        ids = next(self._rounds(size))
+        params = self._put(_take(proposal.params, ids, 0), _MEMBERS)
+        keys = jax.random.split(jax.random.key(0), self.search.num_seeds)
+        args = (keys, self._put(jnp.asarray(ids), _MEMBERS), params)
+        most = 0
+        for task in range(len(self.search.tasks)):
+            state = jax.eval_shape(self.programs[f"init/{task}"], *args)
+            run = self.programs[f"run/{task}"].lower(*args, state).compile()
+            used = run.memory_analysis()
+            each = (
+                used.argument_size_in_bytes
+                + used.output_size_in_bytes
+                + used.temp_size_in_bytes
+                - used.alias_size_in_bytes
+            )
+            most = max(most, each * len(self.devices))
+        return most
+
     def _compile(self, size: int, proposal: Proposal) -> None:
         """Chooses chunks and devices, and makes the programs, once."""
         layout = (size, proposal.parents is None)

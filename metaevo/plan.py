@@ -1,0 +1,103 @@
+"""What a search would cost, from its compiled programs and one timed generation."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import time
+from pathlib import Path
+
+import jax
+
+from metaevo import checkpoint, engine
+from metaevo.evaluators.local import LocalEvaluator
+from metaevo.loggers.console import duration
+from metaevo.rundir import RunConfig
+from metaevo.types import Search
+
+
+def plan(search: Search, config: RunConfig) -> str:
+    """Compiles at the real shape and times one generation; starts and writes nothing.
+
+    Returns:
+        lines of text: population, parameters, frames, memory, time, disk.
+
+    Raises:
+        ConfigError: the search cannot run.
+    """
+    shapes = engine.check(search, config)
+    devices = engine.choose_devices(config)
+    size = jax.tree.leaves(shapes.params)[0].shape[0]
+    key = jax.random.key(config.seed)
+    state = jax.jit(search.strategy.init)(key)
+    proposal, _ = jax.jit(search.strategy.ask)(key, state)
+    evaluator = LocalEvaluator(search, devices)
+
+    began = time.monotonic()
+    memory = evaluator.memory(proposal)
+    _, carried = evaluator(key, proposal, ())
+    compiled = time.monotonic() - began
+    began = time.monotonic()
+    evaluator(jax.random.fold_in(key, 1), proposal, carried)
+    seconds = time.monotonic() - began
+
+    saved = sum(x.nbytes for x in checkpoint.to_arrays((state, carried)).values())
+    frames = engine.frames_per_generation(search, size)
+    generations = search.num_generations
+    free = shutil.disk_usage(_existing(Path(config.directory or "."))).free
+    numbers = sum(math.prod(x.shape[1:]) for x in jax.tree.leaves(proposal.params))
+    lines = [
+        f"population   {size} members x {search.num_seeds} seeds x "
+        f"{len(search.tasks)} task(s), {numbers} evolved numbers each",
+        f"devices      {len(evaluator.devices)} {devices[0].platform}, "
+        f"{evaluator.chunk_size} members in one vmap",
+        f"frames       {frames:,} a generation, {frames * generations:,} in all",
+        f"memory       {_bytes(memory)} for a round of training"
+        f"{_available(devices[0])}",
+        f"time         {duration(compiled)} to compile and warm up, {seconds:.1f} s a "
+        f"generation ({frames / seconds:,.0f} frames/s), "
+        f"{duration(seconds * generations)} for {generations}",
+        f"disk         {_bytes(saved)} a checkpoint, 3 are kept; {_bytes(free)} free",
+        "nothing was started",
+    ]
+    return "\n".join(lines)
+
+
+def available_memory() -> int | None:
+    """Bytes that this machine, or the cgroup one is in, has left; None if unknown."""
+    found = []
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        for line in meminfo.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                found.append(1024 * int(line.split()[1]))
+    limit = Path("/sys/fs/cgroup/memory.max")
+    used = Path("/sys/fs/cgroup/memory.current")
+    if limit.exists() and used.exists() and limit.read_text().strip() != "max":
+        found.append(int(limit.read_text()) - int(used.read_text()))
+    return min(found, default=None)
+
+
+def _available(device: jax.Device) -> str:
+    stats = device.memory_stats() or {}
+    if "bytes_limit" in stats:
+        free = stats["bytes_limit"] - stats.get("bytes_in_use", 0)
+        return f"; {_bytes(free)} free on {device.device_kind}"
+    free = available_memory()
+    return f"; {_bytes(free)} available" if free else ""
+
+
+def _existing(path: Path) -> Path:
+    path = path.absolute()
+    while not os.path.exists(path):
+        path = path.parent
+    return path
+
+
+def _bytes(n: float) -> str:
+    for unit in ("B", "kiB", "MiB", "GiB"):
+        if n < 1024:
+            return f"{n:.3g} {unit}"
+        n /= 1024
+    return f"{n:.3g} TiB"
