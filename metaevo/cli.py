@@ -288,6 +288,7 @@ usage: metaevo list                     the searches
        metaevo run NAME key=value ...   runs one
        metaevo resume RUN key=value ... continues a run, RUN its directory
        metaevo report RUN               makes its report anew
+       metaevo wandb-push RUN           sends it to wandb again, from its files
 
        metaevo run ppo_value_loss num_generations=20 run.seed=1
        metaevo resume runs/demo num_generations=40
@@ -324,6 +325,11 @@ def _command(arguments: Sequence[str]) -> None:
             if not (Path(directory) / "solution").is_dir():
                 raise ConfigError(f"{directory}: no finished run here (no solution/)")
             print(report.write(directory))
+        case ["wandb-push", directory, *mode] if mode in ([], ["online"], ["offline"]):
+            from metaevo.loggers import wandb
+
+            sent = wandb.push(Path(directory), *mode)
+            print(f"{sent} generations sent")
         case _:
             raise ConfigError(f"{' '.join(arguments)!r} is no command; metaevo --help")
 

@@ -23,6 +23,8 @@ from metaevo.evaluators.local import LocalEvaluator, default_chunk_size
 from metaevo.loggers import jsonl
 from metaevo.loggers.console import ConsoleLogger, duration
 from metaevo.loggers.jsonl import JsonlLogger
+from metaevo.loggers.tensorboard import TensorboardLogger
+from metaevo.loggers.wandb import MODES, WandbLogger
 from metaevo.rundir import RunConfig
 from metaevo.types import (
     ConfigError,
@@ -140,6 +142,7 @@ class _Run:
         self.evaluator = LocalEvaluator(search, devices, should_stop=should_stop)
         self.store = checkpoint.Store(directory / "checkpoints")
         self.console = ConsoleLogger(search.num_generations)
+        self.mirrors = []
 
     def to_the_end(self, changes: Sequence[str]) -> Result:
         try:
@@ -147,6 +150,7 @@ class _Run:
             size = jax.tree.leaves(self._proposal(state).params)[0].shape[0]
             self._greet(size, generation, changes)
             rundir.note(self.directory, "started", generation)
+            self._open_mirrors(generation)
             state = self._search(state, generation, failures, offset, size)
             rundir.note(self.directory, "finished", self.search.num_generations)
             return self._finish(state)
@@ -154,12 +158,31 @@ class _Run:
             rundir.note(self.directory, str(error), self.generation)
             raise
         finally:
+            for mirror in self.mirrors:
+                mirror.close()
             self.console.close()
+
+    def _open_mirrors(self, generation: int) -> None:
+        """wandb and TensorBoard, which repeat what is logged."""
+        identity = self.manifest["identity"]
+        if self.config.tensorboard:
+            self.mirrors.append(TensorboardLogger(self.directory, generation))
+        if self.config.wandb != "disabled":
+            self.mirrors.append(
+                WandbLogger(
+                    self.directory,
+                    self.config.wandb,
+                    self.name,
+                    identity["settings"] | {"run.seed": self.config.seed},
+                    tuple(self.search.space.spec),
+                )
+            )
 
     def _search(self, state, generation, failures, offset, size) -> State:
         """Generation by generation to the last one."""
         frames = frames_per_generation(self.search, size)
         saved = self.generation = generation
+        unsaid = []  # records that no checkpoint covers yet
         log = JsonlLogger(self.directory / "metrics.jsonl", offset)
         self.console.now("compiling, and the first generation")
         try:
@@ -182,12 +205,17 @@ class _Run:
                 }
                 offset = log.log(record)
                 self.console.log(record)
+                unsaid.append(record)
                 generation = self.generation = generation + 1
                 last = generation == self.search.num_generations
                 stop = failures == MAX_FAILURES
                 if last or stop or generation % self.config.checkpoint_every == 0:
                     self._save(state, generation, failures, offset)
                     saved = generation
+                    for record in unsaid:
+                        for mirror in self.mirrors:
+                            mirror.log(record)
+                    unsaid = []
                 self.console.now(
                     f"generation {generation + 1}; checkpoint before generation "
                     f"{saved + 1}"
@@ -234,6 +262,7 @@ class _Run:
             "generation": generation,
             **_summary(raw[~failed]),
             "failed": int(failed.sum()),
+            "population": raw,
             **self.programs["metrics"](strategy),
             **_means(evaluated),
         }
@@ -328,6 +357,8 @@ class _Run:
         elif self.config.held_out_seeds:
             held_out = self._hold_out(state, solution)
         report.write(self.directory)
+        for mirror in self.mirrors:
+            mirror.finish(self.directory)
         verdicts = comparison.verdicts(held_out)
         self._conclude(held_out, verdicts)
         return Result(self.directory, solution, held_out, verdicts)
@@ -392,19 +423,15 @@ class _Run:
 
     def _conclude(self, held_out, verdicts) -> None:
         say = self.console.say
-        if held_out:
+        measure = self.search.fitness.name
+        for name, runs in held_out.items():
             say(
-                f"{'held-out seeds':>16} {self.search.fitness.name:>30} "
-                f"{'final return':>14}"
+                f"{name:>16}: {measure} {comparison.average(runs.fitness):.2f}"
+                f", final return {comparison.average(runs.final_return):.2f}"
             )
-            for name, runs in held_out.items():
-                say(
-                    f"{name:>16} {comparison.average(runs.fitness):>30.2f} "
-                    f"{comparison.average(runs.final_return):>14.2f}"
-                )
         for task, paired in enumerate(verdicts):
             where = f" on task {task}" if len(verdicts) > 1 else ""
-            sentence = report.verdict_sentence(paired, self.search.fitness.name)
+            sentence = report.verdict_sentence(paired, measure)
             say(f"verdict{where}: {sentence}")
         say(
             f"artefact: {self.directory / 'solution'}",
@@ -426,6 +453,10 @@ def frames_per_generation(search: Search, population_size: int) -> int:
 
 def check(search: Search, config: RunConfig) -> Proposal:
     """Finds what is wrong before anything compiles; returns a proposal's shapes."""
+    if config.wandb not in MODES:
+        raise ConfigError(
+            f"run.wandb={config.wandb!r} must be one of {', '.join(MODES)}"
+        )
     for key in ("num_generations", "num_seeds"):
         if getattr(search, key) < 1:
             raise ConfigError(f"{key}={getattr(search, key)} must be at least 1")

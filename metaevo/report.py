@@ -21,6 +21,7 @@ import numpy as np
 from metaevo import artifacts, comparison, losses, stats
 from metaevo.comparison import HeldOut
 from metaevo.loggers import jsonl
+from metaevo.loggers.wandb import flat
 from metaevo.slots import Context
 
 COLORS = {"solution": "#0072B2", "hand-made": "#D55E00", "start": "#8a8a8a"}
@@ -100,7 +101,7 @@ def write(directory: str | Path) -> Path:
         records=records,
         failed=sum(r["failed"] for r in records),
         history=_history(directory),
-        settings=_flat(manifest["identity"]["settings"]),
+        settings=flat(manifest["identity"]["settings"]),
         num_seeds=len(next(iter(held_out.values())).fitness[0]) if held_out else 0,
     )
     path = folder / "index.html"
@@ -257,6 +258,7 @@ def _value_loss(
 def _strategy(folder: Path, records: list[dict]) -> dict:
     """The strategy's own metrics against generation."""
     known = {"generation", "failed", "frames", "seconds", "frames_per_second"}
+    known |= {"population"}
     names = [
         name
         for name in records[0]
@@ -361,16 +363,6 @@ def _history(directory: Path) -> list[dict[str, Any]]:
         time = datetime.fromtimestamp(event["time"])
         event["time"] = time.isoformat(" ", "seconds")
     return events
-
-
-def _flat(settings: Mapping, prefix: str = "") -> dict[str, Any]:
-    found = {}
-    for key, value in settings.items():
-        if isinstance(value, Mapping):
-            found |= _flat(value, f"{prefix}{key}.")
-        else:
-            found[prefix + key] = value
-    return found
 
 
 def _csv(path: Path, header: list[str], rows: Iterable[Iterable[Any]]) -> None:

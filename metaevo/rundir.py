@@ -45,6 +45,9 @@ class RunConfig:
         checkpoint_every: generations between two checkpoints.
         max_seconds: stop after the generation in which they are over, as if
             interrupted; None: never.
+        wandb: `offline` (no account needed), `online` or `disabled`; a mirror of
+            `metrics.jsonl` that never stops a run. See `docs/wandb.md`.
+        tensorboard: also write event files, to `tensorboard/`.
     """
 
     seed: int = 0
@@ -54,6 +57,8 @@ class RunConfig:
     held_out_seeds: int = 32
     checkpoint_every: int = 1
     max_seconds: float | None = None
+    wandb: str = "offline"
+    tensorboard: bool = False
 
 
 class LockedError(Exception):
@@ -96,6 +101,10 @@ def prepare(config: RunConfig, name: str, settings: Mapping) -> Path:
 
 def default_directory(name: str, config: RunConfig, settings: Mapping) -> Path:
     """`runs/NAME/seedN-DIGEST`: another configuration is another directory."""
+    # An agent of a sweep starts many runs, with a directory each.
+    if os.environ.get("WANDB_SWEEP_ID") and os.environ.get("WANDB_RUN_ID"):
+        sweep = f"sweep-{os.environ['WANDB_SWEEP_ID']}"
+        return Path("runs") / name / sweep / os.environ["WANDB_RUN_ID"]
     fixed = {k: v for k, v in settings.items() if k != "num_generations"}
     text = json.dumps(fixed, sort_keys=True, default=str)
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]

@@ -8,7 +8,16 @@ import pytest
 import toys
 from scipy import stats as scipy_stats
 
-from metaevo import fitness, losses, networks, normalization, optimizers, slots, spaces
+from metaevo import (
+    fitness,
+    losses,
+    networks,
+    normalization,
+    optimizers,
+    slots,
+    spaces,
+    stats,
+)
 from metaevo.loggers import console, jsonl
 from metaevo.stats import paired_difference
 from metaevo.types import ConfigError
@@ -102,6 +111,56 @@ def test_whoever_failed_more_often_is_not_better():
     assert paired_difference(good, good - 5).verdict == "better"
     assert paired_difference(-good, np.zeros(32)).verdict == "worse"
     assert paired_difference(np.zeros(32), good).verdict == "no difference"
+
+
+def test_estimates_against_their_definitions():
+    scores = np.random.default_rng(0).normal(size=(12, 5))
+    flat = np.sort(scores.ravel())
+    assert stats.iqm(scores) == pytest.approx(flat[15:45].mean(), abs=1e-12)
+    assert stats.iqm(scores) == pytest.approx(
+        scipy_stats.trim_mean(scores.ravel(), 0.25), abs=1e-12
+    )
+    assert stats.median(scores) == pytest.approx(np.median(scores.mean(0)))
+    assert stats.median(scores[:, 0]) == pytest.approx(np.median(scores[:, 0]))
+    gap = np.mean([max(1.0 - x, 0.0) for x in flat])
+    assert stats.optimality_gap(scores) == pytest.approx(gap)
+    a, b = np.array([3.0, 1.0]), np.array([2.0, 1.0, 0.0])
+    # 3 beats all three; 1 beats one and ties with one.
+    assert stats.probability_of_improvement(a, b) == pytest.approx((3 + 1.5) / 6)
+    np.testing.assert_allclose(
+        stats.performance_profile([1.0, 2.0, 3.0], [0.0, 1.0, 2.5]), [1, 2 / 3, 1 / 3]
+    )
+
+
+def test_bootstrap_refuses_what_it_cannot_say():
+    for scores in ([1.0, 2.0], [1.0, np.nan, 2.0]):
+        with pytest.raises(ValueError, match="at least 3 seeds"):
+            stats.bootstrap(np.array(scores))
+    assert stats.bootstrap(np.ones(5)) == (1.0, 1.0, 1.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_seeds", [10, 32])
+@pytest.mark.parametrize(
+    ("distribution", "low", "high"),
+    [
+        (scipy_stats.norm(), 0.92, 0.97),
+        (scipy_stats.lognorm(1.0), 0.88, 1.0),
+        (scipy_stats.expon(), 0.88, 1.0),
+    ],
+    ids=["normal", "lognormal", "exponential"],
+)
+def test_intervals_of_the_iqm_cover(num_seeds, distribution, low, high):
+    """1,000 simulations; the true value is the mean of the middle half."""
+    truth = distribution.ppf(np.linspace(0.25, 0.75, 100_001)).mean()
+    rng = np.random.default_rng(0)
+    hits = 0
+    for i in range(1000):
+        scores = distribution.rvs(num_seeds, random_state=rng)
+        interval = stats.bootstrap(scores, num_resamples=1000, seed=i)
+        hits += interval.low <= truth <= interval.high
+    print(f"coverage {hits / 1000}, {num_seeds} seeds")
+    assert low <= hits / 1000 <= high
 
 
 # --- normalisation --------------------------------------------------------------------

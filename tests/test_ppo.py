@@ -375,9 +375,10 @@ def test_ppo_learns_cartpole():
 @pytest.mark.slow
 @pytest.mark.parametrize("env", TARGETS)
 def test_ppo_reaches_its_target(env):
+    """32 seeds: about one in 150 collapses on CartPole, and 8 say little of that."""
     config, meta, threshold = TARGETS[env]
-    returns = final_returns(env, config, meta, 8)
+    returns = final_returns(env, config, meta, 32)
     if "MountainCar" in env:
-        assert (returns >= threshold).sum() >= 6
+        assert (returns >= threshold).mean() >= 6 / 8
     else:
         assert returns.mean() >= threshold

@@ -118,15 +118,15 @@ class LocalEvaluator:
                 state = self._start(task, loop, args, ids, proposal.parents, old)
                 state, outcome = self.programs[f"run/{task}"](*args, state)
                 # One round at a time: in memory, and for whoever wants to stop.
-                outcomes.append(jax.block_until_ready(outcome))
+                outcomes.append(_gathered(outcome))
                 if self.should_stop():
                     raise InterruptedRunError
                 if self.keep_agents:
-                    kept.append(state._replace(experience=()))
+                    kept.append(_gathered(state._replace(experience=())))
                 elif lives_on and proposal.parents is None:
-                    kept.append(state._replace(agent=(), experience=()))
+                    kept.append(_gathered(state._replace(agent=(), experience=())))
                 elif lives_on:
-                    kept.append(state)
+                    kept.append(_gathered(state))
             outcome = _join(outcomes, size)
             fitness.append(outcome.fitness)
             healthy.append(outcome.healthy)
@@ -314,8 +314,32 @@ class LocalEvaluator:
         return state._replace(shared=shared, clock=clock)
 
 
+def _gathered(tree: PyTree) -> PyTree:
+    """Waits for `tree`; on CPU brings it to the host.
+
+    Indexing an array that lies on several CPU devices is a collective, and collectives
+    that overlap can wait for each other for ever where there are few cores. On an
+    accelerator arrays stay where they are.
+    """
+    if jax.default_backend() != "cpu":
+        return jax.block_until_ready(tree)
+
+    def gather(x):
+        if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
+            data = np.asarray(jax.random.key_data(x))
+            return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
+        return np.asarray(x)
+
+    return jax.tree.map(gather, tree)
+
+
 def _take(tree: PyTree, ids: np.ndarray, axis: int) -> PyTree:
-    return jax.tree.map(lambda x: jnp.take(x, ids, axis=axis), tree)
+    def take(x):
+        if isinstance(x, np.ndarray):
+            return np.take(x, ids, axis)
+        return jnp.take(x, ids, axis)
+
+    return jax.tree.map(take, tree)
 
 
 def _where(lives: jax.Array, old: PyTree, new: PyTree) -> PyTree:
@@ -340,7 +364,12 @@ def _healthy(tree: PyTree, size: int) -> np.ndarray:
 
 def _join(rounds: list[PyTree], size: int) -> PyTree:
     """Rounds of [S, width, ...] leaves to [S, P, ...], padding cut off."""
-    return jax.tree.map(lambda *x: jnp.concatenate(x, 1)[:, :size], *rounds)
+
+    def join(*x):
+        on_host = isinstance(x[0], np.ndarray)
+        return (np if on_host else jnp).concatenate(x, 1)[:, :size]
+
+    return jax.tree.map(join, *rounds)
 
 
 def _largest_divisor(size: int, limit: int) -> int:

@@ -1,0 +1,242 @@
+"""wandb as a mirror of `metrics.jsonl`; the only importer of wandb.
+
+It never changes or stops a run. Every call has a time limit; the first that fails or
+exceeds it is told once, and the mirror is off for the rest of the process. What is
+missing there can be sent later from the run's files: `metaevo wandb-push RUN`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import threading
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from metaevo.types import ConfigError
+
+MODES = ("offline", "online", "disabled")
+# Seconds that a call may take; together what a dead service can cost a run.
+START, LOG, FINISH = 25.0, 5.0, 20.0
+
+
+class WandbLogger:
+    """One wandb run per run directory, whatever happens to either.
+
+    Args:
+        directory: of the run; wandb's own files go below it.
+        mode: `offline`, no account needed, or `online`.
+        name: of the search.
+        config: settings as plain data, nested or not.
+        tags: shown by wandb.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        mode: str,
+        name: str,
+        config: Mapping[str, Any],
+        tags: tuple[str, ...] = (),
+    ):
+        self.directory, self.run, self.wandb = Path(directory), None, None
+        self._alive = True
+        self._tasks: queue.Queue = queue.Queue()
+        self._state = self._remember()
+        config = flat(config)
+        threading.Thread(target=self._work, daemon=True).start()
+        self._call(lambda: self._start(mode, name, config, tags), START)
+        if self._alive and os.environ.get("WANDB_SWEEP_ID"):
+            _check_sweep(dict(self.run.config), config)
+
+    def log(self, record: Mapping[str, Any]) -> None:
+        """One generation, once: a record that was sent before is not sent again.
+
+        Args:
+            record: of `metrics.jsonl`, with `generation`, already checkpointed.
+        """
+        step = record["generation"]
+        if not self._alive or step <= self._state["generation"]:
+            return
+        # Noted first: a kill in between loses a record here, and repeats none.
+        self._remember(generation=step)
+
+        def send():
+            data = {k: float(v) for k, v in record.items() if np.ndim(v) == 0}
+            population = np.asarray(record["population"], float)
+            population = population[np.isfinite(population)]
+            if len(population):
+                data["population"] = self.wandb.Histogram(population)
+            self.run.log(data, step=step)
+
+        self._call(send, LOG)
+
+    def finish(self, directory: Path) -> None:
+        """Adds the report's figures and the artefact of a finished run."""
+
+        def end():
+            figures = sorted((Path(directory) / "report").glob("*.png"))
+            pictures = {f"report/{p.stem}": self.wandb.Image(str(p)) for p in figures}
+            if pictures:
+                self.run.log(pictures, step=self._state["generation"])
+            artifact = self.wandb.Artifact(f"solution-{self._state['id']}", "evolved")
+            artifact.add_dir(str(Path(directory) / "solution"))
+            self.run.log_artifact(artifact)
+
+        self._call(end, FINISH)
+
+    def close(self) -> None:
+        """Ends the wandb run; waits `FINISH` seconds at most."""
+        self._call(lambda: self.run.finish(), FINISH)
+        self._alive = False
+
+    # --- within limits ----------------------------------------------------------------
+
+    def _start(self, mode, name, config, tags) -> None:
+        import wandb
+
+        self.wandb = wandb
+        os.environ.setdefault("WANDB_SILENT", "true")
+        for variable, folder in (
+            ("WANDB_DATA_DIR", "data"),
+            ("WANDB_CACHE_DIR", "cache"),
+            ("WANDB_CONFIG_DIR", "config"),
+        ):
+            os.environ.setdefault(variable, str(self.directory / "wandb" / folder))
+        (self.directory / "wandb").mkdir(exist_ok=True)
+        options = {
+            "project": os.environ.get("WANDB_PROJECT", "metaevo"),
+            "dir": str(self.directory),
+            "id": self._state["id"],
+            "name": f"{name}-{self.directory.name}",
+            "group": name,
+            "tags": list(tags),
+            "config": dict(config),
+            "resume": "allow",
+            "settings": wandb.Settings(
+                silent=True,
+                console="off",
+                init_timeout=START - 5,
+                finish_timeout=FINISH - 5,
+                x_disable_stats=True,
+            ),
+        }
+        try:
+            self.run = wandb.init(mode=mode, **options)
+        except Exception as error:
+            if mode != "online":
+                raise
+            # No key, no network: the same run, offline.
+            _warn(f"online is not possible ({_line(error)}); continuing offline")
+            self.run = wandb.init(mode="offline", **options)
+        self.run.define_metric("*", step_metric="generation")
+
+    def _call(self, task: Callable[[], None], limit: float) -> None:
+        """Runs `task` on the worker; gives up on wandb if it fails or takes longer."""
+        if not self._alive:
+            return
+        done = threading.Event()
+        problem: list[BaseException] = []
+        self._tasks.put((task, done, problem))
+        if not done.wait(limit):
+            self._alive = False
+            _warn(f"no answer within {limit:.0f} s; {_ELSEWHERE}")
+        elif problem:
+            self._alive = False
+            _warn(f"{_line(problem[0])}; {_ELSEWHERE}")
+
+    def _work(self) -> None:
+        while True:
+            task, done, problem = self._tasks.get()
+            try:
+                task()
+            except BaseException as error:  # wandb raises SystemExit, too
+                problem.append(error)
+            done.set()
+
+    def _remember(self, **changes: Any) -> dict[str, Any]:
+        """The wandb run's id and the last generation that was sent, in `wandb.json`."""
+        path = self.directory / "wandb.json"
+        if path.exists():
+            state = json.loads(path.read_text())
+        else:
+            name = os.environ.get("WANDB_RUN_ID") or f"{time.time_ns():x}"
+            state = {"id": name, "generation": -1}
+        if changes or not path.exists():
+            state |= changes
+            temporary = path.with_suffix(".tmp")
+            temporary.write_text(json.dumps(state))
+            os.replace(temporary, path)
+        self._state = state
+        return state
+
+
+_ELSEWHERE = "wandb is off from here on (later: metaevo wandb-push RUN)"
+
+
+def _check_sweep(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
+    """A sweep's values are those of the command line, or the sweep is a lie."""
+    for key, value in theirs.items():
+        if key in ours and key in _swept() and ours[key] != value:
+            raise ConfigError(
+                f"{key}: the sweep says {value}, the command line {ours[key]}; pass "
+                "${args_no_hyphens} in the sweep's command"
+            )
+
+
+def _swept() -> set[str]:
+    """Keys that the sweep sets, from the file that its agent writes."""
+    path = os.environ.get("WANDB_SWEEP_PARAM_PATH")
+    if not path or not Path(path).exists():
+        return set()
+    import yaml
+
+    return set(yaml.safe_load(Path(path).read_text()) or {}) - {"wandb_version"}
+
+
+def push(directory: Path, mode: str = "online") -> int:
+    """Sends a run again from its files, from the first generation.
+
+    Returns:
+        how many generations were sent.
+    """
+    from metaevo.loggers import jsonl
+
+    directory = Path(directory)
+    manifest = json.loads((directory / "manifest.json").read_text())
+    (directory / "wandb.json").unlink(missing_ok=True)
+    identity = manifest["identity"]
+    logger = WandbLogger(directory, mode, identity["search"], identity["settings"])
+    records = jsonl.read(directory / "metrics.jsonl")
+    for record in records:
+        logger.log({k: np.nan if v is None else v for k, v in record.items()})
+    if (directory / "solution").is_dir():
+        logger.finish(directory)
+    sent = len(records) if logger._alive else 0
+    logger.close()
+    return sent
+
+
+def flat(settings: Mapping, prefix: str = "") -> dict[str, Any]:
+    """Nested settings with dotted keys, as on the command line."""
+    found = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{prefix}{key}.")
+        else:
+            found[prefix + key] = value
+    return found
+
+
+def _line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+
+
+def _warn(message: str) -> None:
+    warnings.warn(f"wandb: {message}", stacklevel=2)

@@ -1,0 +1,228 @@
+"""wandb and TensorBoard mirror a run, and never change, stop or delay it for long."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import tiny_search
+import wandb_reader
+from test_engine import records, solution_bytes
+
+from metaevo.loggers import wandb as mirror
+from metaevo.types import ConfigError
+
+TINY = Path(tiny_search.__file__)
+
+
+def start(directory, *arguments, program=None, **env):
+    """The tiny search in a process of its own, with these environment variables."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")}
+    environment |= {k: v for k, v in env.items() if v is not None}
+    command = [sys.executable, *(("-c", program) if program else (TINY.name,))]
+    return subprocess.Popen(
+        [*command, f"run.directory={directory}", "run.held_out_seeds=0", *arguments],
+        cwd=TINY.parent,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process):
+    """Exit code, stderr and seconds of a process that ends."""
+    began = time.monotonic()
+    _, stderr = process.communicate(timeout=200)
+    return process.returncode, stderr, time.monotonic() - began
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """A run without wandb, and the seconds it took."""
+    directory = tmp_path_factory.mktemp("plain") / "run"
+    code, _, seconds = finish(start(directory, "run.wandb=disabled"))
+    assert code == 0
+    assert not (directory / "wandb").exists()
+    return directory, seconds
+
+
+def same_result(directory, plain):
+    return solution_bytes(directory) == solution_bytes(plain) and records(
+        directory
+    ) == records(plain)
+
+
+def test_an_offline_run_is_a_mirror(tmp_path, plain):
+    code, stderr, _ = finish(start(tmp_path / "run", "run.wandb=offline"))
+    assert (code, stderr) == (0, "")
+    assert same_result(tmp_path / "run", plain[0])
+    history, config, ids, artifacts = wandb_reader.read(tmp_path / "run")
+    rows = [row for row in history if "fitness_mean" in row]
+    assert [row["_step"] for row in rows] == list(range(150))
+    expected = records(tmp_path / "run")
+    for row, record in zip(rows, expected, strict=True):
+        assert row["fitness_mean"] == pytest.approx(record["fitness_mean"])
+        assert sum(row["population.values"]) == 8
+    assert config["population_size"] == 8
+    assert config["run.seed"] == 0
+    assert len(ids) == 1
+    assert artifacts == [f"solution-{ids.pop()}"]
+    assert any(key.startswith("report/fitness") for row in history for key in row)
+
+
+def test_kill_and_resume_continue_one_wandb_run_without_doubles(tmp_path, plain):
+    directory = tmp_path / "run"
+    log = directory / "metrics.jsonl"
+    for until in (30, 80):
+        process = start(directory)
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            if log.exists() and log.read_bytes().count(b"\n") >= until:
+                break
+            time.sleep(0.005)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    assert finish(start(directory))[0] == 0
+    assert same_result(directory, plain[0])
+    history, _, ids, _ = wandb_reader.read(directory)
+    steps = [row["_step"] for row in history if "fitness_mean" in row]
+    assert len(ids) == 1
+    assert len(steps) == len(set(steps))  # what a kill lost may be missing
+    assert steps[-1] == 149
+
+
+def check_harmless(process, directory, plain, *messages):
+    """The same bits, at most a minute more, and a line that says what happened."""
+    code, stderr, seconds = finish(process)
+    assert code == 0, stderr
+    assert same_result(directory, plain[0])
+    assert seconds < plain[1] + 60
+    assert any(message in stderr for message in messages), stderr
+
+
+def test_without_the_package(tmp_path, plain):
+    program = (
+        "import sys; sys.modules['wandb'] = None; sys.argv[0] = 'tiny'\n"
+        "import metaevo, tiny_search; metaevo.main(tiny_search.search)"
+    )
+    process = start(tmp_path / "run", program=program)
+    check_harmless(process, tmp_path / "run", plain, "wandb is off from here on")
+
+
+def test_online_without_a_key_continues_offline(tmp_path, plain):
+    process = start(tmp_path / "run", "run.wandb=online", HOME=str(tmp_path))
+    check_harmless(process, tmp_path / "run", plain, "continuing offline")
+    assert wandb_reader.read(tmp_path / "run")[0]
+
+
+def test_a_server_that_is_not_there(tmp_path, plain):
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    process = start(
+        tmp_path / "run",
+        "run.wandb=online",
+        WANDB_BASE_URL=url,
+        WANDB_API_KEY="0" * 40,
+    )
+    messages = "continuing offline", "wandb is off from here on"
+    check_harmless(process, tmp_path / "run", plain, *messages)
+
+
+def test_a_server_that_hangs(tmp_path, plain):
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen(64)  # takes connections and never answers
+        process = start(
+            tmp_path / "run",
+            "run.wandb=online",
+            WANDB_BASE_URL=f"http://127.0.0.1:{server.getsockname()[1]}",
+            WANDB_API_KEY="0" * 40,
+        )
+        messages = "continuing offline", "wandb is off from here on"
+        check_harmless(process, tmp_path / "run", plain, *messages)
+
+
+def test_a_service_that_dies_in_mid_run(tmp_path, plain):
+    directory = tmp_path / "run"
+    process = start(directory)
+    log = directory / "metrics.jsonl"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if log.exists() and log.read_bytes().count(b"\n") >= 20:
+            break
+        time.sleep(0.005)
+    killed = subprocess.run(["pkill", "-9", "-P", str(process.pid), "wandb-core"])
+    assert killed.returncode == 0, "no wandb service to kill"
+    check_harmless(process, directory, plain, "wandb is off from here on")
+
+
+def test_a_swept_run_has_its_directory_and_values(tmp_path):
+    parameters = tmp_path / "config.yaml"
+    parameters.write_text("wandb_version: 1\npopulation_size:\n  value: 4\n")
+    environment = {
+        "WANDB_SWEEP_ID": "sweep1",
+        "WANDB_RUN_ID": "run1",
+        "WANDB_SWEEP_PARAM_PATH": str(parameters),
+        "WANDB_MODE": "offline",
+    }
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")}
+
+    def sweep(*arguments):
+        program = (
+            f"import sys; sys.path.insert(0, {str(TINY.parent)!r})\n"
+            "sys.argv[0] = 'tiny'\n"
+            "import metaevo, tiny_search; metaevo.main(tiny_search.search)"
+        )
+        return subprocess.run(
+            [sys.executable, "-c", program, "num_generations=2", *arguments],
+            cwd=tmp_path,
+            env=clean | environment,
+            capture_output=True,
+            text=True,
+        )
+
+    out = sweep("population_size=4", "run.held_out_seeds=0")
+    assert out.returncode == 0, out.stderr
+    directory = tmp_path / "runs" / "tiny_search" / "sweep-sweep1" / "run1"
+    _, config, ids, _ = wandb_reader.read(directory)
+    assert ids == {"run1"}
+    assert config["population_size"] == 4
+
+
+def test_values_that_are_not_the_sweeps_are_refused(tmp_path, monkeypatch):
+    parameters = tmp_path / "config.yaml"
+    parameters.write_text("wandb_version: 1\nsigma:\n  value: 0.5\n")
+    monkeypatch.setenv("WANDB_SWEEP_PARAM_PATH", str(parameters))
+    mirror._check_sweep({"sigma": 0.5, "x": 1}, {"sigma": 0.5, "x": 2})
+    with pytest.raises(ConfigError, match="sigma: the sweep says"):
+        mirror._check_sweep({"sigma": 0.5}, {"sigma": 0.1})
+
+
+def test_tensorboard_has_every_generation_once(tmp_path):
+    from tensorboardX.proto import event_pb2
+    from tensorboardX.record_writer import masked_crc32c
+
+    directory = tmp_path / "run"
+    for generations in (2, 4):
+        arguments = f"num_generations={generations}", "run.tensorboard=true"
+        assert finish(start(directory, "run.wandb=disabled", *arguments))[0] == 0
+    steps = []
+    for path in sorted((directory / "tensorboard").glob("events*")):
+        data, position = path.read_bytes(), 0
+        while position < len(data):
+            size = int.from_bytes(data[position : position + 8], "little")
+            body = data[position + 12 : position + 12 + size]
+            crc = data[position + 12 + size : position + 16 + size]
+            assert masked_crc32c(body) == int.from_bytes(crc, "little")
+            event = event_pb2.Event.FromString(body)
+            tags = [value.tag for value in event.summary.value]
+            if "fitness_mean" in tags:
+                steps.append(event.step)
+            position += 16 + size
+    assert steps == [0, 1, 2, 3]

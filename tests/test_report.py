@@ -1,0 +1,114 @@
+"""The report: made from a run's files alone, safe to open, and complete."""
+
+import csv
+import json
+import re
+
+import numpy as np
+import optax
+import pytest
+
+import metaevo
+from inner_loops import ppo
+from metaevo import comparison, envs, fitness, losses, report, spaces
+from strategies.open_es import open_es
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    """A tiny search over PPO's value loss, on the real environment."""
+    directory = tmp_path_factory.mktemp("run") / "<b>&run"
+    space = spaces.replace(value_loss=losses.residual_network("zero", (4,)))
+    sizes = {"num_segments": 4, "features": (8,)}
+    search = metaevo.Search(
+        ppo.make(envs.make("gymnax/CartPole-v1"), ppo.Config(2048, **sizes)),
+        space,
+        open_es(space, 4, 0.5, optax.adam(0.3)),
+        2,
+        fitness.area_under_curve,
+    )
+    config = metaevo.RunConfig(
+        directory=str(directory), held_out_seeds=4, wandb="disabled", devices=2
+    )
+    metaevo.run(search, config, "<script>alert(1)</script>")
+    return directory
+
+
+def test_the_page_is_whole_and_offline(directory):
+    page = (directory / "report" / "index.html").read_text()
+    for heading in (
+        "Held-out seeds",
+        "Fitness of the population",
+        "Learning curves on held-out seeds",
+        "The evolved value loss",
+        "The strategy",
+        "Noise",
+        "What was not tested",
+        "Configuration",
+        "History",
+    ):
+        assert heading in page
+    assert re.search(r"The solution is .*\(95 % interval, 4 paired seeds", page)
+    assert page.count("<svg") == 4
+    assert "currentColor" in page  # readable on light and dark
+    # Namespaces aside it points nowhere but to its own tables.
+    links = re.findall(r'(?:href|src)="([^"#][^"]*)"', page)
+    assert links
+    assert all((directory / "report" / link).is_file() for link in links), links
+
+
+def test_names_are_escaped(directory):
+    page = (directory / "report" / "index.html").read_text()
+    assert "<script>" not in page
+    assert "&lt;script&gt;" in page
+
+
+def test_every_figure_has_its_data(directory):
+    folder = directory / "report"
+    for png in folder.glob("*.png"):
+        with open(png.with_suffix(".csv")) as file:
+            rows = list(csv.DictReader(file))
+        assert rows, png
+    with open(folder / "value_loss.csv") as file:
+        rows = list(csv.DictReader(file))
+    loss = metaevo.load(directory).value_loss
+    for row in rows[::100]:
+        error = float(row["error"])
+        expected = loss(error, 0.0, error) - loss(0.0, 0.0, 0.0)
+        assert float(row["solution loss"]) == pytest.approx(float(expected), abs=1e-4)
+        assert float(row["hand-made gradient"]) == pytest.approx(error, abs=1e-4)
+
+
+def test_it_can_be_remade_from_the_files(directory):
+    path = directory / "report" / "index.html"
+    before = path.read_text()
+    path.unlink()
+    assert report.write(directory) == path
+    assert path.read_text() == before
+
+
+def test_held_out_runs_and_agents_are_kept(directory):
+    held_out, facts = comparison.load(directory / "held_out")
+    assert set(held_out) == {"solution", "start", "hand-made"}
+    runs = held_out["solution"]
+    assert runs.fitness.shape == runs.final_return.shape == (1, 4)
+    assert runs.train[0]["return"].shape == (4, 4)
+    assert facts["measure"] == "mean return over the lifetime"
+    assert set(facts["noise"]) == {"rank_correlation", "sd_members", "sd_noise"}
+    manifest = json.loads(
+        (directory / "agents" / "solution" / "manifest.json").read_text()
+    )
+    assert all(shape[0] == 4 for shape, _ in manifest["arrays"].values())
+
+
+def test_noise_components():
+    """Members N(0, 3²) seen twice through noise N(0, 1)."""
+    rng = np.random.default_rng(0)
+    members = rng.normal(0, 3, 4000)
+    found = comparison.noise(
+        members + rng.normal(size=4000), members + rng.normal(size=4000)
+    )
+    assert found["sd_members"] == pytest.approx(3, rel=0.05)
+    assert found["sd_noise"] == pytest.approx(1, rel=0.05)
+    assert 0.85 < found["rank_correlation"] < 0.95
+    assert comparison.noise(np.ones(5), np.ones(5))["rank_correlation"] is None
