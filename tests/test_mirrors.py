@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 import tiny_search
 import wandb_reader
@@ -157,8 +158,10 @@ def test_a_service_that_dies_in_mid_run(tmp_path, plain):
         if log.exists() and log.read_bytes().count(b"\n") >= 20:
             break
         time.sleep(0.005)
-    killed = subprocess.run(["pkill", "-9", "-P", str(process.pid), "wandb-core"])
-    assert killed.returncode == 0, "no wandb service to kill"
+    services = psutil.Process(process.pid).children(recursive=True)
+    assert services, "no wandb service to kill"
+    for service in services:
+        service.kill()
     check_harmless(process, directory, plain, "wandb is off from here on")
 
 

@@ -97,6 +97,14 @@ def test_two_half_lifetimes_equal_one_whole_to_the_bit():
     assert_same_bits(whole, halves)
 
 
+def test_results_lie_on_the_host_on_cpu():
+    """Indexing arrays on several CPU devices is a collective; two could deadlock."""
+    evaluate = evaluator(toys.quadratic(), 2, chunk_size=2, segments_per_generation=1)
+    born = learning_rates(8)._replace(parents=jnp.full(8, -1))
+    for leaf in jax.tree.leaves(evaluate(jax.random.key(0), born, ())):
+        assert isinstance(leaf, np.ndarray) or len(leaf.devices()) == 1
+
+
 def test_each_program_compiles_once():
     """Rule 5, evaluator part; the engine's is in test_engine."""
     evaluate = evaluator(toys.quadratic(), 2, chunk_size=2, num_seeds=2)
