@@ -271,7 +271,8 @@ def test_resume_and_report_commands(tmp_path, monkeypatch, capsys):
         lambda name, **_: metaevo.main(tiny_search.search, sys.argv[1:]),
     )
     run = str(tmp_path / "run")
-    first = ["num_generations=2", "population_size=4", "run.held_out_seeds=0"]
+    first = ["num_generations=2", "population_size=4", "run.wandb=disabled"]
+    first.append("run.held_out_seeds=0")
     assert command("run", "tiny_search", *first, f"run.directory={run}") == 0
     assert command("resume", run, "num_generations=3") == 0
     assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 3

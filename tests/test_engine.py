@@ -33,7 +33,7 @@ def es(population_size=8, sigma=0.5):
 
 
 def run(directory, search=None, **config):
-    config = {"held_out_seeds": 0, "devices": 2} | config
+    config = {"held_out_seeds": 0, "devices": 2, "wandb": "disabled"} | config
     search = search or tiny_search.search(num_generations=4)
     return metaevo.run(
         search, metaevo.RunConfig(directory=str(directory), **config), "tiny"
@@ -205,7 +205,7 @@ def stop_and_resume(tmp_path, signals, seed):
     def start(directory):
         command = [sys.executable, TINY.name, f"run.directory={directory}"]
         return subprocess.Popen(
-            [*command, "run.held_out_seeds=0"],
+            [*command, "run.held_out_seeds=0", "run.wandb=disabled"],
             cwd=TINY.parent,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -283,6 +283,7 @@ def test_an_interrupted_generation_is_abandoned_and_the_state_before_it_saved(tm
         devices=1,
         held_out_seeds=0,
         checkpoint_every=100,
+        wandb="disabled",
     )
     with pytest.raises(metaevo.InterruptedRunError, match="before generation 2"):
         metaevo.run(search(4), config, "tiny", should_stop=lambda: next(asked))
@@ -386,7 +387,7 @@ def test_living_agents_without_an_episode_yet_have_not_failed(tmp_path):
 
 
 def test_numerical_failure_exits_5(tmp_path):
-    arguments = [f"run.directory={tmp_path}", "fail_below=1e9", "run.held_out_seeds=0"]
+    arguments = [f"run.directory={tmp_path}", "fail_below=1e9", "run.wandb=disabled"]
     with pytest.raises(SystemExit) as exit:
         metaevo.main(tiny_search.search, arguments)
     assert exit.value.code == 5
@@ -400,13 +401,16 @@ def test_a_locked_directory_is_refused(tmp_path):
         with pytest.raises(metaevo.LockedError, match="in use"):
             run(tmp_path)
         with pytest.raises(SystemExit) as exit:
-            metaevo.main(tiny_search.search, [f"run.directory={tmp_path}"])
+            metaevo.main(
+                tiny_search.search,
+                [f"run.directory={tmp_path}", "run.wandb=disabled"],
+            )
         assert exit.value.code == 3
 
 
 def test_another_configuration_in_the_same_directory_is_refused(tmp_path, capsys):
     arguments = ["num_generations=2", f"run.directory={tmp_path}", "run.devices=2"]
-    arguments.append("run.held_out_seeds=0")
+    arguments += ["run.held_out_seeds=0", "run.wandb=disabled"]
     with pytest.raises(SystemExit) as exit:
         metaevo.main(tiny_search.search, arguments)
     assert exit.value.code == 0
@@ -537,7 +541,8 @@ def test_a_disk_that_is_full_exits_6(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint.os, "rename", fail)
     with pytest.raises(SystemExit) as exit:
         metaevo.main(
-            tiny_search.search, [f"run.directory={tmp_path}", "num_generations=2"]
+            tiny_search.search,
+            [f"run.directory={tmp_path}", "num_generations=2", "run.wandb=disabled"],
         )
     assert exit.value.code == 6
 
