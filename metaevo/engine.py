@@ -17,14 +17,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaevo import artifacts, checkpoint, comparison, fitness, report, rundir, stats
+from metaevo import (
+    artifacts,
+    checkpoint,
+    checks,
+    comparison,
+    fitness,
+    report,
+    rundir,
+    stats,
+)
 from metaevo.comparison import HeldOut
 from metaevo.evaluators.local import LocalEvaluator, default_chunk_size
 from metaevo.loggers import jsonl
 from metaevo.loggers.console import ConsoleLogger, duration
 from metaevo.loggers.jsonl import JsonlLogger
 from metaevo.loggers.tensorboard import TensorboardLogger
-from metaevo.loggers.wandb import MODES, WandbLogger
+from metaevo.loggers.wandb import WandbLogger
 from metaevo.rundir import RunConfig
 from metaevo.types import (
     ConfigError,
@@ -101,11 +110,11 @@ def run(
             "RunConfig(directory=...) is needed: without settings a default one could "
             "not tell this search from another"
         )
-    proposal = check(search, config)
+    proposal = checks.check(search, config)
     population_size = jax.tree.leaves(proposal.params)[0].shape[0]
-    fingerprint = _fingerprint(search, population_size)
+    fingerprint = checks.fingerprint(search, population_size)
     settings = dict(settings or {}) | {"search": fingerprint}
-    devices = choose_devices(config)
+    devices = checks.choose_devices(config)
     directory = rundir.prepare(config, name, settings)
     with rundir.lock(directory):
         chunk_size = search.chunk_size
@@ -137,7 +146,8 @@ class _Run:
             "metrics": jax.jit(strategy.metrics),
             "solution": jax.jit(strategy.solution),
         }
-        self.deadline = time.monotonic() + (config.max_seconds or float("inf"))
+        limit = float("inf") if config.max_seconds is None else config.max_seconds
+        self.deadline = time.monotonic() + limit
         self.should_stop = should_stop
         self.evaluator = LocalEvaluator(search, devices, should_stop=should_stop)
         self.store = checkpoint.Store(directory / "checkpoints")
@@ -180,7 +190,7 @@ class _Run:
 
     def _search(self, state, generation, failures, offset, size) -> State:
         """Generation by generation to the last one."""
-        frames = frames_per_generation(self.search, size)
+        frames = checks.frames_per_generation(self.search, size)
         saved = self.generation = generation
         unsaid = []  # records that no checkpoint covers yet
         log = JsonlLogger(self.directory / "metrics.jsonl", offset)
@@ -437,100 +447,6 @@ class _Run:
             f"artefact: {self.directory / 'solution'}",
             f"report:   {self.directory / 'report' / 'index.html'}",
         )
-
-
-# --- figures and checks -------------------------------------------------------------
-
-
-def frames_per_generation(search: Search, population_size: int) -> int:
-    """Environment steps of all members, seeds and tasks in one generation."""
-    per_member = sum(
-        loop.frames_per_segment * (search.segments_per_generation or loop.num_segments)
-        for loop in search.tasks
-    )
-    return per_member * population_size * search.num_seeds
-
-
-def check(search: Search, config: RunConfig) -> Proposal:
-    """Finds what is wrong before anything compiles; returns a proposal's shapes."""
-    if config.wandb not in MODES:
-        raise ConfigError(
-            f"run.wandb={config.wandb!r} must be one of {', '.join(MODES)}"
-        )
-    for key in ("num_generations", "num_seeds"):
-        if getattr(search, key) < 1:
-            raise ConfigError(f"{key}={getattr(search, key)} must be at least 1")
-    if config.checkpoint_every < 1:
-        raise ConfigError(
-            f"run.checkpoint_every={config.checkpoint_every} must be >= 1"
-        )
-    if config.held_out_seeds == 1 or config.held_out_seeds < 0:
-        raise ConfigError(
-            f"run.held_out_seeds={config.held_out_seeds}: an interval needs at least "
-            "2; 0 turns the comparison off"
-        )
-    if search.chunk_size is not None and search.chunk_size < 1:
-        raise ConfigError(f"chunk_size={search.chunk_size} must be at least 1")
-    per = search.segments_per_generation
-    for loop in search.tasks:
-        if per is not None and not 1 <= per <= loop.num_segments:
-            raise ConfigError(
-                f"segments_per_generation={per} must be in [1, {loop.num_segments}], "
-                "the segments of a lifetime"
-            )
-        params = jax.eval_shape(search.space.init, jax.random.key(0))
-        jax.eval_shape(lambda params: search.space.bind(params, loop.meta), params)
-    artifacts.check(params, search.space.spec)
-    key = jax.random.key(0)
-    state = jax.eval_shape(search.strategy.init, key)
-    proposal, _ = jax.eval_shape(search.strategy.ask, key, state)
-    if proposal.parents is not None and per is None:
-        raise ConfigError(
-            "this strategy continues agents (parents): set segments_per_generation"
-        )
-    coupled = any(loop.coupled for loop in search.tasks)
-    if proposal.parents is None and per is not None and not coupled:
-        raise ConfigError(
-            f"segments_per_generation={per}: with this strategy members are newborn in "
-            "each generation and would never live a whole lifetime; leave it out"
-        )
-    return proposal
-
-
-def _fingerprint(search: Search, population_size: int) -> dict[str, Any]:
-    """What tells searches apart that were put together by hand."""
-    state = jax.eval_shape(search.strategy.init, jax.random.key(0))
-    return {
-        "population_size": population_size,
-        "spec": search.space.spec,
-        "strategy": [list(x.shape) for x in jax.tree.leaves(state)],
-        "fitness": search.fitness.name,
-        "num_seeds": search.num_seeds,
-        "segments_per_generation": search.segments_per_generation,
-        "tasks": [
-            {
-                "num_segments": loop.num_segments,
-                "frames_per_segment": loop.frames_per_segment,
-                "meta": {
-                    name: x
-                    for name, x in zip(loop.meta._fields, loop.meta, strict=True)
-                    if isinstance(x, int | float)
-                },
-            }
-            for loop in search.tasks
-        ],
-    }
-
-
-def choose_devices(config: RunConfig) -> list:
-    devices = jax.devices()
-    if config.devices is None:
-        return devices
-    if not 1 <= config.devices <= len(devices):
-        raise ConfigError(
-            f"run.devices={config.devices}: there are {len(devices)} devices"
-        )
-    return devices[: config.devices]
 
 
 # --- records --------------------------------------------------------------------------

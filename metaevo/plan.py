@@ -10,7 +10,7 @@ from pathlib import Path
 
 import jax
 
-from metaevo import checkpoint, engine
+from metaevo import checkpoint, checks
 from metaevo.evaluators.local import LocalEvaluator
 from metaevo.loggers.console import duration
 from metaevo.rundir import RunConfig
@@ -26,8 +26,8 @@ def plan(search: Search, config: RunConfig) -> str:
     Raises:
         ConfigError: the search cannot run.
     """
-    shapes = engine.check(search, config)
-    devices = engine.choose_devices(config)
+    shapes = checks.check(search, config)
+    devices = checks.choose_devices(config)
     size = jax.tree.leaves(shapes.params)[0].shape[0]
     key = jax.random.key(config.seed)
     state = jax.jit(search.strategy.init)(key)
@@ -43,7 +43,7 @@ def plan(search: Search, config: RunConfig) -> str:
     seconds = time.monotonic() - began
 
     saved = sum(x.nbytes for x in checkpoint.to_arrays((state, carried)).values())
-    frames = engine.frames_per_generation(search, size)
+    frames = checks.frames_per_generation(search, size)
     generations = search.num_generations
     free = shutil.disk_usage(_existing(Path(config.directory or "."))).free
     numbers = sum(math.prod(x.shape[1:]) for x in jax.tree.leaves(proposal.params))
