@@ -25,7 +25,7 @@ test: lint
 
 # The long learning runs.
 test-slow: install
-	$(BIN)/python -m pytest -m slow -x
+	$(BIN)/python -m pytest -m slow -s
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache .hypothesis
