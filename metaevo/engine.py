@@ -23,6 +23,7 @@ from metaevo import (
     checks,
     comparison,
     fitness,
+    population,
     report,
     rundir,
     stats,
@@ -111,7 +112,7 @@ def run(
             "not tell this search from another"
         )
     proposal = checks.check(search, config)
-    population_size = jax.tree.leaves(proposal.params)[0].shape[0]
+    population_size = population.size(proposal.params)
     fingerprint = checks.fingerprint(search, population_size)
     settings = dict(settings or {}) | {"search": fingerprint}
     devices = checks.choose_devices(config)
@@ -157,7 +158,7 @@ class _Run:
     def to_the_end(self, changes: Sequence[str]) -> Result:
         try:
             state, generation, failures, offset = self._restore()
-            size = jax.tree.leaves(self._proposal(state).params)[0].shape[0]
+            size = population.size(self._proposal(state).params)
             self._greet(size, generation, changes)
             rundir.note(self.directory, "started", generation)
             self._open_mirrors(generation)

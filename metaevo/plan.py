@@ -10,7 +10,7 @@ from pathlib import Path
 
 import jax
 
-from metaevo import checkpoint, checks
+from metaevo import checkpoint, checks, population
 from metaevo.evaluators.local import LocalEvaluator
 from metaevo.loggers.console import duration
 from metaevo.rundir import RunConfig
@@ -28,7 +28,7 @@ def plan(search: Search, config: RunConfig) -> str:
     """
     shapes = checks.check(search, config)
     devices = checks.choose_devices(config)
-    size = jax.tree.leaves(shapes.params)[0].shape[0]
+    size = population.size(shapes.params)
     key = jax.random.key(config.seed)
     state = jax.jit(search.strategy.init)(key)
     proposal, _ = jax.jit(search.strategy.ask)(key, state)

@@ -101,6 +101,11 @@ def index() -> jax.Array:
     return jax.lax.axis_index(DEVICES) * members + jax.lax.axis_index(MEMBERS)
 
 
+def size(params: Params) -> int:
+    """P, of params or their shapes with a leading axis P."""
+    return jax.tree.leaves(params)[0].shape[0]
+
+
 # --- phases ---------------------------------------------------------------------------
 
 

@@ -23,6 +23,7 @@ from metaevo.population import DEVICES
 from metaevo.types import (
     ConfigError,
     Evaluated,
+    InnerLoop,
     InnerState,
     InterruptedRunError,
     Key,
@@ -101,7 +102,7 @@ class LocalEvaluator:
         Raises:
             InterruptedRunError: `should_stop` said so; `carried` is as it was.
         """
-        size = jax.tree.leaves(proposal.params)[0].shape[0]
+        size = population.size(proposal.params)
         self._compile(size, proposal)
         lives_on = self.search.segments_per_generation is not None
         fitness, healthy, train, evaluation, states = [], [], [], [], []
@@ -111,11 +112,12 @@ class LocalEvaluator:
                 jax.random.fold_in(key, task), jnp.arange(self.search.num_seeds)
             )
             old = carried[task] if carried and lives_on else None
+            sources = _sources(loop, proposal.parents, old, size)
             outcomes, kept = [], []
             for ids in self._rounds(size):
                 params = self._put(_take(proposal.params, ids, 0), _MEMBERS)
                 args = (seed_keys, self._put(jnp.asarray(ids), _MEMBERS), params)
-                state = self._start(task, loop, args, ids, proposal.parents, old)
+                state = self._start(task, args, ids, sources, old)
                 state, outcome = self.programs[f"run/{task}"](*args, state)
                 # One round at a time: in memory, and for whoever wants to stop.
                 outcomes.append(_gathered(outcome))
@@ -151,13 +153,8 @@ class LocalEvaluator:
         """Shapes and dtypes of what a call carries on, for restoring a checkpoint."""
         if self.search.segments_per_generation is None:
             return ()
-        size = jax.tree.leaves(proposal.params)[0].shape[0]
-        self._compile(size, proposal)
-        ids = next(self._rounds(size))
-        params = jax.eval_shape(lambda p: _take(p, ids, 0), proposal.params)
-        keys = jax.eval_shape(
-            lambda: jax.random.split(jax.random.key(0), self.search.num_seeds)
-        )
+        size = population.size(proposal.params)
+        args = self._a_round(proposal)
 
         def whole(x):
             shape = (x.shape[0], size, *x.shape[2:])
@@ -165,8 +162,7 @@ class LocalEvaluator:
 
         states = []
         for task in range(len(self.search.tasks)):
-            init = self.programs[f"init/{task}"]
-            state = jax.eval_shape(init, keys, jnp.asarray(ids), params)
+            state = jax.eval_shape(self.programs[f"init/{task}"], *args)
             if proposal.parents is None:
                 state = state._replace(agent=(), experience=())
             states.append(
@@ -179,12 +175,7 @@ class LocalEvaluator:
 
     def memory(self, proposal: Proposal) -> int:
         """Bytes that a round of training needs on all devices, as XLA says."""
-        size = jax.tree.leaves(proposal.params)[0].shape[0]
-        self._compile(size, proposal)
-        ids = next(self._rounds(size))
-        params = self._put(_take(proposal.params, ids, 0), _MEMBERS)
-        keys = jax.random.split(jax.random.key(0), self.search.num_seeds)
-        args = (keys, self._put(jnp.asarray(ids), _MEMBERS), params)
+        args = self._a_round(proposal)
         most = 0
         for task in range(len(self.search.tasks)):
             state = jax.eval_shape(self.programs[f"init/{task}"], *args)
@@ -198,6 +189,20 @@ class LocalEvaluator:
             )
             most = max(most, each * len(self.devices))
         return most
+
+    def _a_round(self, proposal: Proposal) -> tuple:
+        """Shapes of what `init` takes in a round."""
+        size = population.size(proposal.params)
+        self._compile(size, proposal)
+        ids = next(self._rounds(size))
+        return jax.eval_shape(
+            lambda params: (
+                jax.random.split(jax.random.key(0), self.search.num_seeds),
+                jnp.asarray(ids),
+                _take(params, ids, 0),
+            ),
+            proposal.params,
+        )
 
     def _compile(self, size: int, proposal: Proposal) -> None:
         """Chooses chunks and devices, and makes the programs, once."""
@@ -282,21 +287,11 @@ class LocalEvaluator:
     def _put(self, tree: PyTree, spec: PartitionSpec) -> PyTree:
         return jax.device_put(tree, NamedSharding(self.mesh, spec))
 
-    def _start(self, task, loop, args, ids, parents, old):
+    def _start(self, task, args, ids, sources, old):
         """The state a round starts from: newborn, or agents that live on."""
-        if parents is None:
-            parents = np.full(ids.max() + 1, -1)
-        parents = np.asarray(parents)
-        if old is None or (not loop.coupled and (parents < 0).all()):
+        if sources is None:
             return self.programs[f"init/{task}"](*args)
-        # Agents follow their parents, experience stays with the member. What is not
-        # finite is born anew: it would never recover.
-        parent = parents[ids]
-        own = np.where(parent < 0, -1, ids)
-        if (parents >= 0).any():
-            size = len(parents)
-            parent = np.where(_healthy(old.agent, size)[parent], parent, -1)
-            own = np.where(_healthy(old.experience, size)[own], own, -1)
+        parent, own = (source[ids] for source in sources)
         newborn = None
         if (parent < 0).any() or (own < 0).any():
             newborn = self.programs[f"init/{task}"](*args)
@@ -312,6 +307,24 @@ class LocalEvaluator:
         common = jax.tree.map(jnp.copy, (state.shared, state.clock))
         shared, clock = self._put(common, _ALL)
         return state._replace(shared=shared, clock=clock)
+
+
+def _sources(
+    loop: InnerLoop, parents: jax.Array | None, old: InnerState | None, size: int
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Whose agent and whose experience each member continues, [P]; -1 is a newborn.
+
+    Agents follow their parents, experience stays with the member. What is not finite is
+    born anew: it would never recover. None: everything starts anew.
+    """
+    parent = np.full(size, -1) if parents is None else np.asarray(parents)
+    if old is None or (not loop.coupled and (parent < 0).all()):
+        return None
+    own = np.where(parent < 0, -1, np.arange(size))
+    if (parent >= 0).any():
+        parent = np.where(_healthy(old.agent, size)[parent], parent, -1)
+        own = np.where(_healthy(old.experience, size)[own], own, -1)
+    return parent, own
 
 
 def _gathered(tree: PyTree) -> PyTree:
