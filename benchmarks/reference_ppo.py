@@ -210,20 +210,17 @@ def our_curves(num_seeds, total_timesteps, num_segments):
     """metaevo's PPO on the same: returns and episodes, [seeds, segments]."""
     from inner_loops import ppo
     from metaevo import comparison, envs, fitness
-    from metaevo.types import Search
 
     config = ppo.Config(total_timesteps, num_segments=num_segments)
     loop = ppo.make(envs.make("gymnax/CartPole-v1"), config)
-    search = Search(loop, comparison.HAND_MADE, None, 1, fitness.area_under_curve)
-    runs, _ = comparison.train(
-        search,
-        comparison.HAND_MADE,
-        {"ppo": {"nothing": np.zeros((), np.float32)}},
+    runs = comparison.train_hand_made(
+        loop,
+        fitness.area_under_curve,
         jax.random.key(0),
         num_seeds,
         jax.devices()[:2],
     )
-    return runs["ppo"].train[0]["return"]
+    return runs.train[0]["return"]
 
 
 def compare(num_seeds=32, total_timesteps=100_000, num_windows=5):

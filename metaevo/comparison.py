@@ -13,7 +13,17 @@ from scipy import stats as scipy_stats
 
 from metaevo import checkpoint, stats
 from metaevo.evaluators.local import LocalEvaluator
-from metaevo.types import Key, Params, Proposal, PyTree, Search, Space, keep
+from metaevo.types import (
+    FitnessFn,
+    InnerLoop,
+    Key,
+    Params,
+    Proposal,
+    PyTree,
+    Search,
+    Space,
+    keep,
+)
 
 
 class HeldOut(NamedTuple):
@@ -33,6 +43,9 @@ class HeldOut(NamedTuple):
 
 HAND_MADE = Space(lambda key: {"nothing": jnp.zeros(())}, lambda params, meta: meta)
 """The space in which nothing evolves."""
+
+NOTHING = {"nothing": np.zeros((), np.float32)}
+"""Its one member."""
 
 
 def train(
@@ -82,6 +95,16 @@ def train(
         )
         agents[name] = jax.tree.map(lambda x: x[0], states[0].agent)
     return results, agents
+
+
+def train_hand_made(
+    loop: InnerLoop, fitness: FitnessFn, key: Key, num_seeds: int, devices: list
+) -> HeldOut:
+    """Trains an algorithm as it is, outside any search, on `num_seeds` seeds."""
+    search = Search(loop, HAND_MADE, None, 1, fitness)
+    candidates = {"hand-made": NOTHING}
+    runs, _ = train(search, HAND_MADE, candidates, key, num_seeds, devices)
+    return runs["hand-made"]
 
 
 # --- what follows from them -----------------------------------------------------------

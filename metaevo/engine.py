@@ -381,7 +381,7 @@ class _Run:
         self.console.now(f"comparing on {num_seeds} held-out seeds")
         start = jax.device_get(self.programs["solution"](self._initial().strategy))
         learned = {"solution": solution, "start": start}
-        nothing = {"hand-made": {"nothing": np.zeros((), np.float32)}}
+        nothing = {"hand-made": comparison.NOTHING}
         held_out, agents = {}, {}
         for space, candidates in (
             (self.search.space, learned),

@@ -352,16 +352,10 @@ TARGETS = {
 def final_returns(env, config, meta, num_seeds):
     """The deterministic policy's return after training, one per seed."""
     loop = ppo.make(envs.make(env), config, meta)
-    search = Search(loop, comparison.HAND_MADE, None, 1, fitness.final_return)
-    runs, _ = comparison.train(
-        search,
-        comparison.HAND_MADE,
-        {"ppo": {"nothing": np.zeros((), np.float32)}},
-        jax.random.key(1),
-        num_seeds,
-        jax.devices()[:2],
+    runs = comparison.train_hand_made(
+        loop, fitness.final_return, jax.random.key(1), num_seeds, jax.devices()[:2]
     )
-    returns = runs["ppo"].final_return[0]
+    returns = runs.final_return[0]
     print(f"{env}: mean {returns.mean():.1f}, seeds {np.sort(returns).round(1)}")
     return returns
 
