@@ -458,6 +458,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         num_segments=config.num_segments,
         act=act,
         frames_per_segment=updates_per_segment * batch_size,
+        env=env,
     )
 
 

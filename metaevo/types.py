@@ -66,6 +66,7 @@ class InnerLoop(NamedTuple):
         initial_carry: `() -> carry`, `()` when feed-forward.
         coupled: True if the loop calls `population.mean`, `gather` or `index`.
         frames_per_segment: environment steps in one segment, for progress figures.
+        env: the `metaevo.envs.Env` it trains on, to play in; None if it has none.
     """
 
     meta: Any
@@ -77,6 +78,7 @@ class InnerLoop(NamedTuple):
     initial_carry: Callable[[], PyTree] = tuple
     coupled: bool = False
     frames_per_segment: int = 0
+    env: Any = None
 
 
 def keep(params: Params, state: InnerState) -> Params:

@@ -76,6 +76,8 @@ class Env(NamedTuple):
         max_steps: time limit.
         action_mask: `state -> [num_actions] bool`, or None.
         name: how `make` finds it.
+        render: `[state, ...] -> [frame, ...]`, uint8 [height, width, 3] each, not
+            traced; None where the suite cannot draw it.
     """
 
     reset: Callable[[Key], tuple[PyTree, jax.Array]]
@@ -86,6 +88,7 @@ class Env(NamedTuple):
     max_steps: int
     action_mask: Callable[[PyTree], jax.Array] | None = None
     name: str = ""
+    render: Callable[[list[PyTree]], list[Any]] | None = None
 
 
 def make(name: str) -> Env:
