@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from metaevo import (
     distributions,
     envs,
+    episodes,
     evaluation,
     losses,
     networks,
@@ -25,10 +26,11 @@ from metaevo import (
     population,
     returns,
     rewards,
+    sizes,
     slots,
 )
 from metaevo.slots import Context, Slot
-from metaevo.types import ConfigError, InnerLoop, InnerState
+from metaevo.types import InnerLoop, InnerState
 
 
 @dataclass(frozen=True)
@@ -61,16 +63,6 @@ class Config:
     activation: str = "tanh"
     initial_log_std: float = 0.0
     num_eval_envs: int = 16
-
-
-_COUNTS = (
-    "num_envs",
-    "num_steps",
-    "num_epochs",
-    "num_minibatches",
-    "num_segments",
-    "num_eval_envs",
-)
 
 
 class Meta(NamedTuple):
@@ -121,13 +113,8 @@ class Agent(NamedTuple):
 class Experience(NamedTuple):
     """Where the member's environments are; leaves [E, ...]."""
 
-    env_state: Any
-    obs: jax.Array
-    episode_return: jax.Array
-    episode_length: jax.Array
+    episodes: episodes.Episodes
     discounted_return: jax.Array  # of the learner's reward, for its normalisation
-    num_episodes: jax.Array  # that ended
-    last_return: jax.Array  # of the last of them
 
 
 class Clock(NamedTuple):
@@ -146,8 +133,7 @@ class Transition(NamedTuple):
     done: jax.Array
     next_obs: jax.Array  # the true one, as the networks see it
     raw_obs: jax.Array
-    episode_return: jax.Array  # where done: of the episode that ended
-    episode_length: jax.Array
+    finished: episodes.Finished
 
 
 class Batch(NamedTuple):
@@ -164,20 +150,15 @@ class Batch(NamedTuple):
 def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> InnerLoop:
     """PPO on `env`.
 
-    Metrics of `train`: `return`, `episodes`, `length`, `entropy`, `kl`, and mean and
-    root mean square of value − target on the rollouts, `value_error_mean` and `_rms`.
+    Metrics of `train`: those of `episodes.metrics`, `entropy`, `kl`, and mean and root
+    mean square of value − target on the rollouts, `value_error_mean` and `_rms`.
 
     Raises:
         ConfigError: sizes that do not fit each other.
     """
-    for name in _COUNTS:
-        if getattr(config, name) < 1:
-            raise ConfigError(f"inner.{name}={getattr(config, name)} must be >= 1")
-    batch_size = config.num_envs * config.num_steps
-    num_updates = config.total_timesteps // batch_size
-    updates_per_segment = num_updates // config.num_segments
-    num_updates = updates_per_segment * config.num_segments
-    _check(config, batch_size, updates_per_segment)
+    sizes.positive(config)
+    batch_size = sizes.minibatched(config)
+    num_updates, updates_per_segment = sizes.lifetime(config, batch_size)
 
     discrete = isinstance(env.action, envs.Discrete)
     num_outputs = env.action.num if discrete else env.action.shape[0]
@@ -223,10 +204,9 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             normalization.init(env.observation.shape),
             normalization.init(()),
         )
-        env_keys = jax.random.split(env_key, config.num_envs)
-        env_state, obs = jax.vmap(env.reset)(env_keys)
-        zeros = jnp.zeros(config.num_envs)
-        experience = Experience(env_state, obs, zeros, zeros, zeros, zeros, zeros)
+        experience = Experience(
+            episodes.start(env_key, env, config.num_envs), jnp.zeros(config.num_envs)
+        )
         return InnerState(agent, experience, clock=Clock(jnp.int32(0)))
 
     # --- rollout ----------------------------------------------------------------------
@@ -237,29 +217,22 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         shape = (config.num_steps, config.num_envs)
         # Drawn at once: random numbers inside the scan cost more.
         noise = distribution.noise(noise_key, (*shape, num_outputs))
-        step_keys = jax.random.split(step_key, shape)
-        fresh = jax.vmap(jax.vmap(env.reset))(jax.random.split(reset_key, shape))
+        drawn, world = episodes.worlds(step_key, reset_key, env, *shape)
 
         def step(experience, drawn):
-            noise, keys, fresh = drawn
-            obs = see(agent, experience.obs)
+            before, (noise, drawn) = experience.episodes.obs, drawn
+            obs = see(agent, before)
             pi = policy(agent.params, obs)
             action = pi.transform(noise)
-            env_state, out = jax.vmap(env.step_raw)(keys, experience.env_state, action)
-            env_state, out = jax.vmap(envs.auto_reset)(env_state, out, *fresh)
+            after, out, finished = episodes.step(
+                env, world(drawn), experience.episodes, action
+            )
             reward = jax.vmap(meta.reward, (0, 0, 0, 0, 0, None))(
-                experience.obs,
-                action,
-                out.reward,
-                out.final_obs,
-                out.terminated,
-                context,
+                before, action, out.reward, out.final_obs, out.terminated, context
             )
             discounted = reward + slots.value(meta.gamma, context) * (
                 experience.discounted_return
             )
-            episode_return = experience.episode_return + out.reward
-            episode_length = experience.episode_length + 1
             transition = Transition(
                 obs=obs,
                 action=action,
@@ -269,24 +242,14 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
                 terminated=out.terminated,
                 done=out.done,
                 next_obs=see(agent, out.final_obs),
-                raw_obs=experience.obs,
-                episode_return=episode_return,
-                episode_length=episode_length,
+                raw_obs=before,
+                finished=finished,
             )
-            # Selected, not multiplied: infinity times zero would never end.
-            experience = Experience(
-                env_state,
-                out.obs,
-                episode_return=jnp.where(out.done, 0.0, episode_return),
-                episode_length=jnp.where(out.done, 0.0, episode_length),
-                discounted_return=jnp.where(out.done, 0.0, discounted),
-                num_episodes=experience.num_episodes + out.done,
-                last_return=jnp.where(out.done, episode_return, experience.last_return),
-            )
+            experience = Experience(after, jnp.where(out.done, 0.0, discounted))
             return experience, (transition, discounted)
 
         experience, (rollout, discounted) = jax.lax.scan(
-            step, experience, (noise, step_keys, fresh)
+            step, experience, (noise, drawn)
         )
         return experience, rollout, discounted
 
@@ -332,10 +295,9 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
                 params, minibatch, meta, context
             )
             gradient = optimizers.clip_by_global_norm(gradient, max_norm)
-            direction, opt_state = meta.optimizer.update(
-                gradient, opt_state, params, context
+            params, opt_state = optimizers.step(
+                meta.optimizer, gradient, params, opt_state, lr, context
             )
-            params = jax.tree.map(lambda p, d: p - lr * d, params, direction)
             return (params, opt_state), info
 
         (params, opt_state), (entropy, kl) = jax.lax.scan(
@@ -398,9 +360,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         agent = Agent(agent.age + 1, params, opt_state, obs_stats, return_stats)
         state = InnerState(agent, experience, (), Clock(clock.update + 1))
         return state, {
-            "episodes": data.done.sum(dtype=jnp.float32),
-            "return_sum": jnp.where(data.done, data.episode_return, 0.0).sum(),
-            "length_sum": jnp.where(data.done, data.episode_length, 0.0).sum(),
+            "totals": episodes.totals(data.finished),
             "entropy": entropy,
             "kl": kl,
             "error": error[0],
@@ -420,17 +380,8 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             return update(key, meta, state)
 
         state, info = jax.lax.scan(step, state, None, length=updates_per_segment)
-        episodes = info["episodes"].sum()
-        per_episode = 1 / jnp.maximum(episodes, 1)
-        # If none ended: the last that did, in each environment where one has.
-        ended = state.experience.num_episodes > 0
-        last = jnp.where(ended, state.experience.last_return, 0.0).sum()
-        known = jnp.where(ended.any(), last / jnp.maximum(ended.sum(), 1), jnp.nan)
-        mean_return = info["return_sum"].sum() * per_episode
         return state, {
-            "return": jnp.where(episodes > 0, mean_return, known),
-            "length": info["length_sum"].sum() * per_episode,
-            "episodes": episodes,
+            **episodes.metrics(state.experience.episodes, info["totals"]),
             "entropy": info["entropy"].mean(),
             "kl": info["kl"].mean(),
             "value_error_mean": info["error"].mean(),
@@ -460,22 +411,3 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         frames_per_segment=updates_per_segment * batch_size,
         env=env,
     )
-
-
-def _check(config: Config, batch_size: int, updates_per_segment: int) -> None:
-    if batch_size % config.num_minibatches:
-        raise ConfigError(
-            f"inner.num_minibatches={config.num_minibatches} does not divide "
-            f"num_envs x num_steps = {batch_size}"
-        )
-    if updates_per_segment < 1:
-        raise ConfigError(
-            f"inner.total_timesteps={config.total_timesteps} is less than one update "
-            f"({batch_size} frames) in each of {config.num_segments} segments; give at "
-            f"least {batch_size * config.num_segments} or lower inner.num_segments"
-        )
-    if not hasattr(networks.nn, config.activation):
-        raise ConfigError(
-            f"inner.activation={config.activation!r} is no function of flax.linen, "
-            "such as tanh, relu, silu"
-        )

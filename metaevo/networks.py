@@ -40,6 +40,9 @@ class MLP(nn.Module):
         output_scale: its orthogonal gain: 0.01 for policy heads, 1 for value heads.
         activation: name of a function in `flax.linen`, such as `tanh` or `relu`.
         obs_ndim: number of axes of one observation.
+        layer_norm: whether hidden layers are normalised before the activation.
+        dueling: whether outputs are a value plus advantages of mean zero (Wang et al.,
+            2016, equation 9).
     """
 
     features: Sequence[int]
@@ -47,11 +50,18 @@ class MLP(nn.Module):
     output_scale: float = 1.0
     activation: str = "tanh"
     obs_ndim: int = 1
+    layer_norm: bool = False
+    dueling: bool = False
 
     @nn.compact
     def __call__(self, obs: jax.Array) -> jax.Array:
         x = obs.reshape((*obs.shape[: obs.ndim - self.obs_ndim], -1))
         for size in self.features:
             x = nn.Dense(size, kernel_init=orthogonal(math.sqrt(2)))(x)
+            x = nn.LayerNorm()(x) if self.layer_norm else x
             x = getattr(nn, self.activation)(x)
-        return nn.Dense(self.num_outputs, kernel_init=orthogonal(self.output_scale))(x)
+        head = orthogonal(self.output_scale)
+        out = nn.Dense(self.num_outputs, kernel_init=head)(x)
+        if not self.dueling:
+            return out
+        return nn.Dense(1, kernel_init=head)(x) + out - out.mean(-1, keepdims=True)

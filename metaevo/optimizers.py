@@ -6,7 +6,7 @@ learning rate that evolves is an argument, never a constant of the optimiser.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -44,6 +44,17 @@ def from_optax(transformation: optax.GradientTransformation) -> Optimizer:
 
 adam = from_optax(optax.scale_by_adam(eps=1e-5))
 """Adam (Kingma and Ba, 2015) with the ε of 1e-5 that PPO implementations use."""
+
+radam = from_optax(optax.scale_by_radam())
+"""Rectified Adam (Liu et al., 2020)."""
+
+
+def step(
+    optimizer: Optimizer, gradient: Any, params: Any, state: Any, lr: Any, context: Any
+) -> tuple[Any, Any]:
+    """One step against `gradient`: -> (params, state)."""
+    direction, state = optimizer.update(gradient, state, params, context)
+    return jax.tree.map(lambda p, d: p - lr * d, params, direction), state
 
 
 def clip_by_global_norm(gradient, max_norm: jax.Array | float):

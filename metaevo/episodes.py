@@ -1,0 +1,179 @@
+"""The environments of one member: stepping them, and what their episodes returned.
+
+Leaves [E, ...]; an algorithm scans `step` over T steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from metaevo import envs
+from metaevo.types import Key, Metrics, PyTree
+
+__all__ = [
+    "Episodes",
+    "Finished",
+    "Transition",
+    "collect",
+    "metrics",
+    "start",
+    "step",
+    "totals",
+    "worlds",
+]
+
+
+class Episodes(NamedTuple):
+    """Where the member's environments are; leaves [E, ...]."""
+
+    env_state: Any
+    obs: jax.Array
+    episode_return: jax.Array  # so far
+    episode_length: jax.Array
+    num_episodes: jax.Array  # that ended
+    last_return: jax.Array  # of the last of them
+
+
+class Finished(NamedTuple):
+    """What a step says of episodes; leaves [E], scanned [T, E]."""
+
+    done: jax.Array
+    episode_return: jax.Array  # where done: of the episode that ended
+    episode_length: jax.Array
+    diverged: jax.Array  # whether the simulation failed
+
+
+class Transition(NamedTuple):
+    """What the world said; leaves [T, E, ...] in a rollout."""
+
+    obs: jax.Array
+    action: jax.Array
+    reward: jax.Array  # the environment's
+    next_obs: jax.Array  # the true one, never a reset's
+    terminated: jax.Array
+    done: jax.Array
+
+
+def start(key: Key, env: envs.Env, num_envs: int) -> Episodes:
+    """Fresh episodes in `num_envs` environments."""
+    env_state, obs = jax.vmap(env.reset)(jax.random.split(key, num_envs))
+    zeros = jnp.zeros(num_envs)
+    return Episodes(env_state, obs, zeros, zeros, zeros, zeros)
+
+
+def worlds(
+    step_key: Key, reset_key: Key, env: envs.Env, num_steps: int, num_envs: int
+) -> tuple[PyTree, Callable[[PyTree], tuple]]:
+    """Random numbers for T steps, drawn at once: inside a scan they cost more.
+
+    Where resets are dear (`env.cheap_reset` false), E fresh starts serve all T steps:
+    step t gives environment e the start (e + t) mod E.
+
+    Returns:
+        what to scan over, leaves [T, ...], and a function from its slice to the
+        arguments of `step`, `(keys, fresh states, fresh observations)`.
+    """
+    shape = (num_steps, num_envs)
+    keys = jax.random.split(step_key, shape)
+    if env.cheap_reset:
+        resets = jax.vmap(jax.vmap(env.reset))(jax.random.split(reset_key, shape))
+        return (keys, *resets), lambda drawn: drawn
+    pool = jax.vmap(env.reset)(jax.random.split(reset_key, num_envs))
+
+    def rolled(drawn):
+        keys, t = drawn
+        return (keys, *jax.tree.map(lambda x: jnp.roll(x, -t, 0), pool))
+
+    return (keys, jnp.arange(num_steps)), rolled
+
+
+def step(
+    env: envs.Env, world: tuple, episodes: Episodes, action: jax.Array
+) -> tuple[Episodes, envs.Step, Finished]:
+    """One step of E environments, with auto-reset; `world` comes from `worlds`."""
+    keys, fresh_state, fresh_obs = world
+    env_state, out = jax.vmap(env.step_raw)(keys, episodes.env_state, action)
+    env_state, out = jax.vmap(envs.auto_reset)(env_state, out, fresh_state, fresh_obs)
+    episode_return = episodes.episode_return + out.reward
+    episode_length = episodes.episode_length + 1
+    diverged = out.info.get("diverged", jnp.zeros_like(out.done))
+    finished = Finished(out.done, episode_return, episode_length, diverged)
+    # Selected, not multiplied: infinity times zero would never end.
+    episodes = Episodes(
+        env_state,
+        out.obs,
+        episode_return=jnp.where(out.done, 0.0, episode_return),
+        episode_length=jnp.where(out.done, 0.0, episode_length),
+        num_episodes=episodes.num_episodes + out.done,
+        last_return=jnp.where(out.done, episode_return, episodes.last_return),
+    )
+    return episodes, out, finished
+
+
+def collect(
+    key: Key,
+    env: envs.Env,
+    episodes: Episodes,
+    noise: jax.Array,
+    choose: Callable[[jax.Array, jax.Array], jax.Array],
+) -> tuple[Episodes, Transition, Finished]:
+    """A rollout of T steps of E environments.
+
+    Args:
+        noise: [T, E, ...], what `choose` may use; drawn at once, since random numbers
+            inside a scan cost more.
+        choose: `(obs [E, ...], noise [E, ...]) -> action [E, ...]`.
+
+    Returns:
+        the environments after it, transitions and ended episodes, leaves [T, E, ...].
+    """
+    drawn, world = worlds(*jax.random.split(key), env, *noise.shape[:2])
+
+    def one(episodes, drawn):
+        noise, drawn = drawn
+        action = choose(episodes.obs, noise)
+        after, out, finished = step(env, world(drawn), episodes, action)
+        transition = Transition(
+            episodes.obs, action, out.reward, out.final_obs, out.terminated, out.done
+        )
+        return after, (transition, finished)
+
+    episodes, (steps, finished) = jax.lax.scan(one, episodes, (noise, drawn))
+    return episodes, steps, finished
+
+
+def totals(finished: Finished) -> Metrics:
+    """Sums over a rollout, [T, E] -> scalars; `metrics` makes means of them."""
+    done = finished.done
+    return {
+        "episodes": done.sum(dtype=jnp.float32),
+        "return_sum": jnp.where(done, finished.episode_return, 0.0).sum(),
+        "length_sum": jnp.where(done, finished.episode_length, 0.0).sum(),
+        "diverged": finished.diverged.sum(dtype=jnp.float32),
+    }
+
+
+def metrics(episodes: Episodes, totals: Metrics) -> Metrics:
+    """A segment's `return`, `length`, `episodes` and `diverged`, scalars.
+
+    Args:
+        episodes: after the segment.
+        totals: of its rollouts, stacked.
+    """
+    sums = {name: x.sum() for name, x in totals.items()}
+    per_episode = 1 / jnp.maximum(sums["episodes"], 1)
+    # If none ended: the last that did, in each environment where one has.
+    ended = episodes.num_episodes > 0
+    last = jnp.where(ended, episodes.last_return, 0.0).sum()
+    known = jnp.where(ended.any(), last / jnp.maximum(ended.sum(), 1), jnp.nan)
+    mean_return = sums["return_sum"] * per_episode
+    return {
+        "return": jnp.where(sums["episodes"] > 0, mean_return, known),
+        "length": sums["length_sum"] * per_episode,
+        "episodes": sums["episodes"],
+        "diverged": sums["diverged"],
+    }

@@ -1,0 +1,101 @@
+"""Sizes of inner loops: what follows from a `Config`, and errors that name its key."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+
+from metaevo.types import ConfigError
+
+__all__ = ["Lifetime", "Ring", "lifetime", "minibatched", "positive", "ring"]
+
+
+def positive(config: Any) -> None:
+    """Checks that a Config's integers are, and its activation is a function of flax.
+
+    Raises:
+        ConfigError: one is not.
+    """
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if isinstance(value, int) and not isinstance(value, bool) and value < 1:
+            raise ConfigError(f"inner.{field.name}={value} must be >= 1")
+    if not hasattr(nn, config.activation):
+        raise ConfigError(
+            f"inner.activation={config.activation!r} is no function of flax.linen, "
+            "such as tanh, relu, silu"
+        )
+
+
+class Lifetime(NamedTuple):
+    """Updates in a lifetime, and in each of its segments."""
+
+    num_updates: int
+    updates_per_segment: int
+
+
+def lifetime(
+    config: Any, frames_per_update: int, num_warmup_frames: int = 0
+) -> Lifetime:
+    """The `Lifetime` that `total_timesteps` and `num_segments` of a Config give.
+
+    Raises:
+        ConfigError: there is less than one update in a segment.
+    """
+    num_updates = (config.total_timesteps - num_warmup_frames) // frames_per_update
+    per_segment = num_updates // config.num_segments
+    if per_segment < 1:
+        least = frames_per_update * config.num_segments + num_warmup_frames
+        warmup = f" after {num_warmup_frames} of warm-up" if num_warmup_frames else ""
+        raise ConfigError(
+            f"inner.total_timesteps={config.total_timesteps} is less than one update "
+            f"({frames_per_update} frames) in each of {config.num_segments} segments"
+            f"{warmup}; give at least {least} or lower inner.num_segments"
+        )
+    return Lifetime(per_segment * config.num_segments, per_segment)
+
+
+def minibatched(config: Any) -> int:
+    """Frames of a rollout, `num_envs` x `num_steps`.
+
+    Raises:
+        ConfigError: `num_minibatches` does not divide them.
+    """
+    frames = config.num_envs * config.num_steps
+    if frames % config.num_minibatches:
+        raise ConfigError(
+            f"inner.num_minibatches={config.num_minibatches} does not divide "
+            f"num_envs x num_steps = {frames}"
+        )
+    return frames
+
+
+class Ring(NamedTuple):
+    """Steps of all environments that a replay buffer holds, and begins with."""
+
+    num_rows: int
+    num_warmup: int
+
+
+def ring(config: Any, window: int = 1) -> Ring:
+    """The `Ring` that `buffer_size` and `learning_starts` of a Config give.
+
+    Both in whole updates of `num_envs` x `num_steps` frames: the capacity, which is
+    never more than a lifetime, is rounded down, the warm-up up.
+
+    Raises:
+        ConfigError: the warm-up does not fit, or holds no window of `window` steps.
+    """
+    frames = config.num_envs * config.num_steps
+    size = min(config.buffer_size, config.total_timesteps)
+    rows = size // frames * config.num_steps
+    warmup = -(-config.learning_starts // frames) * config.num_steps
+    if not window <= warmup <= rows:
+        raise ConfigError(
+            f"inner.learning_starts={config.learning_starts} must be at least "
+            f"{window * config.num_envs} frames and fit into inner.buffer_size="
+            f"{config.buffer_size}, in whole updates of {frames} frames"
+        )
+    return Ring(rows, warmup)
