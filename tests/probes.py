@@ -9,8 +9,10 @@ import jax.numpy as jnp
 
 from metaevo.envs import Box, Discrete, Env, Step, with_auto_reset
 
+CONTINUOUS = Box((1,), -1.0, 1.0)
 
-def _env(reset, transition, obs_size=1, num_actions=1, max_steps=1) -> Env:
+
+def _env(reset, transition, obs_size=1, action=Discrete(1), max_steps=1) -> Env:
     """An Env from `reset(key) -> state`, `transition(state, action) -> (state, reward,
     terminated, truncated)` and states that are `(time, obs)`."""
 
@@ -31,30 +33,33 @@ def _env(reset, transition, obs_size=1, num_actions=1, max_steps=1) -> Env:
         step=with_auto_reset(full_reset, step_raw),
         step_raw=step_raw,
         observation=Box((obs_size,)),
-        action=Discrete(num_actions),
+        action=action,
         max_steps=max_steps,
     )
 
 
-def value() -> Env:
-    """One action, zero observation, one step, reward 1: V = 1."""
-    return _env(lambda key: jnp.zeros(1), lambda t, obs, a: (obs, 1.0, True, False))
+def value(action=Discrete(1)) -> Env:
+    """Zero observation, one step, reward 1: V = 1."""
+    return _env(
+        lambda key: jnp.zeros(1), lambda t, obs, a: (obs, 1.0, True, False), 1, action
+    )
 
 
 def _sign(key):
     return jax.random.rademacher(key, (1,), jnp.float32)
 
 
-def observation() -> Env:
+def observation(action=Discrete(1)) -> Env:
     """Random observation ±1, reward = observation: V(obs) = obs."""
-    return _env(_sign, lambda t, obs, a: (obs, obs[0], True, False))
+    return _env(_sign, lambda t, obs, a: (obs, obs[0], True, False), 1, action)
 
 
-def discount() -> Env:
+def discount(action=Discrete(1)) -> Env:
     """Two steps, observation = time, reward at the end: V = (γ, 1)."""
     return _env(
         lambda key: jnp.zeros(1),
         lambda t, obs, a: (obs + 1, 1.0 * (t == 1), t == 1, False),
+        action=action,
         max_steps=2,
     )
 
@@ -64,7 +69,7 @@ def policy() -> Env:
     return _env(
         lambda key: jnp.zeros(1),
         lambda t, obs, a: (obs, 2.0 * a - 1, True, False),
-        num_actions=2,
+        action=Discrete(2),
     )
 
 
@@ -78,14 +83,32 @@ def matching() -> Env:
             True,
             False,
         ),
-        num_actions=2,
+        action=Discrete(2),
+    )
+
+
+def continuous_policy() -> Env:
+    """One action in [−1, 1], reward 1 − (a − ½)²: picks ½."""
+    return _env(
+        lambda key: jnp.zeros(1),
+        lambda t, obs, a: (obs, 1 - (a[0] - 0.5) ** 2, True, False),
+        action=CONTINUOUS,
+    )
+
+
+def continuous_matching() -> Env:
+    """Observation ±1, reward 1 − (a − ½ obs)²."""
+    return _env(
+        _sign,
+        lambda t, obs, a: (obs, 1 - (a[0] - 0.5 * obs[0]) ** 2, True, False),
+        action=CONTINUOUS,
     )
 
 
 START, LATER = (1.0, 0.0), (0.0, 1.0)
 
 
-def truncated(horizon=10) -> Env:
+def truncated(horizon=10, action=Discrete(1)) -> Env:
     """Reward −10 in the first state and 1 in all others, *truncated* at `horizon`.
 
     V(later) = 1/(1−γ), V(start) = −10 + γ/(1−γ). To treat the time limit as an end,
@@ -100,11 +123,12 @@ def truncated(horizon=10) -> Env:
             t + 1 >= horizon,
         ),
         obs_size=2,
+        action=action,
         max_steps=horizon,
     )
 
 
-def terminated(horizon=10) -> Env:
+def terminated(horizon=10, action=Discrete(1)) -> Env:
     """The twin: reward 1 in one single state, *terminated* at `horizon`.
 
     The mean of the return over the steps of an episode is
@@ -113,5 +137,6 @@ def terminated(horizon=10) -> Env:
     return _env(
         lambda key: jnp.ones(1),
         lambda t, obs, a: (obs, 1.0, t + 1 >= horizon, False),
+        action=action,
         max_steps=horizon,
     )

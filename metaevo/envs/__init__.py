@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from metaevo.types import ConfigError, Key, PyTree
 
-SUITES = ("gymnax",)
+SUITES = ("gymnax", "brax")
 
 
 class Box(NamedTuple):
@@ -76,6 +77,7 @@ class Env(NamedTuple):
         max_steps: time limit.
         action_mask: `state -> [num_actions] bool`, or None.
         name: how `make` finds it.
+        cheap_reset: whether a reset costs about as little as a step.
         render: `[state, ...] -> [frame, ...]`, uint8 [height, width, 3] each, not
             traced; None where the suite cannot draw it.
     """
@@ -88,6 +90,7 @@ class Env(NamedTuple):
     max_steps: int
     action_mask: Callable[[PyTree], jax.Array] | None = None
     name: str = ""
+    cheap_reset: bool = True
     render: Callable[[list[PyTree]], list[Any]] | None = None
 
 
@@ -119,6 +122,22 @@ def make(name: str) -> Env:
             f"{', '.join(SUITES)}, or package.module:function.{hint}"
         )
     return importlib.import_module(f"metaevo.envs.{suite}").make(rest)
+
+
+def unit_box(action: Box) -> tuple[Callable, Callable]:
+    """The maps between actions in [−1, 1] and those of a bounded `Box`.
+
+    Returns:
+        `unit -> action` and its inverse.
+
+    Raises:
+        ConfigError: the box has no bounds.
+    """
+    low, high = np.float32(action.low), np.float32(action.high)
+    if not (np.isfinite(low) & np.isfinite(high)).all():
+        raise ConfigError("this algorithm needs actions with finite bounds")
+    middle, half = (high + low) / 2, (high - low) / 2
+    return lambda unit: middle + half * unit, lambda given: (given - middle) / half
 
 
 def auto_reset(
