@@ -92,9 +92,10 @@ class TanhNormal(NamedTuple):
     mean: jax.Array  # [..., A], before the tanh
     log_std: jax.Array  # [..., A] or [A]
 
-    def sample_and_log_prob(self, key: Key) -> tuple[jax.Array, jax.Array]:
-        """A reparametrised sample [..., A] and its log-density [...]."""
-        u = Normal(*self).sample(key)
+    def transform_and_log_prob(self, noise: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """A reparametrised sample [..., A] of standard normal noise [..., A], and its
+        log-density [...]."""
+        u = Normal(*self).transform(noise)
         return jnp.tanh(u), self.log_prob_before_tanh(u)
 
     def log_prob_before_tanh(self, u: jax.Array) -> jax.Array:

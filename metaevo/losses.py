@@ -1,8 +1,10 @@
 """Losses: hand-made ones, and networks that learn one.
 
-Values of the slots `value_loss`, `(value, target, old_value, context) -> [...]`, and
-`drift`, `(log_ratio, advantage, clip_eps, context) -> [...]`, elementwise. Plain jnp,
-so that an artefact loads without flax or optax.
+Values of the slots `value_loss`, `(value, target, old_value, context) -> [...]`,
+`drift`, `(log_ratio, advantage, clip_eps, context) -> [...]`, and `td_loss`,
+`(td_error, q, target, context) -> [...]`, `actor_loss`, `(q, action, context) ->
+[...]`, elementwise. Plain jnp, so that an artefact
+loads without flax or optax.
 """
 
 from __future__ import annotations
@@ -24,9 +26,13 @@ from metaevo.types import Key, Params
 __all__ = [
     "Learned",
     "clipped_square",
+    "least_q",
+    "minus_q",
     "ppo_clip_drift",
     "residual_network",
     "square",
+    "td_huber",
+    "td_square",
     "zero",
 ]
 
@@ -57,6 +63,41 @@ def zero(value, target, old_value, context=None):
     """No value loss at all."""
     del target, old_value, context
     return jnp.zeros_like(value)
+
+
+# --- losses of a temporal difference --------------------------------------------------
+
+
+@slots.function
+def td_square(td_error, q, target, context=None):
+    """½ δ²,  δ = target − Q."""
+    del q, target, context
+    return 0.5 * td_error**2
+
+
+@slots.function
+def td_huber(td_error, q, target, context=None):
+    """½ δ² for |δ| ≤ 1, |δ| − ½ beyond (Mnih et al., 2015)."""
+    del q, target, context
+    size = jnp.abs(td_error)
+    return jnp.where(size <= 1, 0.5 * td_error**2, size - 0.5)
+
+
+# --- losses of an actor ---------------------------------------------------------------
+
+
+@slots.function
+def minus_q(q, action, context=None):
+    """−Q(o, π(o)), the deterministic policy gradient (Silver et al., 2014)."""
+    del action, context
+    return -q
+
+
+@slots.function
+def least_q(q, context=None):
+    """min(Q₁, Q₂), clipped double Q-learning: [2, ...] -> [...]."""
+    del context
+    return q.min(0)
 
 
 # --- drifts ---------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """The population as an axis: lifting one member's program to many.
 
 Inner loops are written for ONE member. `lift` runs them for P members and S seeds;
-`mean`, `gather` and `index` let a coupled loop see the others; `phase` marks a part
-of a member's program whose batching is chosen by backend.
+`mean`, `gather`, `index` and `count` let a coupled loop see the others; `phase` marks a
+part of a member's program whose batching is chosen by backend.
 """
 
 from __future__ import annotations
@@ -99,6 +99,12 @@ def index() -> jax.Array:
     """This member's place in the population, an int32 scalar in [0, P)."""
     members = jax.lax.axis_size(MEMBERS)
     return jax.lax.axis_index(DEVICES) * members + jax.lax.axis_index(MEMBERS)
+
+
+@_collective
+def count() -> int:
+    """P, members in the population on all devices; static."""
+    return jax.lax.axis_size(DEVICES) * jax.lax.axis_size(MEMBERS)
 
 
 def size(params: Params) -> int:

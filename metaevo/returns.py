@@ -10,7 +10,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-__all__ = ["generalized_advantage", "n_step_return"]
+__all__ = ["generalized_advantage", "lambda_return", "n_step_return", "n_step_window"]
 
 
 def generalized_advantage(
@@ -82,3 +82,67 @@ def n_step_return(
         following = jnp.roll(returns, -1, axis=0)
         returns = jnp.where(stop, target, reward + gamma * following)
     return returns
+
+
+def lambda_return(
+    reward: jax.Array,
+    next_value: jax.Array,
+    terminated: jax.Array,
+    done: jax.Array,
+    gamma: jax.Array | float,
+    trace: jax.Array | float,
+) -> jax.Array:
+    """λ-returns, with `trace` λ and maxₐ Q(oₜ₊₁, a) as `next_value`: Q(λ).
+
+    Gₜ = rₜ + γ (1 − terminatedₜ) [(1 − cₜ) V(oₜ₊₁) + cₜ Gₜ₊₁],  cₜ = λ (1 − doneₜ),
+    and 0 in the last step.
+
+    Args:
+        reward, next_value: [T, ...] float32.
+        terminated, done: [T, ...] bool.
+        gamma, trace: in [0, 1].
+
+    Returns:
+        [T, ...].
+
+    References:
+        Gallici et al., 2025, https://arxiv.org/abs/2407.04811, equation 6.
+    """
+    carried = jnp.where(done, 0.0, trace).at[-1].set(0.0)
+
+    def step(following, at):
+        reward, next_value, terminated, carried = at
+        mixed = next_value + carried * (following - next_value)
+        mixed = reward + gamma * jnp.where(terminated, 0.0, mixed)
+        return mixed, mixed
+
+    steps = (reward, next_value, terminated, carried)
+    return jax.lax.scan(step, jnp.zeros_like(reward[0]), steps, reverse=True)[1]
+
+
+def n_step_window(
+    reward: jax.Array,
+    terminated: jax.Array,
+    done: jax.Array,
+    gamma: jax.Array | float,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The n-step return of the first step of a window that an episode's end cuts.
+
+    Args:
+        reward: [n, ...] float32.
+        terminated, done: [n, ...] bool.
+        gamma: in [0, 1].
+
+    Returns:
+        Σ_{i<m} γⁱ rᵢ, the factor γᵐ (1 − terminated) of the bootstrap, and m − 1, the
+        step whose next observation to bootstrap from; all [...].
+    """
+    total, factor = jnp.zeros_like(reward[0]), jnp.ones_like(reward[0])
+    running, last = jnp.ones_like(done[0]), jnp.zeros(done.shape[1:], jnp.int32)
+    for i in range(len(reward)):
+        total += jnp.where(running, factor * reward[i], 0.0)
+        ongoing = gamma * factor * jnp.where(terminated[i], 0.0, 1.0)
+        factor = jnp.where(running, ongoing, factor)
+        last = jnp.where(running, i, last)
+        running &= ~done[i]
+    return total, factor, last

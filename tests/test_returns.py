@@ -4,7 +4,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from metaevo.returns import generalized_advantage, n_step_return
+from metaevo.returns import (
+    generalized_advantage,
+    lambda_return,
+    n_step_return,
+    n_step_window,
+)
 
 REWARD = jnp.array([1.0, 0.0, 2.0, -1.0])
 VALUE = jnp.array([0.5, 0.4, 0.3, 0.2])
@@ -64,3 +69,44 @@ def test_long_n_equals_gae_with_lambda_one():
     # With λ = 1 only the last value remains if V(oₜ₊₁) is the next step's value.
     returns = n_step_return(REWARD, NEXT_VALUE, NEVER, NEVER, 0.9, 4)
     np.testing.assert_allclose(returns, advantage + VALUE, rtol=1e-5)
+
+
+@pytest.mark.parametrize("trace", [0.0, 0.8, 1.0])
+def test_lambda_returns_are_gae_plus_values(trace):
+    """Where the next value is that of the next step: Gₜ = Aₜ + V(oₜ)."""
+    next_value = NEXT_VALUE.at[2].set(5.0)
+    for terminated in (THIRD_ENDS, NEVER):
+        advantage = generalized_advantage(
+            REWARD, VALUE, next_value, terminated, THIRD_ENDS, 0.9, trace
+        )
+        returns = lambda_return(REWARD, next_value, terminated, THIRD_ENDS, 0.9, trace)
+        np.testing.assert_allclose(returns, advantage + VALUE, rtol=1e-5)
+
+
+@pytest.mark.parametrize("ends", [THIRD_ENDS, NEVER], ids=["end", "no end"])
+@pytest.mark.parametrize("terminates", [True, False])
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_windows_give_the_n_step_returns(n, terminates, ends):
+    """The window from each step on, against the returns of the whole trajectory."""
+    next_value = NEXT_VALUE.at[2].set(5.0)
+    terminated = ends & terminates
+    expected = n_step_return(REWARD, next_value, terminated, ends, 0.9, n)
+    for t in range(4 - n + 1):
+        window = slice(t, t + n)
+        total, factor, last = n_step_window(
+            REWARD[window], terminated[window], ends[window], 0.9
+        )
+        found = total + factor * next_value[t + int(last)]
+        assert found == pytest.approx(float(expected[t]), rel=1e-5)
+
+
+def test_windows_are_elementwise():
+    total, factor, last = n_step_window(
+        jnp.stack([REWARD, REWARD]),
+        jnp.stack([THIRD_ENDS, NEVER]),
+        jnp.stack([THIRD_ENDS, NEVER]),
+        0.5,
+    )
+    np.testing.assert_allclose(total, [1.5, 0.0, 2.0, -1.5])
+    np.testing.assert_allclose(factor, [0.25, 0.25, 0.0, 0.25])
+    np.testing.assert_array_equal(last, [1, 1, 0, 1])

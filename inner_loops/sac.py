@@ -1,0 +1,386 @@
+"""Soft actor-critic (Haarnoja et al., 2018, https://arxiv.org/abs/1812.05905).
+
+Twin critics, a tanh-normal policy and an automatic temperature. Time limits are
+bootstrapped from the true last observation.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from metaevo import (
+    distributions,
+    envs,
+    episodes,
+    evaluation,
+    exploration,
+    losses,
+    networks,
+    normalization,
+    optimizers,
+    population,
+    replay,
+    rewards,
+    sizes,
+    slots,
+)
+from metaevo.slots import Context, Slot
+from metaevo.types import ConfigError, InnerLoop, InnerState
+
+
+@dataclass(frozen=True)
+class Config:
+    """What is static: shapes and loop lengths.
+
+    Attributes:
+        total_timesteps: frames in a lifetime, warm-up included, rounded down to whole
+            segments.
+        learning_starts: frames of the warm-up, by random actions.
+        buffer_size: frames that the replay buffer holds, at most a lifetime's.
+        num_envs: E, environments of one member.
+        num_steps: T, steps of them between updates. An update takes E x T frames.
+        num_gradient_steps: U, minibatches of an update.
+        batch_size: B, transitions in a minibatch.
+        num_segments: K, points on the learning curve.
+        normalize_observation: by running statistics.
+        features, activation: hidden layers of policy and critics.
+        initial_temperature: α at birth.
+        min_log_std, max_log_std: what the policy's log-deviation is kept in.
+        num_eval_envs: episodes that `evaluate` averages over.
+    """
+
+    total_timesteps: int = 1_000_000
+    learning_starts: int = 1_000
+    buffer_size: int = 1_000_000
+    num_envs: int = 1
+    num_steps: int = 1
+    num_gradient_steps: int = 1
+    batch_size: int = 256
+    num_segments: int = 16
+    normalize_observation: bool = False
+    features: tuple[int, ...] = (256, 256)
+    activation: str = "relu"
+    initial_temperature: float = 0.2
+    min_log_std: float = -5.0
+    max_log_std: float = 2.0
+    num_eval_envs: int = 16
+
+
+class Meta(NamedTuple):
+    """What may evolve.
+
+    Attributes:
+        actor_lr, critic_lr, temperature_lr: Adam's step sizes.
+        gamma: discount, in [0, 1].
+        tau: how far the target critics move at each step, in (0, 1].
+        target_entropy: H̄ per dimension of the action.
+        noise_correlation: of the noise of actions taken, warm-up included, from step to
+            step, in [0, 1); 0 is the paper's white noise.
+        reward_scale: what rewards are multiplied by.
+        td_loss: `(td_error, q, target, context) -> [...]`, td_error = target − q.
+        q_aggregation: `(q [2, ...], context) -> [...]`, one value of the critics' two.
+        reward: `(obs, action, reward, next_obs, terminated, context) -> scalar`, what
+            the agent learns from.
+        optimizer: an `optimizers.Optimizer`: gives a direction.
+
+    `context.stats` of the losses and of `target_entropy` holds `temperature`.
+    """
+
+    actor_lr: Slot = 3e-4
+    critic_lr: Slot = 3e-4
+    temperature_lr: Slot = 3e-4
+    gamma: Slot = 0.99
+    tau: Slot = 0.005
+    target_entropy: Slot = -1.0
+    noise_correlation: Slot = 0.0
+    reward_scale: Slot = 1.0
+    td_loss: Slot = losses.td_square
+    q_aggregation: Slot = losses.least_q
+    reward: Slot = rewards.identity
+    optimizer: Slot = optimizers.adam
+
+
+class Learner(NamedTuple):
+    """Parameters and their optimiser's state."""
+
+    params: Any
+    opt_state: Any
+
+
+class Agent(NamedTuple):
+    age: jax.Array  # int32, updates since birth
+    actor: Learner
+    critic: Learner
+    target_critic: Any
+    log_temperature: Learner
+    obs_stats: normalization.RunningStats
+
+
+class Experience(NamedTuple):
+    episodes: episodes.Episodes
+    noise: jax.Array  # [E, A], the last
+    rows: jax.Array  # of the replay buffer
+    own: jax.Array  # int32, steps since birth, warm-up not counted
+
+
+class Clock(NamedTuple):
+    update: jax.Array  # int32, updates done
+
+
+def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> InnerLoop:
+    """SAC on `env`, whose actions are continuous and bounded.
+
+    Metrics of `train`: those of `episodes.metrics`, and on the minibatches the mean
+    `q`, `entropy` and `temperature` and the root mean square `td_error`.
+
+    Raises:
+        ConfigError: sizes that do not fit each other, or other actions.
+    """
+    sizes.positive(config)
+    if not isinstance(env.action, envs.Box):
+        raise ConfigError(f"env={env.name!r}: SAC needs continuous actions; see dqn")
+    if not config.initial_temperature > 0:
+        raise ConfigError(
+            f"inner.initial_temperature={config.initial_temperature} must be > 0"
+        )
+    frames = config.num_envs * config.num_steps
+    num_rows, num_warmup = sizes.ring(config)
+    num_updates, updates_per_segment = sizes.lifetime(
+        config, frames, num_warmup * config.num_envs
+    )
+
+    num_actions = env.action.shape[0]
+    to_env, to_unit = envs.unit_box(env.action)
+    obs_ndim = len(env.observation.shape)
+    actor = networks.MLP(
+        config.features, 2 * num_actions, 0.01, config.activation, obs_ndim
+    )
+    critic = networks.MLP(config.features, 1, 1.0, config.activation)
+    buffer = replay.make(env, num_rows, config.num_envs, num_warmup, config.num_steps)
+
+    def policy(params, obs):
+        """Over actions in (−1, 1)."""
+        mean, log_std = jnp.split(actor.apply(params, obs), 2, -1)
+        log_std = jnp.clip(log_std, config.min_log_std, config.max_log_std)
+        return distributions.TanhNormal(mean, log_std)
+
+    def q_values(params, obs, action):
+        """Both critics', [2, ...]; actions in [−1, 1]."""
+        flat = obs.reshape(*action.shape[:-1], -1)
+        joined = jnp.concatenate([flat, action], -1)
+        return jax.vmap(critic.apply, (0, None))(params, joined)[..., 0]
+
+    def see(agent, obs):
+        """The observation as the networks see it."""
+        if config.normalize_observation:
+            return normalization.normalize(agent.obs_stats, obs)
+        return obs
+
+    def context_of(agent):
+        return Context(
+            progress=jnp.minimum(agent.age / num_updates, 1.0),
+            stats={"temperature": jnp.exp(agent.log_temperature.params)},
+        )
+
+    def draw_noise(key, meta, context, last, num_steps):
+        white = jax.random.normal(key, (num_steps, *last.shape))
+        rho = slots.value(meta.noise_correlation, context)
+        return exploration.correlated(white, last, rho)
+
+    # --- birth ------------------------------------------------------------------------
+
+    def init(key, meta):
+        keys = jax.random.split(key, 6)
+        actor_key, critic_key, env_key, first_key, noise_key, act_key = keys
+        width = math.prod(env.observation.shape) + num_actions
+        twins = jax.vmap(lambda key: critic.init(key, jnp.zeros(width)))
+        critics = twins(jax.random.split(critic_key))
+        noise = jax.random.normal(first_key, (config.num_envs, num_actions))
+        noise = draw_noise(noise_key, meta, Context(), noise, num_warmup)
+        state, steps, _ = episodes.collect(
+            act_key,
+            env,
+            episodes.start(env_key, env, config.num_envs),
+            exploration.uniform(noise),
+            lambda obs, noise: to_env(noise),
+        )
+        obs_stats = normalization.init(env.observation.shape)
+        if config.normalize_observation:
+            obs_stats = normalization.update(obs_stats, steps.obs)
+
+        def learner(params):
+            return Learner(params, meta.optimizer.init(params))
+
+        agent = Agent(
+            jnp.int32(0),
+            learner(actor.init(actor_key, jnp.zeros(env.observation.shape))),
+            learner(critics),
+            critics,
+            learner(jnp.float32(math.log(config.initial_temperature))),
+            obs_stats,
+        )
+        experience = Experience(state, noise[-1], buffer.start(steps), jnp.int32(0))
+        return InnerState(agent, experience, clock=Clock(jnp.int32(0)))
+
+    # --- learning ---------------------------------------------------------------------
+
+    def critic_loss(params, target, batch, meta, context):
+        q = q_values(params, batch.obs, batch.action)
+        td_error = target - q
+        context = context._replace(return_std=target.std())
+        total = meta.td_loss(td_error, q, target, context).mean(-1).sum()
+        return total, {"q": q.mean(), "squared": (td_error**2).mean()}
+
+    def actor_loss(params, critics, temperature, obs, noise, meta, context):
+        action, log_prob = policy(params, obs).transform_and_log_prob(noise)
+        q = meta.q_aggregation(q_values(critics, obs, action), context)
+        return (temperature * log_prob - q).mean(), -log_prob.mean()
+
+    def learn(agent, batches, noise, meta, context):
+        """A step of critics, actor and temperature per minibatch, [U, B, ...]."""
+
+        def descend(learner, gradient, lr):
+            lr = slots.value(lr, context)
+            return Learner(
+                *optimizers.step(meta.optimizer, gradient, *learner, lr, context)
+            )
+
+        def step(agent, drawn):
+            batch, noise = drawn
+            temperature = jnp.exp(agent.log_temperature.params)
+            in_loss = context._replace(stats={"temperature": temperature})
+            next_action, log_prob = policy(
+                agent.actor.params, batch.next_obs
+            ).transform_and_log_prob(noise[0])
+            next_q = meta.q_aggregation(
+                q_values(agent.target_critic, batch.next_obs, next_action), in_loss
+            )
+            next_value = next_q - temperature * log_prob
+            target = batch.reward + slots.value(meta.gamma, context) * jnp.where(
+                batch.terminated, 0.0, next_value
+            )
+            gradient, info = jax.grad(critic_loss, has_aux=True)(
+                agent.critic.params, target, batch, meta, in_loss
+            )
+            critic = descend(agent.critic, gradient, meta.critic_lr)
+
+            gradient, entropy = jax.grad(actor_loss, has_aux=True)(
+                agent.actor.params,
+                critic.params,
+                temperature,
+                batch.obs,
+                noise[1],
+                meta,
+                in_loss,
+            )
+            actor = descend(agent.actor, gradient, meta.actor_lr)
+
+            # d/d log α of −log α (log π + H̄): up while the entropy is below its target.
+            goal = num_actions * slots.value(meta.target_entropy, in_loss)
+            log_temperature = descend(
+                agent.log_temperature, entropy - goal, meta.temperature_lr
+            )
+            target_critic = optax.incremental_update(
+                critic.params, agent.target_critic, slots.value(meta.tau, context)
+            )
+            agent = agent._replace(
+                actor=actor,
+                critic=critic,
+                target_critic=target_critic,
+                log_temperature=log_temperature,
+            )
+            return agent, info | {"entropy": entropy, "temperature": temperature}
+
+        agent, info = jax.lax.scan(step, agent, (batches, noise))
+        return agent, jax.tree.map(jnp.mean, info)
+
+    def update(key, meta, state):
+        """T steps of the environments and U gradient steps."""
+        agent, experience, clock = state.agent, state.experience, state.clock
+        noise_key, act_key, sample_key, learn_key = jax.random.split(
+            jax.random.fold_in(key, clock.update), 4
+        )
+        context = context_of(agent)
+
+        def explore(obs, noise):
+            pi = policy(agent.actor.params, see(agent, obs))
+            return to_env(pi.transform_and_log_prob(noise)[0])
+
+        noise = draw_noise(noise_key, meta, context, experience.noise, config.num_steps)
+        after, steps, finished = episodes.collect(
+            act_key, env, experience.episodes, noise, explore
+        )
+        if config.normalize_observation:
+            stats = normalization.update(agent.obs_stats, steps.obs)
+            agent = agent._replace(obs_stats=stats)
+        inserted = clock.update * config.num_steps
+        rows = buffer.add(experience.rows, inserted, steps)
+        inserted, own = inserted + config.num_steps, experience.own + config.num_steps
+        shape = (config.num_gradient_steps, config.batch_size)
+        sampled = buffer.sample(sample_key, rows, inserted, own, shape)
+        sampled = jax.tree.map(lambda x: x[0], sampled)
+        reward = rewards.learned_from(meta.reward, sampled, context)
+        batches = sampled._replace(
+            obs=see(agent, sampled.obs),
+            action=to_unit(sampled.action),
+            reward=slots.value(meta.reward_scale, context) * reward,
+            next_obs=see(agent, sampled.next_obs),
+        )
+        # Of the target's and of the actor's actions, for each minibatch.
+        shape = (config.num_gradient_steps, 2, config.batch_size, num_actions)
+        samples = jax.random.normal(learn_key, shape)
+
+        @population.phase
+        def improve(agent, batches, noise):
+            return learn(agent, batches, noise, meta, context)
+
+        agent, info = improve(agent, batches, samples)
+        agent = agent._replace(age=agent.age + 1)
+        state = InnerState(
+            agent, Experience(after, noise[-1], rows, own), (), Clock(clock.update + 1)
+        )
+        return state, info | {"totals": episodes.totals(finished)}
+
+    # --- the interface ----------------------------------------------------------------
+
+    def train(key, meta, state):
+        def step(state, _):
+            return update(key, meta, state)
+
+        state, info = jax.lax.scan(step, state, None, length=updates_per_segment)
+        totals, squared = info.pop("totals"), info.pop("squared")
+        return state, {
+            **episodes.metrics(state.experience.episodes, totals),
+            **jax.tree.map(jnp.mean, info),
+            "td_error": jnp.sqrt(squared.mean()),
+        }
+
+    def act(key, meta, agent, carry, obs):
+        del key, meta
+        return to_env(policy(agent.actor.params, see(agent, obs)).mode()), carry
+
+    def evaluate(key, meta, state):
+        return evaluation.first_episodes(
+            key,
+            env,
+            lambda key, carry, obs: act(key, meta, state.agent, carry, obs),
+            (),
+            config.num_eval_envs,
+        )
+
+    return InnerLoop(
+        meta=meta,
+        init=init,
+        train=train,
+        evaluate=evaluate,
+        num_segments=config.num_segments,
+        act=act,
+        frames_per_segment=updates_per_segment * frames,
+        env=env,
+    )

@@ -1,0 +1,110 @@
+"""Brax environments (Freeman et al., 2021) as `Env`s; the only importer of brax.
+
+`make("ant")` is Brax's raw environment with a time limit of our own: resets are fresh
+(Brax's own wrapper starts every episode in one cached state and overwrites the last
+observation). A simulation whose numbers are no longer finite ends its episode, with
+reward 0 and the last good observation, and is counted in `info["diverged"]`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import io
+
+import jax
+import jax.numpy as jnp
+
+from metaevo.envs import Box, Env, Step, with_auto_reset
+from metaevo.types import ConfigError
+
+MAX_STEPS = 1000  # the time limit of Brax's own training
+BACKENDS = ("spring", "positional", "generalized", "mjx")
+
+
+def _brax():
+    """Imports brax, which prints what optional simulators it lacks."""
+    try:
+        quiet = io.StringIO()
+        with contextlib.redirect_stderr(quiet), contextlib.redirect_stdout(quiet):
+            from brax import envs
+    except ImportError as error:
+        raise ConfigError(
+            f"env=brax/...: {error}. Install it with: pip install 'metaevo[brax]'"
+        ) from error
+    return envs
+
+
+def names() -> list[str]:
+    """The environments of this suite."""
+    return sorted(_brax()._envs)
+
+
+def make(name: str) -> Env:
+    """Makes a Brax environment.
+
+    Args:
+        name: `NAME` or `NAME/BACKEND`; the backends are spring, the fastest and the
+            default, positional, generalized and mjx. Returns of different backends do
+            not compare.
+
+    Raises:
+        ConfigError: there is no such environment or backend, or brax is missing.
+    """
+    envs = _brax()
+    base, _, backend = name.partition("/")
+    if base not in envs._envs:
+        near = difflib.get_close_matches(base, envs._envs, 1)
+        hint = f" Did you mean brax/{near[0]}?" if near else ""
+        raise ConfigError(f"env='brax/{name}': no such environment.{hint}")
+    if backend and backend not in BACKENDS:
+        raise ConfigError(
+            f"env='brax/{name}': backend {backend!r} must be one of {BACKENDS}"
+        )
+    options = {} if base == "fast" else {"backend": backend or "spring"}
+    return adapt(envs.get_environment(base, **options), f"brax/{name}")
+
+
+def adapt(env, name: str = "", max_steps: int = MAX_STEPS) -> Env:
+    """Wraps a Brax environment without wrappers; actions are in [−1, 1]."""
+    # A state's leaves must not change type between steps; reset's types decide.
+    types = jax.eval_shape(env.reset, jax.random.key(0))
+
+    def strong(state):
+        return jax.tree.map(
+            lambda x, t: jax.lax.convert_element_type(jnp.asarray(x), t.dtype),
+            state,
+            types,
+        )
+
+    def reset(key):
+        state = strong(env.reset(key))
+        return (state, jnp.int32(0)), state.obs
+
+    def step_raw(key, state, action):
+        del key
+        before, time = state
+        after = strong(env.step(before, jnp.clip(action, -1.0, 1.0)))
+        good = jnp.isfinite(after.obs).all() & jnp.isfinite(after.reward)
+        terminated = ~good | (after.done > 0.5)
+        obs = jnp.where(good, after.obs, before.obs)
+        step = Step(
+            obs=obs,
+            reward=jnp.where(good, after.reward, 0.0),
+            terminated=terminated,
+            truncated=(time + 1 >= max_steps) & ~terminated,
+            final_obs=obs,
+            info={"diverged": ~good},
+        )
+        return (after.replace(obs=obs), time + 1), step
+
+    return Env(
+        reset=reset,
+        step=with_auto_reset(reset, step_raw),
+        step_raw=step_raw,
+        observation=Box(types.obs.shape),
+        action=Box((env.action_size,), -1.0, 1.0),
+        max_steps=max_steps,
+        name=name,
+        cheap_reset=False,
+    )

@@ -1,0 +1,262 @@
+"""Every inner loop at its smallest, for tests that hold for all of them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import optax
+
+from inner_loops import dqn, ppo, pqn, sac, td3
+from metaevo import envs, losses, optimizers, slots
+
+SGD = optimizers.from_optax(optax.identity())
+
+
+class Small(NamedTuple):
+    """A loop that compiles in seconds and lives for four updates.
+
+    Attributes:
+        config: its sizes but `num_segments`; total_timesteps is a lifetime.
+        meta: with a learning rate that shows in one update.
+        changes: slot -> another value; every slot but `optimizer` is there.
+        rewritten: function slot -> its default, written once more.
+    """
+
+    module: ModuleType
+    env: str
+    config: Mapping[str, Any]
+    meta: Any
+    changes: Mapping[str, Any]
+    rewritten: Mapping[str, Any]
+
+    def make(self, meta=None, env=None, **config):
+        config = self.module.Config(**{**self.config, "num_segments": 1, **config})
+        return self.module.make(
+            env or envs.make(self.env), config, self.meta if meta is None else meta
+        )
+
+
+@slots.function
+def _late(context):
+    return 1e-2 * (1 + context.progress)
+
+
+@slots.function
+def _other_reward(obs, action, reward, next_obs, terminated, context=None):
+    return 3.0 * reward + obs[0] + jnp.float32(terminated)
+
+
+@slots.function
+def _same_reward(obs, action, reward, next_obs, terminated, context=None):
+    return reward * 1.0
+
+
+@slots.function
+def _same_td_loss(td_error, q, target, context):
+    return 0.5 * (target - q) * td_error
+
+
+@slots.function
+def _dqn_reg(td_error, q, target, context):
+    return td_error**2 + 0.1 * q
+
+
+@slots.function
+def _softmax(q, epsilon, context):
+    return jnp.exp(q / 0.1 - (q / 0.1).max(-1, keepdims=True))
+
+
+@slots.function
+def _same_exploration(q, epsilon, context):
+    best = q.argmax(-1)[..., None] == jnp.arange(q.shape[-1])
+    return jnp.where(best, 1 - epsilon + epsilon / q.shape[-1], epsilon / q.shape[-1])
+
+
+@slots.function
+def _same_epsilon(context):
+    return 1.0 + (0.05 - 1.0) * jnp.clip(2 * context.progress, 0.0, 1.0)
+
+
+@slots.function
+def _half_drift(log_ratio, advantage, clip_eps, context):
+    return 0.5 * losses.ppo_clip_drift(log_ratio, advantage, clip_eps, context)
+
+
+@slots.function
+def _same_drift(log_ratio, advantage, clip_eps, context):
+    ratio = jnp.exp(log_ratio)
+    clipped = jnp.clip(ratio, 1 - clip_eps, 1 + clip_eps)
+    return ratio * advantage - jnp.minimum(ratio * advantage, clipped * advantage)
+
+
+@slots.function
+def _same_value_loss(value, target, old_value, context):
+    eps = context.stats["clip_eps"]
+    clipped = jnp.clip(value, old_value - eps, old_value + eps)
+    return 0.5 * jnp.maximum((value - target) ** 2, (clipped - target) ** 2)
+
+
+@slots.function
+def _entropy_again(log_prob, log_ratio, advantage, entropy, context):
+    return -0.1 * entropy * (1 + context.progress)
+
+
+@slots.function
+def _squared_q(q, action, context):
+    return -q + (action**2).sum(-1)
+
+
+@slots.function
+def _same_actor_loss(q, action, context):
+    return -1.0 * q
+
+
+@slots.function
+def _mean_q(q, context):
+    return q.mean(0)
+
+
+@slots.function
+def _same_aggregation(q, context):
+    return jnp.minimum(q[0], q[1])
+
+
+TWO_EPISODES = "gymnax/CartPole-v1"
+OFF_POLICY = {"learning_starts": 64, "buffer_size": 128, "batch_size": 16}
+SMALL = {
+    "ppo": Small(
+        ppo,
+        TWO_EPISODES,
+        {"total_timesteps": 1280, "num_envs": 4, "num_steps": 80, "num_epochs": 2}
+        | {"features": (16,)},
+        ppo.Meta(lr=1e-2),
+        {
+            "lr": _late,
+            "gamma": 0.8,
+            "gae_lambda": 0.5,
+            "ent_coef": 0.1,
+            "vf_coef": 2.0,
+            "clip_eps": 0.01,
+            "max_grad_norm": 0.01,
+            "drift": _half_drift,
+            "value_loss": losses.square,
+            "policy_loss": _entropy_again,
+            "reward": _other_reward,
+            "optimizer": SGD,
+        },
+        {
+            "drift": _same_drift,
+            "value_loss": _same_value_loss,
+            "reward": _same_reward,
+        },
+    ),
+    "dqn": Small(
+        dqn,
+        TWO_EPISODES,
+        {"total_timesteps": 128, "num_envs": 4, "num_steps": 4, "features": (16,)}
+        | {"target_period": 2, "num_gradient_steps": 2, **OFF_POLICY},
+        dqn.Meta(lr=1e-2),
+        {
+            "lr": _late,
+            "gamma": 0.8,
+            "epsilon": 0.0,
+            "exploration": _softmax,
+            "target_rate": 0.5,
+            "td_loss": _dqn_reg,
+            "reward": _other_reward,
+            "optimizer": SGD,
+        },
+        {
+            "td_loss": _same_td_loss,
+            "reward": _same_reward,
+            "exploration": _same_exploration,
+            "epsilon": _same_epsilon,
+        },
+    ),
+    "pqn": Small(
+        pqn,
+        TWO_EPISODES,
+        {"total_timesteps": 1280, "num_envs": 4, "num_steps": 80, "num_epochs": 2}
+        | {"features": (16,)},
+        pqn.Meta(lr=1e-2),
+        {
+            "lr": _late,
+            "gamma": 0.8,
+            "q_lambda": 0.1,
+            "epsilon": 0.0,
+            "exploration": _softmax,
+            "max_grad_norm": 0.01,
+            "td_loss": _dqn_reg,
+            "reward": _other_reward,
+            "optimizer": SGD,
+        },
+        {
+            "td_loss": _same_td_loss,
+            "reward": _same_reward,
+            "exploration": _same_exploration,
+            "epsilon": _same_epsilon,
+        },
+    ),
+    "td3": Small(
+        td3,
+        "gymnax/Pendulum-v1",
+        {"total_timesteps": 96, "num_envs": 2, "num_steps": 4, "features": (16,)}
+        | {"num_gradient_steps": 4, "normalize_observation": True, **OFF_POLICY},
+        td3.Meta(actor_lr=1e-2, critic_lr=1e-2),
+        {
+            "actor_lr": _late,
+            "critic_lr": 1e-3,
+            "gamma": 0.8,
+            "tau": 0.5,
+            "exploration_noise": 0.9,
+            "noise_correlation": 0.9,
+            "smoothing_noise": 0.01,
+            "noise_clip": 0.01,
+            "td_loss": _dqn_reg,
+            "actor_loss": _squared_q,
+            "reward": _other_reward,
+            "optimizer": SGD,
+            "learn": 0.0,
+        },
+        {
+            "td_loss": _same_td_loss,
+            "reward": _same_reward,
+            "actor_loss": _same_actor_loss,
+            "learn": 1.0,
+        },
+    ),
+    "sac": Small(
+        sac,
+        "gymnax/Pendulum-v1",
+        {"total_timesteps": 96, "num_envs": 2, "num_steps": 4, "features": (16,)}
+        | {"num_gradient_steps": 4, "normalize_observation": True, **OFF_POLICY},
+        sac.Meta(actor_lr=1e-2, critic_lr=1e-2, temperature_lr=1e-2),
+        {
+            "actor_lr": _late,
+            "critic_lr": 1e-3,
+            "temperature_lr": 1e-3,
+            "gamma": 0.8,
+            "tau": 0.5,
+            "target_entropy": -3.0,
+            "noise_correlation": 0.9,
+            "reward_scale": 0.1,
+            "td_loss": _dqn_reg,
+            "q_aggregation": _mean_q,
+            "reward": _other_reward,
+            "optimizer": SGD,
+        },
+        {
+            "td_loss": _same_td_loss,
+            "reward": _same_reward,
+            "q_aggregation": _same_aggregation,
+        },
+    ),
+}
+OFF_POLICY_LOOPS = ("dqn", "td3", "sac")
+
+FOUND = sorted(
+    path.stem
+    for path in (Path(__file__).parent.parent / "inner_loops").glob("[a-z]*.py")
+)

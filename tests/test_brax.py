@@ -1,0 +1,119 @@
+"""The Brax adapter, on a system of two lines and on one real environment."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from metaevo import envs
+from metaevo.types import ConfigError
+
+brax = pytest.importorskip("brax.envs")
+from metaevo.envs import brax as suite  # noqa: E402
+
+
+class Line(brax.Env):
+    """x ← x + a from a random start; ends beyond 3, fails beyond −3."""
+
+    observation_size, action_size, backend = 1, 1, "none"
+
+    def reset(self, rng):
+        x = jax.random.uniform(rng, (1,))
+        zero = jnp.zeros(())
+        return brax.State(None, x, zero, zero, {}, {})
+
+    def step(self, state, action):
+        x = state.obs + action
+        x = jnp.where(x < -3, jnp.nan, x)
+        done = jnp.where(x[0] > 3, 1.0, 0.0)
+        return state.replace(obs=x, reward=x[0], done=done)
+
+
+def run(action, num_steps, max_steps=1000):
+    env = suite.adapt(Line(), "line", max_steps)
+
+    @jax.jit
+    def rollout(key):
+        def step(carry, key):
+            state, obs = carry
+            state, out = env.step(key, state, jnp.full(1, action))
+            return (state, out.obs), (obs, out)
+
+        keys = jax.random.split(key, num_steps)
+        return jax.lax.scan(step, env.reset(key), keys)[1]
+
+    return rollout(jax.random.key(0))
+
+
+def test_an_end_keeps_the_last_observation_and_starts_afresh():
+    before, out = run(1.0, 40)
+    assert out.terminated.any()
+    assert not out.truncated.any()
+    np.testing.assert_allclose(out.final_obs, before + 1, rtol=1e-6)
+    starts = np.asarray(out.obs)[np.asarray(out.terminated), 0]
+    assert len(np.unique(starts)) == len(starts) > 5
+    assert ((starts >= 0) & (starts <= 1)).all()
+
+
+def test_the_time_limit_truncates():
+    _, out = run(0.0, 21, max_steps=5)
+    np.testing.assert_array_equal(np.flatnonzero(out.truncated), [4, 9, 14, 19])
+    assert not out.terminated.any()
+    assert out.done.sum() == 4
+
+
+def test_a_failed_simulation_ends_the_episode_and_is_counted():
+    before, out = run(-1.0, 20)
+    diverged = np.asarray(out.info["diverged"])
+    assert diverged.any()
+    np.testing.assert_array_equal(out.terminated, diverged)
+    np.testing.assert_array_equal(out.reward[diverged], 0.0)
+    np.testing.assert_array_equal(out.final_obs[diverged], before[diverged])
+    assert all(np.isfinite(x).all() for x in (out.obs, out.final_obs, out.reward))
+
+
+def test_actions_are_clipped():
+    before, out = run(9.0, 1)
+    np.testing.assert_allclose(out.final_obs, before + 1, rtol=1e-6)
+
+
+def test_a_real_environment_steps_as_brax_does():
+    env = envs.make("brax/inverted_pendulum")
+    reference = brax.get_environment("inverted_pendulum", backend="spring")
+    assert env.observation.shape == (4,)
+    assert env.action == envs.Box((1,), -1.0, 1.0)
+
+    @jax.jit
+    def both(key):
+        def step(carry, key):
+            (ours, theirs) = carry
+            action = jax.random.uniform(key, (1,), minval=-1.0)
+            ours, out = env.step_raw(key, ours, action)
+            theirs = reference.step(theirs, action)
+            return (ours, theirs), (out.final_obs, theirs.obs, out.terminated)
+
+        start = env.reset(key)[0], reference.reset(key)
+        return jax.lax.scan(step, start, jax.random.split(key, 30))[1]
+
+    ours, theirs, terminated = both(jax.random.key(0))
+    np.testing.assert_array_equal(ours, theirs)
+    assert terminated.any()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("brax/ants", "Did you mean brax/ant?"),
+        ("brax/ant/sprung", "backend 'sprung' must be one of"),
+        ("braxx/ant", "Did you mean brax/ant"),
+    ],
+)
+def test_unknown_names_are_explained(name, message):
+    with pytest.raises(ConfigError, match=message.replace("?", r"\?")):
+        envs.make(name)
+
+
+def test_brax_that_is_not_installed_is_explained(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "brax", None)
+    with pytest.raises(ConfigError, match="pip install"):
+        envs.make("brax/ant")

@@ -1,0 +1,78 @@
+"""Exploration, schedules and diversity, on numbers."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from metaevo import diversity, exploration, schedules
+from metaevo.slots import Context
+
+
+def test_epsilon_greedy_is_a_distribution_with_the_first_of_equals():
+    q = jnp.array([[1.0, 3.0, 3.0, 0.0]])
+    p = exploration.epsilon_greedy(q, 0.2, Context())
+    np.testing.assert_allclose(p, [[0.05, 0.85, 0.05, 0.05]], rtol=1e-6)
+
+
+def test_linear_schedule():
+    schedule = schedules.linear(1.0, 0.1, 0.5)
+    found = [float(schedule(Context(progress=x))) for x in (0.0, 0.25, 0.5, 0.9)]
+    assert found == pytest.approx([1.0, 0.55, 0.1, 0.1])
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.9])
+def test_correlated_noise_is_standard_normal_with_that_correlation(rho):
+    key = jax.random.key(0)
+    white = jax.random.normal(key, (20_000,))
+    noise = np.asarray(exploration.correlated(white, white[0], rho))
+    assert np.corrcoef(noise[1:], noise[:-1])[0, 1] == pytest.approx(rho, abs=0.02)
+    assert noise.std() == pytest.approx(1.0, abs=0.06)
+    if rho == 0:
+        np.testing.assert_array_equal(noise, white)
+
+
+def test_correlated_noise_goes_on_where_it_was():
+    """Two halves are one whole: what carries over is the last value alone."""
+    white = jax.random.normal(jax.random.key(0), (10, 3))
+    whole = exploration.correlated(white, jnp.zeros(3), 0.9)
+    first = exploration.correlated(white[:5], jnp.zeros(3), 0.9)
+    second = exploration.correlated(white[5:], first[-1], 0.9)
+    np.testing.assert_array_equal(whole, jnp.concatenate([first, second]))
+
+
+def test_uniform_noise_is_uniform():
+    x = exploration.uniform(jax.random.normal(jax.random.key(0), (20_000,)))
+    assert stats.kstest(np.asarray(x), stats.uniform(-1, 2).cdf).pvalue > 1e-3
+
+
+# --- diversity (DvD) ------------------------------------------------------------------
+
+
+def test_log_volume_is_zero_far_apart_and_negative_else():
+    far = 100.0 * jnp.eye(4)
+    assert diversity.log_volume(far) == pytest.approx(0.0, abs=1e-4)
+    near = jax.random.normal(jax.random.key(0), (4, 6))
+    assert diversity.log_volume(near) < 0
+
+
+def test_equal_members_have_a_finite_volume_and_gradient():
+    """Where fastpbrl's runs end in NaN."""
+    equal = jnp.ones((5, 8))
+    assert np.isfinite(diversity.log_volume(equal))
+    assert np.isfinite(jax.grad(diversity.log_volume)(equal)).all()
+
+
+def test_the_gradient_pushes_members_apart():
+    two = jnp.array([[0.1, 0.0], [-0.1, 0.0]])
+    gradient = jax.grad(diversity.log_volume)(two)
+    assert gradient[0, 0] > 0 > gradient[1, 0]
+
+
+def test_log_volume_of_two_by_hand():
+    """det [[1, k], [k, 1]] = 1 − k², k = exp(−d²/(2 D))."""
+    two = jnp.array([[1.0, 0.0], [0.0, 0.0]])
+    k = np.exp(-1 / (2 * 2))
+    expected = np.log(1 - k**2)
+    assert diversity.log_volume(two, jitter=0.0) == pytest.approx(expected, rel=1e-4)
