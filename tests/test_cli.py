@@ -1,5 +1,6 @@
 """The command line: what is accepted, and how what is not is explained."""
 
+import ast
 import contextlib
 import dataclasses
 import random
@@ -14,7 +15,7 @@ import tiny_search
 
 import metaevo
 from inner_loops import ppo
-from metaevo import cli
+from metaevo import catalogue, cli
 from metaevo.rundir import RunConfig
 from metaevo.types import ConfigError
 
@@ -265,6 +266,7 @@ def test_resume_and_report_commands(tmp_path, monkeypatch, capsys):
         return exit.value.code
 
     monkeypatch.setattr(cli, "_searches", lambda: ["tiny_search"])
+    monkeypatch.setitem(sys.modules, "searches.tiny_search", tiny_search)
     monkeypatch.setattr(
         cli.runpy,
         "run_module",
@@ -281,6 +283,48 @@ def test_resume_and_report_commands(tmp_path, monkeypatch, capsys):
     assert command("report", run) == 0
     assert page.exists()
     capsys.readouterr()
-    for wrong in (["resume", str(tmp_path)], ["report", str(tmp_path)], ["reprot"]):
-        assert command(*wrong) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 3
+    for name in ("resume", "report", "play", "wandb-push"):
+        assert command(name, str(tmp_path)) == 2
+    assert command("play", run) == 2  # no comparison, so no agents
+    assert len(capsys.readouterr().err.splitlines()) == 5
+
+
+def test_list_finds_what_lies_in_the_folders():
+    text = catalogue.text()
+    for folder in ("searches", "inner_loops", "strategies"):
+        for path in sorted((ROOT / folder).glob("[a-z]*.py")):
+            doc = ast.get_docstring(ast.parse(path.read_text()))
+            assert f"\n  {path.stem:15} {doc.split()[0]} " in text
+    for name, default in ppo.Meta()._asdict().items():
+        shown = f"{default:g}" if isinstance(default, float) else ""
+        assert f"{name}={shown}" in text
+    for kind in ("drift=losses.ppo_clip_drift", "tune ", "gymnax/ ", "CartPole-v1"):
+        assert kind in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert "CartPole" not in catalogue.text("spaces")
+    with pytest.raises(ConfigError, match="expected one of searches, algorithms"):
+        catalogue.text("losses")
+
+
+def test_list_imports_nothing_that_it_lists():
+    program = (
+        "import sys; from metaevo import catalogue\n"
+        "for kind in ('searches', 'algorithms', 'strategies', 'spaces'):\n"
+        "    assert catalogue.text(kind)\n"
+        "heavy = {'flax', 'optax', 'gymnax', 'evosax', 'inner_loops', 'searches'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
+    )
+    code, stderr, _ = call("-c", program)
+    assert (code, stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_command_has_an_example_in_its_help(name, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["metaevo", name, "--help"])
+    with pytest.raises(SystemExit) as exit:
+        cli.command()
+    assert exit.value.code == 0
+    text = capsys.readouterr().out
+    assert f"example: metaevo {name} " in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert cli.usage().count(f"  metaevo {name} ") == 2
