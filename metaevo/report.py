@@ -23,6 +23,7 @@ from metaevo.comparison import HeldOut
 from metaevo.loggers import jsonl
 from metaevo.loggers.wandb import flat
 from metaevo.slots import Context
+from metaevo.types import Space
 
 COLORS = {"solution": "#0072B2", "hand-made": "#D55E00", "start": "#8a8a8a"}
 # Drawn in this colour, and shown in the page's own, dark or light.
@@ -195,10 +196,44 @@ def _visited(held_out: Mapping[str, HeldOut]) -> tuple[float, float] | None:
     return average - 2 * sd, average + 2 * sd
 
 
+def evolved(space: Space, meta: Any) -> bytes | None:
+    """The evolved loss drawn as in the report, while the search goes on.
+
+    Args:
+        meta: the slots, with the space's own bound.
+
+    Returns:
+        a PNG; None where the report draws no loss either.
+    """
+    spec = space.spec.get("value_loss", {})
+    if spec.get("op") != "residual_network":
+        return None
+    draw, _ = _value_loss_curves(meta.value_loss, spec, None)
+    return _drawn(draw, 2, "png", "value_loss")
+
+
 def _value_loss(
     folder: Path, learned: Callable, spec: Mapping, visited: tuple | None
 ) -> dict:
-    """Loss and gradient against value − target, v_old = v (clip inactive)."""
+    return _figure(
+        folder,
+        "value_loss",
+        "The evolved value loss",
+        *_value_loss_curves(learned, spec, visited),
+        "Both on one scale. Shaded: where value - target lay while agents trained with "
+        "it on held-out seeds; outside, its shape was hardly felt.",
+        num_panels=2,
+    )
+
+
+def _value_loss_curves(
+    learned: Callable, spec: Mapping, visited: tuple | None
+) -> tuple[Callable, tuple]:
+    """Loss and gradient against value − target, v_old = v (clip inactive).
+
+    Returns:
+        how to draw them on two panels, and their table.
+    """
     limit = 1.5 * spec["scale"] * spec["limit"]
     x = jnp.linspace(-limit, limit, 601)
     middle = len(x) // 2
@@ -243,16 +278,7 @@ def _value_loss(
     for name, (value, gradient) in curves.items():
         header += [f"{name} loss", f"{name} gradient"]
         columns += [value, gradient]
-    return _figure(
-        folder,
-        "value_loss",
-        "The evolved value loss",
-        draw,
-        (header, np.stack(columns, 1)),
-        "Both on one scale. Shaded: where value - target lay while agents trained with "
-        "it on held-out seeds; outside, its shape was hardly felt.",
-        num_panels=2,
-    )
+    return draw, (header, np.stack(columns, 1))
 
 
 def _strategy(folder: Path, records: list[dict]) -> dict:
@@ -294,6 +320,18 @@ def _figure(
     num_panels: int = 1,
 ) -> dict[str, str]:
     """Draws a figure as PNG file and inline SVG, and writes its CSV."""
+    (folder / f"{name}.png").write_bytes(_drawn(draw, num_panels, "png", name))
+    svg = _drawn(draw, num_panels, "svg", name).decode()
+    svg = svg[svg.index("<svg") :].replace(INK, "currentColor")
+    # Fluid: as wide as the page, as high as that makes it.
+    svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
+    svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
+    _csv(folder / f"{name}.csv", *table)
+    return {"name": name, "title": title, "svg": svg, "caption": caption}
+
+
+def _drawn(draw: Callable, num_panels: int, kind: str, name: str) -> bytes:
+    """A picture of kind `png` or `svg`; the same bytes each time."""
     # Not pyplot: no window system, no global state.
     import matplotlib
     from matplotlib.figure import Figure
@@ -309,16 +347,14 @@ def _figure(
         for panel in panels:
             panel.spines[["top", "right"]].set_visible(False)
         draw(*panels)
-        figure.savefig(folder / f"{name}.png", dpi=150)
-        buffer = io.StringIO()
-        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-    svg = buffer.getvalue()
-    svg = svg[svg.index("<svg") :].replace(INK, "currentColor")
-    # Fluid: as wide as the page, as high as that makes it.
-    svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
-    svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
-    _csv(folder / f"{name}.csv", *table)
-    return {"name": name, "title": title, "svg": svg, "caption": caption}
+        buffer = io.BytesIO()
+        if kind == "png":
+            figure.savefig(buffer, format=kind, dpi=150)
+        else:
+            figure.savefig(
+                buffer, format=kind, transparent=True, metadata={"Date": None}
+            )
+    return buffer.getvalue()
 
 
 # --- tables ---------------------------------------------------------------------------
