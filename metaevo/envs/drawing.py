@@ -112,7 +112,7 @@ CLASSIC: dict[str, Callable] = {
 
 
 def grid(cells: np.ndarray) -> np.ndarray:
-    """A frame of a board, 320 pixels high or a little less.
+    """A frame of a board, at most WIDTH x HEIGHT pixels or one per cell.
 
     Args:
         cells: [rows, columns] or [rows, columns, channels], not 0 where there is
@@ -123,5 +123,5 @@ def grid(cells: np.ndarray) -> np.ndarray:
     picture = np.zeros((*cells.shape[:2], 3), np.uint8)
     for i in range(cells.shape[2]):
         picture[cells[..., i]] = _CHANNELS[i % len(_CHANNELS)]
-    size = max(HEIGHT // len(cells), 1)
+    size = max(min(HEIGHT // cells.shape[0], WIDTH // cells.shape[1]), 1)
     return picture.repeat(size, 0).repeat(size, 1)
