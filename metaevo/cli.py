@@ -74,6 +74,10 @@ def _run(
     if "--cfg" in flags:
         print("\n".join(assignments(config)))
         return
+    from metaevo import rundir
+
+    if config["run"].directory:
+        rundir.check_writable("run.directory", config["run"].directory)
     from metaevo import engine, plan, runtime
 
     runtime.configure()
@@ -448,15 +452,17 @@ def _play(directory: str, argv: Sequence[str]) -> None:
     chosen = _parse(options, {k: p.default for k, p in parameters.items()}, argv)
     _finished(directory)
     manifest = _manifest(directory)
-    module = importlib.import_module(
-        f"searches.{_known(manifest['identity']['search'])}"
-    )
-    config = parse(module.search, manifest["changes"])
+    name = _known(manifest["identity"]["search"])
     from metaevo import play, runtime
 
+    def make() -> Search:
+        module = importlib.import_module(f"searches.{name}")
+        config = parse(module.search, manifest["changes"])
+        del config["run"]
+        return module.search(**config)
+
     runtime.configure()
-    config.pop("run")
-    path, steps, total = play.play(module.search(**config), directory, **chosen)
+    path, steps, total = play.play(make, directory, **chosen)
     print(f"{path}: {steps} steps, return {total:g}")
 
 

@@ -112,7 +112,7 @@ def run(
             "RunConfig(directory=...) is needed: without settings a default one could "
             "not tell this search from another"
         )
-    proposal = checks.check(search, config)
+    proposal = checks.check(search)
     population_size = population.size(proposal.params)
     fingerprint = checks.fingerprint(search, population_size)
     settings = dict(settings or {}) | {"search": fingerprint}

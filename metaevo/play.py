@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaevo import artifacts, checkpoint
+from metaevo import artifacts, checkpoint, rundir
 from metaevo.types import ConfigError, InnerLoop, Key, PyTree, Search
 
 MILLISECONDS = 50  # a frame is shown
@@ -51,7 +52,7 @@ def episode(
 
 
 def play(
-    search: Search,
+    make: Callable[[], Search],
     directory: str | Path,
     agent: Literal["solution", "hand-made"] = "solution",
     seed: int = 0,
@@ -60,7 +61,7 @@ def play(
     """Plays an agent for one episode and writes it as a GIF.
 
     Args:
-        search: that of the run.
+        make: makes the run's search; called when the rest is known to be right.
         directory: of the run.
         agent: `solution`, trained with what was evolved, or `hand-made`.
         seed: which of the held-out seeds' agents; the episode follows from it, too.
@@ -75,12 +76,6 @@ def play(
         ArtifactError, CheckpointError: the files are altered, or of another search.
     """
     directory = Path(directory)
-    loop = search.tasks[0]
-    if loop.env is None or loop.env.render is None:
-        name = loop.env.name if loop.env else "the environment"
-        raise ConfigError(
-            f"{name or 'the environment'} cannot be drawn: its Env has no render"
-        )
     kept = directory / "agents" / agent
     if not kept.is_dir():
         raise ConfigError(
@@ -96,6 +91,14 @@ def play(
     path = Path(out or directory / "play" / f"{agent}-{seed}.gif")
     if path.suffix != ".gif":
         raise ConfigError(f"out={path}: expected a name that ends in .gif")
+    rundir.check_writable("out", path.parent)
+    search = make()
+    loop = search.tasks[0]
+    if loop.env is None or loop.env.render is None:
+        name = loop.env.name if loop.env else ""
+        raise ConfigError(
+            f"{name or 'the environment'} cannot be drawn: its Env has no render"
+        )
 
     key = jax.random.fold_in(jax.random.key(0), seed)
     meta = loop.meta
@@ -112,15 +115,6 @@ def play(
 def _write_gif(path: Path, frames: list[np.ndarray]) -> None:
     from PIL import Image
 
-    images = [Image.fromarray(frame) for frame in frames]
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        images[0].save(
-            path,
-            save_all=True,
-            append_images=images[1:],
-            duration=MILLISECONDS,
-            loop=0,
-        )
-    except OSError as error:
-        raise ConfigError(f"out={path}: cannot write it ({error.strerror})") from None
+    first, *rest = [Image.fromarray(frame) for frame in frames]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    first.save(path, save_all=True, append_images=rest, duration=MILLISECONDS, loop=0)

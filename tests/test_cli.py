@@ -179,35 +179,54 @@ def call(*command):
     return out.returncode, out.stderr, seconds
 
 
+COMMAND = "import sys; sys.argv[0] = 'metaevo'; from metaevo import cli; cli.command()"
+
+
 @pytest.mark.parametrize(
-    ("argument", "message"),
+    ("arguments", "message", "seconds"),
     [
-        ("popultion_size=3", "Did you mean: 'population_size'"),
-        ("inner.num_steps=abc", "could not be converted to Integer"),
-        ("env=gymnax/CartPol-v1", "Did you mean gymnax/CartPole-v1"),
-        ("population_size=7", "must be even; use 8"),
-        ("run.directory=/proc/no", "run.directory=/proc/no"),
+        ("popultion_size=3", "Did you mean: 'population_size'", 3),
+        ("inner.num_steps=abc", "could not be converted to Integer", 3),
+        ("start=nowhere", "start=nowhere: Invalid value", 3),
+        ("population_size=7", "must be even; use 8", 3),
+        ("run.directory=/proc/no", "give another directory", 3),
+        ("run.directory={file}/x", "give another directory", 3),
+        ("run.wandb=later", "must be one of offline, online, disabled", 3),
+        ("run.held_out_seeds=1", "at least 2; 0 turns the comparison off", 3),
+        ("env=gymna/CartPole-v1", "Did you mean gymnax/CartPole-v1", 3),
+        ("env=gymnax/CartPol-v1", "Did you mean gymnax/CartPole-v1", 8),
+        ("resume {missing}", "no run here", 3),
+        ("report {missing}", "no run here", 3),
+        ("play {missing}", "no run here", 3),
+        ("wandb-push {missing}", "no run here", 3),
+        ("play {missing} agent=nobody", "agent=nobody: Invalid value", 3),
+        ("play {missing} run.seed=1", "unknown key 'run.seed'", 3),
+        ("report", "expected report RUN; metaevo report --help", 3),
+        ("list losses", "expected one of searches, algorithms", 3),
+        ("reprot x", "Did you mean 'report'", 3),
+        ("run ppo_value_los", "Did you mean 'ppo_value_loss'", 3),
+        ("run ppo_value_loss size=1", "unknown key 'size'", 3),
     ],
 )
-def test_bad_input_exits_2_with_one_line(argument, message):
-    code, stderr, _ = call("-m", "searches.ppo_value_loss", argument)
+def test_bad_input_exits_2_with_one_line_and_soon(
+    arguments, message, seconds, tmp_path
+):
+    """CPU seconds, of a whole process."""
+    (tmp_path / "file").touch()
+    given = arguments.format(file=tmp_path / "file", missing=tmp_path / "run").split()
+    program = ["-m", "searches.ppo_value_loss"] if "=" in given[0] else ["-c", COMMAND]
+    code, stderr, used = call(*program, *given)
     assert code == 2
     (line,) = stderr.strip().splitlines()
     assert line.startswith("error: ")
     assert message in line
+    assert used <= seconds
+    assert not (tmp_path / "run").exists()
 
 
-def test_the_metaevo_command():
-    code, _, _ = call("-c", "from metaevo import cli; cli.command()")
-    assert code == 2
-    run = "import sys; sys.argv[1:] = {}; from metaevo import cli; cli.command()"
-    code, stderr, _ = call("-c", run.format(["run", "ppo_value_los"]))
-    assert code == 2
-    assert "Did you mean 'ppo_value_loss'" in stderr
-    code, stderr, _ = call("-c", run.format(["run", "ppo_value_loss", "size=1"]))
-    assert code == 2
-    assert "unknown key 'size'" in stderr
-    assert call("-c", run.format(["list"]))[0] == 0
+def test_without_a_command_it_says_which_there_are():
+    assert call("-c", COMMAND)[0] == 2
+    assert call("-c", COMMAND, "list", "searches")[0] == 0
 
 
 def test_a_search_function_needs_defaults():
