@@ -456,10 +456,12 @@ def _play(directory: str, argv: Sequence[str]) -> None:
     from metaevo import play, runtime
 
     def make() -> Search:
-        module = importlib.import_module(f"searches.{name}")
-        config = parse(module.search, manifest["changes"])
+        search = getattr(importlib.import_module(f"searches.{name}"), "search", None)
+        if search is None:
+            raise ConfigError(f"searches/{name}.py has no function `search` to play")
+        config = parse(search, manifest["changes"])
         del config["run"]
-        return module.search(**config)
+        return search(**config)
 
     runtime.configure()
     path, steps, total = play.play(make, directory, **chosen)
