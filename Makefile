@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: install demo test test-slow lint clean
+.PHONY: install demo test test-slow lint docs clean
 
 install: $(VENV)/.installed
 
@@ -27,5 +27,10 @@ test: lint
 test-slow: install
 	$(BIN)/python -m pytest -m slow -s
 
+# The documentation as a site, in site/.
+docs: install
+	$(BIN)/python -m pip install --quiet --constraint requirements.lock -e '.[docs]'
+	$(BIN)/mkdocs build --strict
+
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build site *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -13,9 +13,8 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import errno
-import importlib.util
+import importlib
 import inspect
-import pkgutil
 import runpy
 import signal
 import sys
@@ -23,7 +22,7 @@ import threading
 import typing
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from metaevo.types import ConfigError, InterruptedRunError, Search
 
@@ -75,6 +74,10 @@ def _run(
     if "--cfg" in flags:
         print("\n".join(assignments(config)))
         return
+    from metaevo import rundir
+
+    if config["run"].directory:
+        rundir.check_writable("run.directory", config["run"].directory)
     from metaevo import engine, plan, runtime
 
     runtime.configure()
@@ -136,12 +139,18 @@ def parse(search: Callable[..., Search], argv: Sequence[str]) -> dict[str, Any]:
     Raises:
         ConfigError: an unknown key or a value of the wrong type.
     """
+    return _parse(search, _defaults(search), argv)
+
+
+def _parse(
+    function: Callable, defaults: dict[str, Any], argv: Sequence[str]
+) -> dict[str, Any]:
+    """`argv` against `defaults`, with the types of the function's signature."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
-    defaults = _defaults(search)
-    schema = OmegaConf.structured(_schema_of(search, defaults))
+    schema = OmegaConf.structured(_schema_of(function, defaults))
     for arg in argv:
         key, equals, value = arg.partition("=")
         if not equals or not key or arg.startswith("-"):
@@ -283,71 +292,206 @@ def _explain(key: str, value: str, error: Exception) -> str:
 
 # --- the `metaevo` command ------------------------------------------------------------
 
-USAGE = """\
-usage: metaevo list                     the searches
-       metaevo run NAME key=value ...   runs one
-       metaevo resume RUN key=value ... continues a run, RUN its directory
-       metaevo report RUN               makes its report anew
-       metaevo wandb-push RUN           sends it to wandb again, from its files
 
-       metaevo run ppo_value_loss num_generations=20 run.seed=1
-       metaevo resume runs/demo num_generations=40
-       metaevo report runs/demo"""
+class Command(NamedTuple):
+    """A word of the `metaevo` command.
+
+    Attributes:
+        arguments: what follows it, for the usage line.
+        does: one line.
+        details: more lines, `""` if there is no more to say.
+        example: as one would type it.
+    """
+
+    arguments: str
+    does: str
+    details: str
+    example: str
+
+
+COMMANDS = {
+    "list": Command(
+        "[KIND]",
+        "what there is to search with",
+        "KIND: searches, algorithms (with their slots), strategies, spaces or\n"
+        "environments. Whatever file lies in the folder is found.",
+        "metaevo list algorithms",
+    ),
+    "run": Command(
+        "NAME key=value ...",
+        "runs a search",
+        "`metaevo run NAME --help` lists its keys; --cfg, --cfg-diff and --dry-run\n"
+        "start nothing.",
+        "metaevo run ppo_value_loss num_generations=20 run.seed=1",
+    ),
+    "resume": Command(
+        "RUN key=value ...",
+        "continues a run, RUN its directory",
+        "With the settings it was started with; a larger num_generations extends it.",
+        "metaevo resume runs/demo num_generations=40",
+    ),
+    "report": Command(
+        "RUN",
+        "makes its report anew",
+        "From the run's files alone, to RUN/report/index.html.",
+        "metaevo report runs/demo",
+    ),
+    "play": Command(
+        "RUN key=value ...",
+        "plays a trained agent, as a GIF",
+        "agent=solution|hand-made, seed=N (which of the held-out seeds' agents),\n"
+        "out=FILE.gif (default: RUN/play/AGENT-SEED.gif).",
+        "metaevo play runs/demo agent=hand-made seed=3",
+    ),
+    "wandb-push": Command(
+        "RUN [online|offline]",
+        "sends a run to wandb again, from its files",
+        "From the first generation, as a new wandb run.",
+        "metaevo wandb-push runs/demo",
+    ),
+}
+
+
+def usage() -> str:
+    """All commands, a line each."""
+    width = max(len(f"{name} {c.arguments}") for name, c in COMMANDS.items())
+    lines = [
+        f"  metaevo {name + ' ' + c.arguments:{width}}  {c.does}"
+        for name, c in COMMANDS.items()
+    ]
+    lines += ["", "`metaevo COMMAND --help` says more. Examples:"]
+    lines += [f"  {c.example}" for c in COMMANDS.values()]
+    return "\n".join(["usage:", *lines])
+
+
+def command_help(name: str) -> str:
+    """One command, with an example."""
+    it = COMMANDS[name]
+    usage = f"usage: metaevo {name} {it.arguments}"
+    return f"{usage}\n\n{it.does}\n{it.details}\n\nexample: {it.example}"
 
 
 def command() -> None:
-    """The `metaevo` command; see `USAGE`."""
+    """The `metaevo` command; see `usage`."""
     arguments = sys.argv[1:]
     if arguments in ([], ["-h"], ["--help"]):
-        print(USAGE)
+        print(usage())
         sys.exit(0 if arguments else 2)
     sys.exit(_guard(lambda: _command(arguments)))
 
 
 def _command(arguments: Sequence[str]) -> None:
-    import json
-
     match arguments:
-        case ["list"]:
-            print("\n".join(_searches()))
+        case [name, "-h" | "--help"] if name in COMMANDS:
+            print(command_help(name))
+        case ["list", *kind] if len(kind) < 2:
+            from metaevo import catalogue
+
+            _work_here()
+            print(catalogue.text(*kind))
         case ["run", name, *rest]:
             _run_search(name, rest)
         case ["resume", directory, *rest]:
-            path = Path(directory) / "manifest.json"
-            if not path.is_file():
-                raise ConfigError(f"{directory}: no run here (no manifest.json)")
-            manifest = json.loads(path.read_text())
+            manifest = _manifest(directory)
             given = [*manifest["changes"], f"run.directory={directory}", *rest]
             _run_search(manifest["identity"]["search"], given)
         case ["report", directory]:
+            _finished(directory)
             from metaevo import report
 
-            if not (Path(directory) / "solution").is_dir():
-                raise ConfigError(f"{directory}: no finished run here (no solution/)")
             print(report.write(directory))
+        case ["play", directory, *rest]:
+            _play(directory, rest)
         case ["wandb-push", directory, *mode] if mode in ([], ["online"], ["offline"]):
+            _manifest(directory)
             from metaevo.loggers import wandb
 
             sent = wandb.push(Path(directory), *mode)
             print(f"{sent} generations sent")
+        case [name, *_] if name in COMMANDS:
+            raise ConfigError(
+                f"{' '.join(arguments)!r}: expected {name} {COMMANDS[name].arguments}; "
+                f"metaevo {name} --help"
+            )
         case _:
-            raise ConfigError(f"{' '.join(arguments)!r} is no command; metaevo --help")
+            near = difflib.get_close_matches(arguments[0], COMMANDS, 1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise ConfigError(f"{arguments[0]!r} is no command.{hint} metaevo --help")
+
+
+def _manifest(directory: str) -> dict[str, Any]:
+    """The manifest of the run in `directory`."""
+    import json
+
+    path = Path(directory) / "manifest.json"
+    if not path.is_file():
+        raise ConfigError(
+            f"{directory}: no run here (no manifest.json); give the directory that the "
+            "run printed"
+        )
+    return json.loads(path.read_text())
+
+
+def _finished(directory: str) -> None:
+    _manifest(directory)
+    if not (Path(directory) / "solution").is_dir():
+        raise ConfigError(
+            f"{directory}: no finished run here (no solution/); finish it with: "
+            f"metaevo resume {directory}"
+        )
+
+
+def _play(directory: str, argv: Sequence[str]) -> None:
+    def options(
+        agent: Literal["solution", "hand-made"] = "solution",
+        seed: int = 0,
+        out: str | None = None,
+    ): ...
+
+    parameters = inspect.signature(options).parameters
+    chosen = _parse(options, {k: p.default for k, p in parameters.items()}, argv)
+    _finished(directory)
+    manifest = _manifest(directory)
+    name = _known(manifest["identity"]["search"])
+    from metaevo import play, runtime
+
+    def make() -> Search:
+        search = getattr(importlib.import_module(f"searches.{name}"), "search", None)
+        if search is None:
+            raise ConfigError(f"searches/{name}.py has no function `search` to play")
+        config = parse(search, manifest["changes"])
+        del config["run"]
+        return search(**config)
+
+    runtime.configure()
+    path, steps, total = play.play(make, directory, **chosen)
+    print(f"{path}: {steps} steps, return {total:g}")
 
 
 def _run_search(name: str, arguments: Sequence[str]) -> None:
+    sys.argv = [_known(name), *arguments]
+    runpy.run_module(f"searches.{name}", run_name="__main__", alter_sys=True)
+
+
+def _known(name: str) -> str:
+    """`name`, if there is such a search."""
     names = _searches()
     if name not in names:
         near = difflib.get_close_matches(name, names, 1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(f"no search {name!r}.{hint} Try: metaevo list")
-    sys.argv = [name, *arguments]
-    runpy.run_module(f"searches.{name}", run_name="__main__", alter_sys=True)
+        raise ConfigError(f"no search {name!r}.{hint} Try: metaevo list searches")
+    return name
 
 
 def _searches() -> list[str]:
-    """Names of the searches; those of the folder one works in come first."""
+    """Names of the searches."""
+    from metaevo import catalogue
+
+    _work_here()
+    return [path.stem for path in catalogue.files("searches")]
+
+
+def _work_here() -> None:
+    """Packages of the folder one works in come first, as with `python -m`."""
     if "" not in sys.path:
         sys.path.insert(0, "")
-    package = importlib.util.find_spec("searches")
-    locations = package.submodule_search_locations if package else []
-    return [m.name for m in pkgutil.iter_modules(locations) if m.name[0] != "_"]

@@ -9,7 +9,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import stats as scipy_stats
 
 from metaevo import checkpoint, stats
 from metaevo.evaluators.local import LocalEvaluator
@@ -134,6 +133,8 @@ def noise(first: np.ndarray, second: np.ndarray) -> dict[str, float]:
         `sd_members`, the spread of the members' true fitness, and `sd_noise`, of the
         noise of one evaluation; both from the variance components.
     """
+    from scipy.stats import spearmanr
+
     both = np.isfinite(first) & np.isfinite(second)
     first, second = first[both], second[both]
     if len(first) < 3 or np.ptp(first) == 0 or np.ptp(second) == 0:
@@ -143,7 +144,7 @@ def noise(first: np.ndarray, second: np.ndarray) -> dict[str, float]:
     covariance = float((centred[0] * centred[1]).sum() / (len(first) - 1))
     variance = float(np.var(centred[0] - centred[1], ddof=1) / 2)
     return {
-        "rank_correlation": float(scipy_stats.spearmanr(first, second).statistic),
+        "rank_correlation": float(spearmanr(first, second).statistic),
         "sd_members": max(covariance, 0.0) ** 0.5,
         "sd_noise": variance**0.5,
     }

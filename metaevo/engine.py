@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -111,7 +112,7 @@ def run(
             "RunConfig(directory=...) is needed: without settings a default one could "
             "not tell this search from another"
         )
-    proposal = checks.check(search, config)
+    proposal = checks.check(search)
     population_size = population.size(proposal.params)
     fingerprint = checks.fingerprint(search, population_size)
     settings = dict(settings or {}) | {"search": fingerprint}
@@ -186,6 +187,7 @@ class _Run:
                     self.name,
                     identity["settings"] | {"run.seed": self.config.seed},
                     tuple(self.search.space.spec),
+                    self.search.num_generations,
                 )
             )
 
@@ -223,9 +225,10 @@ class _Run:
                 if last or stop or generation % self.config.checkpoint_every == 0:
                     self._save(state, generation, failures, offset)
                     saved = generation
-                    for record in unsaid:
-                        for mirror in self.mirrors:
+                    for mirror in self.mirrors:
+                        for record in unsaid[:-1]:
                             mirror.log(record)
+                        mirror.log(unsaid[-1], partial(self._drawn, state))
                     unsaid = []
                 self.console.now(
                     f"generation {generation + 1}; checkpoint before generation "
@@ -243,6 +246,12 @@ class _Run:
         finally:
             log.close()
         return state
+
+    def _drawn(self, state: State) -> bytes | None:
+        """A PNG of the solution as it is now, for the mirrors."""
+        solution = self.programs["solution"](state.strategy)
+        meta = self.search.space.bind(solution, self.search.tasks[0].meta)
+        return report.evolved(self.search.space, meta)
 
     def _hopeless(self) -> NumericalError:
         return NumericalError(

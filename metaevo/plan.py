@@ -26,7 +26,7 @@ def plan(search: Search, config: RunConfig) -> str:
     Raises:
         ConfigError: the search cannot run.
     """
-    shapes = checks.check(search, config)
+    shapes = checks.check(search)
     devices = checks.choose_devices(config)
     size = population.size(shapes.params)
     key = jax.random.key(config.seed)

@@ -23,10 +23,31 @@ from metaevo.comparison import HeldOut
 from metaevo.loggers import jsonl
 from metaevo.loggers.wandb import flat
 from metaevo.slots import Context
+from metaevo.types import Space
 
 COLORS = {"solution": "#0072B2", "hand-made": "#D55E00", "start": "#8a8a8a"}
-# Drawn in this colour, and shown in the page's own, dark or light.
+# Drawn in this colour, and shown in the page's own, dark or light. The template gives
+# the others, by name, their dark shades.
 INK = "#123456"
+PANEL = 4.6, 3.4  # inches
+STYLE = {
+    **dict.fromkeys(
+        (
+            "axes.edgecolor",
+            "axes.labelcolor",
+            "text.color",
+            "xtick.color",
+            "ytick.color",
+        ),
+        INK,
+    ),
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "figure.constrained_layout.use": True,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "svg.fonttype": "none",
+}
 
 
 def verdict_sentence(paired: stats.Paired, measure: str) -> str:
@@ -135,7 +156,7 @@ def _fitness(folder: Path, records: list[dict], measure: str) -> dict:
         axes.plot(generation, average, color=INK, ls="--", label="mean")
         axes.plot(generation, best, color=COLORS["start"], lw=0.8, label="best (noisy)")
         axes.set(xlabel="generation", ylabel=measure)
-        axes.legend(frameon=False)
+        _legend_above(axes, 4)
 
     return _figure(
         folder,
@@ -164,6 +185,8 @@ def _learning_curves(
                 rows.append([name, frames, *stats.bootstrap(scores, stats.iqm)])
 
     def draw(axes):
+        from matplotlib.ticker import EngFormatter
+
         for name in held_out:
             part = np.array([row[1:] for row in rows if row[0] == name])
             if len(part):
@@ -171,7 +194,8 @@ def _learning_curves(
                 axes.plot(frames, iqm, color=COLORS[name], label=name)
                 axes.fill_between(frames, low, high, color=COLORS[name], alpha=0.2)
         axes.set(xlabel="frames", ylabel="training return")
-        axes.legend(frameon=False)
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+        _legend_above(axes, 3)
 
     return _figure(
         folder,
@@ -195,10 +219,44 @@ def _visited(held_out: Mapping[str, HeldOut]) -> tuple[float, float] | None:
     return average - 2 * sd, average + 2 * sd
 
 
+def evolved(space: Space, meta: Any) -> bytes | None:
+    """The evolved loss drawn as in the report, while the search goes on.
+
+    Args:
+        meta: the slots, with the space's own bound.
+
+    Returns:
+        a PNG; None where the report draws no loss either.
+    """
+    spec = space.spec.get("value_loss", {})
+    if spec.get("op") != "residual_network":
+        return None
+    draw, _ = _value_loss_curves(meta.value_loss, spec, None)
+    return _png(draw, 2)
+
+
 def _value_loss(
     folder: Path, learned: Callable, spec: Mapping, visited: tuple | None
 ) -> dict:
-    """Loss and gradient against value − target, v_old = v (clip inactive)."""
+    return _figure(
+        folder,
+        "value_loss",
+        "The evolved value loss",
+        *_value_loss_curves(learned, spec, visited),
+        "Both on one scale. Shaded: where value - target lay (mean ± 2 sd) while "
+        "agents trained with it on held-out seeds; outside, its shape was hardly felt.",
+        num_panels=2,
+    )
+
+
+def _value_loss_curves(
+    learned: Callable, spec: Mapping, visited: tuple | None
+) -> tuple[Callable, tuple]:
+    """Loss and gradient against value − target, v_old = v (clip inactive).
+
+    Returns:
+        how to draw them on two panels, and their table.
+    """
     limit = 1.5 * spec["scale"] * spec["limit"]
     x = jnp.linspace(-limit, limit, 601)
     middle = len(x) // 2
@@ -213,7 +271,7 @@ def _value_loss(
         return np.asarray(value - value[middle]), np.asarray(gradient)
 
     curves = {"solution": curve(learned), "hand-made": curve(losses.square)}
-    labels = {"solution": "evolved", "hand-made": "squared error, ½x²"}
+    labels = {"solution": "evolved", "hand-made": "squared error"}
 
     def draw(*panels):
         for i, panel in enumerate(panels):
@@ -223,7 +281,7 @@ def _value_loss(
                     color=COLORS["start"],
                     alpha=0.15,
                     lw=0,
-                    label="visited (mean ± 2 sd)",
+                    label="visited",
                 )
             for name, value in curves.items():
                 panel.plot(x, value[i], color=COLORS[name], label=labels[name])
@@ -237,22 +295,13 @@ def _value_loss(
             )
             panel.axhline(0, color=INK, lw=0.5)
             panel.axvline(0, color=INK, lw=0.5)
-        panels[0].legend(frameon=False, fontsize=8)
+            _legend_above(panel, 3)
 
     header, columns = ["error"], [np.asarray(x)]
     for name, (value, gradient) in curves.items():
         header += [f"{name} loss", f"{name} gradient"]
         columns += [value, gradient]
-    return _figure(
-        folder,
-        "value_loss",
-        "The evolved value loss",
-        draw,
-        (header, np.stack(columns, 1)),
-        "Both on one scale. Shaded: where value - target lay while agents trained with "
-        "it on held-out seeds; outside, its shape was hardly felt.",
-        num_panels=2,
-    )
+    return draw, (header, np.stack(columns, 1))
 
 
 def _strategy(folder: Path, records: list[dict]) -> dict:
@@ -272,6 +321,8 @@ def _strategy(folder: Path, records: list[dict]) -> dict:
             values = [np.nan if r.get(name) is None else r[name] for r in records]
             panel.plot([r["generation"] for r in records], values, color=INK)
             panel.set(xlabel="generation", title=name.replace("_", " "))
+            if name == "failed":
+                panel.set_ylim(0, max(1.0, *values) * 1.05)
 
     return _figure(
         folder,
@@ -293,32 +344,63 @@ def _figure(
     caption: str,
     num_panels: int = 1,
 ) -> dict[str, str]:
-    """Draws a figure as PNG file and inline SVG, and writes its CSV."""
+    """Draws a figure as PNG file and inline SVGs, and writes its CSV."""
+    (folder / f"{name}.png").write_bytes(_png(draw, num_panels))
+    svgs = _svgs(draw, num_panels, name)
+    _csv(folder / f"{name}.csv", *table)
+    return {"name": name, "title": title, "svgs": svgs, "caption": caption}
+
+
+def _png(draw: Callable, num_panels: int) -> bytes:
+    """All panels in a row."""
     # Not pyplot: no window system, no global state.
     import matplotlib
     from matplotlib.figure import Figure
 
-    colors = dict.fromkeys(
-        ("axes.edgecolor", "axes.labelcolor", "text.color", "xtick.color"), INK
-    )
-    options = {"ytick.color": INK, "svg.fonttype": "none", "svg.hashsalt": name}
-    width = {1: 6.4, 2: 4.6}.get(num_panels, 2.8)
-    with matplotlib.rc_context(colors | options):
-        figure = Figure(figsize=(width * num_panels, 3.4), layout="constrained")
-        panels = np.atleast_1d(figure.subplots(1, num_panels))
-        for panel in panels:
-            panel.spines[["top", "right"]].set_visible(False)
-        draw(*panels)
-        figure.savefig(folder / f"{name}.png", dpi=150)
-        buffer = io.StringIO()
+    buffer = io.BytesIO()
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(PANEL[0] * num_panels, PANEL[1]))
+        draw(*np.atleast_1d(figure.subplots(1, num_panels)))
+        figure.savefig(buffer, format="png", dpi=150)
+    return buffer.getvalue()
+
+
+def _svgs(draw: Callable, num_panels: int, name: str) -> list[str]:
+    """A picture per panel, so that they find their places on a page of any width."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(STYLE):
+        figures = [Figure(figsize=PANEL) for _ in range(num_panels)]
+        draw(*(figure.subplots() for figure in figures))
+        return [_svg(figure, f"{name}{i}") for i, figure in enumerate(figures)]
+
+
+def _svg(figure: Any, salt: str) -> str:
+    """Lines and text in the page's colours; another salt gives other ids."""
+    import matplotlib
+
+    buffer = io.StringIO()
+    with matplotlib.rc_context({"svg.hashsalt": salt}):
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :].replace(INK, "currentColor")
-    # Fluid: as wide as the page, as high as that makes it.
+    for name, color in COLORS.items():
+        svg = svg.replace(color.lower(), f"var(--{name})")
+    # Fluid: as wide as its place, as high as that makes it.
     svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
-    svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
-    _csv(folder / f"{name}.csv", *table)
-    return {"name": name, "title": title, "svg": svg, "caption": caption}
+    return re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
+
+
+def _legend_above(axes: Any, num_columns: int) -> None:
+    """Where it hides no curve."""
+    axes.legend(
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        ncols=num_columns,
+        columnspacing=1.2,
+        handlelength=1.4,
+    )
 
 
 # --- tables ---------------------------------------------------------------------------

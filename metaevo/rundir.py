@@ -27,6 +27,7 @@ from typing import Any
 
 import filelock
 
+from metaevo.loggers.wandb import MODES
 from metaevo.types import ConfigError
 
 
@@ -48,6 +49,9 @@ class RunConfig:
         wandb: `offline` (no account needed), `online` or `disabled`; a mirror of
             `metrics.jsonl` that never stops a run. See `docs/wandb.md`.
         tensorboard: also write event files, to `tensorboard/`.
+
+    Raises:
+        ConfigError: a value that cannot be.
     """
 
     seed: int = 0
@@ -59,6 +63,21 @@ class RunConfig:
     max_seconds: float | None = None
     wandb: str = "offline"
     tensorboard: bool = False
+
+    def __post_init__(self):
+        if self.wandb not in MODES:
+            raise ConfigError(
+                f"run.wandb={self.wandb!r} must be one of {', '.join(MODES)}"
+            )
+        if self.checkpoint_every < 1:
+            raise ConfigError(
+                f"run.checkpoint_every={self.checkpoint_every} must be >= 1"
+            )
+        if self.held_out_seeds == 1 or self.held_out_seeds < 0:
+            raise ConfigError(
+                f"run.held_out_seeds={self.held_out_seeds}: an interval needs at least "
+                "2; 0 turns the comparison off"
+            )
 
 
 class LockedError(Exception):
@@ -86,17 +105,29 @@ def lock(directory: Path) -> Iterator[None]:
 def prepare(config: RunConfig, name: str, settings: Mapping) -> Path:
     """The run directory, writable."""
     directory = Path(config.directory or default_directory(name, config, settings))
+    check_writable("run.directory", directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
+def check_writable(key: str, directory: str | Path) -> None:
+    """Finds out whether a directory can be made and written to, without making it.
+
+    Raises:
+        ConfigError: it cannot; names `key`.
+    """
+    there = Path(directory).absolute()
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        probe = directory / f".probe-{os.getpid()}"
+        while not there.exists():
+            there = there.parent
+        probe = there / f".probe-{os.getpid()}"
         probe.touch()
         probe.unlink()
     except OSError as error:
         raise ConfigError(
-            f"run.directory={directory}: cannot write there ({error.strerror}); "
+            f"{key}={directory}: cannot write there ({error.strerror}); "
             "give another directory"
         ) from None
-    return directory
 
 
 def default_directory(name: str, config: RunConfig, settings: Mapping) -> Path:

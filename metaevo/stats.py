@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
 
 __all__ = [
     "Interval",
@@ -45,6 +44,8 @@ def median(scores: np.ndarray) -> np.ndarray:
 
 def iqm(scores: np.ndarray) -> np.ndarray:
     """Interquartile mean: mean of the middle half of all runs of all tasks."""
+    from scipy import stats  # slow to import, and a wrong argument needs none of it
+
     runs = _runs(scores)
     return stats.trim_mean(runs.reshape(*runs.shape[:-2], -1), 0.25, axis=-1)
 
@@ -164,6 +165,8 @@ def paired_difference(a: np.ndarray, b: np.ndarray, confidence: float = 0.95) ->
         confidence: of the two-sided interval, which is infinite if fewer than two
             pairs are finite.
     """
+    from scipy import stats
+
     a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
     failed = int((~np.isfinite(a)).sum()), int((~np.isfinite(b)).sum())
     finite = (a - b)[np.isfinite(a) & np.isfinite(b)]

@@ -1,5 +1,6 @@
 """The command line: what is accepted, and how what is not is explained."""
 
+import ast
 import contextlib
 import dataclasses
 import random
@@ -14,7 +15,7 @@ import tiny_search
 
 import metaevo
 from inner_loops import ppo
-from metaevo import cli
+from metaevo import catalogue, cli
 from metaevo.rundir import RunConfig
 from metaevo.types import ConfigError
 
@@ -178,35 +179,54 @@ def call(*command):
     return out.returncode, out.stderr, seconds
 
 
+COMMAND = "import sys; sys.argv[0] = 'metaevo'; from metaevo import cli; cli.command()"
+
+
 @pytest.mark.parametrize(
-    ("argument", "message"),
+    ("arguments", "message", "seconds"),
     [
-        ("popultion_size=3", "Did you mean: 'population_size'"),
-        ("inner.num_steps=abc", "could not be converted to Integer"),
-        ("env=gymnax/CartPol-v1", "Did you mean gymnax/CartPole-v1"),
-        ("population_size=7", "must be even; use 8"),
-        ("run.directory=/proc/no", "run.directory=/proc/no"),
+        ("popultion_size=3", "Did you mean: 'population_size'", 3),
+        ("inner.num_steps=abc", "could not be converted to Integer", 3),
+        ("start=nowhere", "start=nowhere: Invalid value", 3),
+        ("population_size=7", "must be even; use 8", 3),
+        ("run.directory=/proc/no", "give another directory", 3),
+        ("run.directory={file}/x", "give another directory", 3),
+        ("run.wandb=later", "must be one of offline, online, disabled", 3),
+        ("run.held_out_seeds=1", "at least 2; 0 turns the comparison off", 3),
+        ("env=gymna/CartPole-v1", "Did you mean gymnax/CartPole-v1", 3),
+        ("env=gymnax/CartPol-v1", "Did you mean gymnax/CartPole-v1", 8),
+        ("resume {missing}", "no run here", 3),
+        ("report {missing}", "no run here", 3),
+        ("play {missing}", "no run here", 3),
+        ("wandb-push {missing}", "no run here", 3),
+        ("play {missing} agent=nobody", "agent=nobody: Invalid value", 3),
+        ("play {missing} run.seed=1", "unknown key 'run.seed'", 3),
+        ("report", "expected report RUN; metaevo report --help", 3),
+        ("list losses", "expected one of searches, algorithms", 3),
+        ("reprot x", "Did you mean 'report'", 3),
+        ("run ppo_value_los", "Did you mean 'ppo_value_loss'", 3),
+        ("run ppo_value_loss size=1", "unknown key 'size'", 3),
     ],
 )
-def test_bad_input_exits_2_with_one_line(argument, message):
-    code, stderr, _ = call("-m", "searches.ppo_value_loss", argument)
+def test_bad_input_exits_2_with_one_line_and_soon(
+    arguments, message, seconds, tmp_path
+):
+    """CPU seconds, of a whole process."""
+    (tmp_path / "file").touch()
+    given = arguments.format(file=tmp_path / "file", missing=tmp_path / "run").split()
+    program = ["-m", "searches.ppo_value_loss"] if "=" in given[0] else ["-c", COMMAND]
+    code, stderr, used = call(*program, *given)
     assert code == 2
     (line,) = stderr.strip().splitlines()
     assert line.startswith("error: ")
     assert message in line
+    assert used <= seconds
+    assert not (tmp_path / "run").exists()
 
 
-def test_the_metaevo_command():
-    code, _, _ = call("-c", "from metaevo import cli; cli.command()")
-    assert code == 2
-    run = "import sys; sys.argv[1:] = {}; from metaevo import cli; cli.command()"
-    code, stderr, _ = call("-c", run.format(["run", "ppo_value_los"]))
-    assert code == 2
-    assert "Did you mean 'ppo_value_loss'" in stderr
-    code, stderr, _ = call("-c", run.format(["run", "ppo_value_loss", "size=1"]))
-    assert code == 2
-    assert "unknown key 'size'" in stderr
-    assert call("-c", run.format(["list"]))[0] == 0
+def test_without_a_command_it_says_which_there_are():
+    assert call("-c", COMMAND)[0] == 2
+    assert call("-c", COMMAND, "list", "searches")[0] == 0
 
 
 def test_a_search_function_needs_defaults():
@@ -265,6 +285,7 @@ def test_resume_and_report_commands(tmp_path, monkeypatch, capsys):
         return exit.value.code
 
     monkeypatch.setattr(cli, "_searches", lambda: ["tiny_search"])
+    monkeypatch.setitem(sys.modules, "searches.tiny_search", tiny_search)
     monkeypatch.setattr(
         cli.runpy,
         "run_module",
@@ -281,6 +302,48 @@ def test_resume_and_report_commands(tmp_path, monkeypatch, capsys):
     assert command("report", run) == 0
     assert page.exists()
     capsys.readouterr()
-    for wrong in (["resume", str(tmp_path)], ["report", str(tmp_path)], ["reprot"]):
-        assert command(*wrong) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 3
+    for name in ("resume", "report", "play", "wandb-push"):
+        assert command(name, str(tmp_path)) == 2
+    assert command("play", run) == 2  # no comparison, so no agents
+    assert len(capsys.readouterr().err.splitlines()) == 5
+
+
+def test_list_finds_what_lies_in_the_folders():
+    text = catalogue.text()
+    for folder in ("searches", "inner_loops", "strategies"):
+        for path in sorted((ROOT / folder).glob("[a-z]*.py")):
+            doc = ast.get_docstring(ast.parse(path.read_text()))
+            assert f"\n  {path.stem:15} {doc.split()[0]} " in text
+    for name, default in ppo.Meta()._asdict().items():
+        shown = f"{default:g}" if isinstance(default, float) else ""
+        assert f"{name}={shown}" in text
+    for kind in ("drift=losses.ppo_clip_drift", "tune ", "gymnax/ ", "CartPole-v1"):
+        assert kind in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert "CartPole" not in catalogue.text("spaces")
+    with pytest.raises(ConfigError, match="expected one of searches, algorithms"):
+        catalogue.text("losses")
+
+
+def test_list_imports_nothing_that_it_lists():
+    program = (
+        "import sys; from metaevo import catalogue\n"
+        "for kind in ('searches', 'algorithms', 'strategies', 'spaces'):\n"
+        "    assert catalogue.text(kind)\n"
+        "heavy = {'flax', 'optax', 'gymnax', 'evosax', 'inner_loops', 'searches'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
+    )
+    code, stderr, _ = call("-c", program)
+    assert (code, stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_command_has_an_example_in_its_help(name, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["metaevo", name, "--help"])
+    with pytest.raises(SystemExit) as exit:
+        cli.command()
+    assert exit.value.code == 0
+    text = capsys.readouterr().out
+    assert f"example: metaevo {name} " in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert cli.usage().count(f"  metaevo {name} ") == 2

@@ -1,17 +1,20 @@
 """wandb and TensorBoard mirror a run, and never change, stop or delay it for long."""
 
+import io
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import psutil
 import pytest
 import tiny_search
 import wandb_reader
+from PIL import Image
 from test_engine import records, solution_bytes
 
 from metaevo.loggers import wandb as mirror
@@ -74,6 +77,73 @@ def test_an_offline_run_is_a_mirror(tmp_path, plain):
     assert len(ids) == 1
     assert artifacts == [f"solution-{ids.pop()}"]
     assert any(key.startswith("report/fitness") for row in history for key in row)
+
+
+def test_the_evolved_loss_is_drawn_while_it_evolves(tmp_path):
+    search = ["-m", "searches.ppo_value_loss", f"run.directory={tmp_path / 'run'}"]
+    sizes = "population_size=2", "num_seeds=1", "inner.total_timesteps=4096"
+    out = subprocess.run(
+        [sys.executable, *search, *sizes, "num_generations=2", "run.held_out_seeds=0"],
+        cwd=TINY.parent.parent,
+        capture_output=True,
+        text=True,
+    )
+    assert (out.returncode, out.stderr) == (0, "")
+    history, _, _, _ = wandb_reader.read(tmp_path / "run")
+    drawn = {row["_step"]: row for row in history if "evolved.path" in row}
+    assert 0 in drawn  # later ones only if drawing takes little of the time
+    (folder,) = (tmp_path / "run" / "wandb").glob("offline-run-*/files")
+    with Image.open(folder / drawn[0]["evolved.path"]) as picture:
+        assert picture.width == 1380
+        assert len(picture.getcolors(1 << 20)) > 100  # curves, not an empty page
+
+
+def test_pictures_are_spread_over_a_run_and_cost_little(tmp_path, monkeypatch):
+    for name in ("DATA", "CACHE", "CONFIG"):
+        monkeypatch.setenv(f"WANDB_{name}_DIR", str(tmp_path))
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    logged = {}
+    run = types.SimpleNamespace(
+        log=lambda data, step: logged.update({step: data}),
+        define_metric=lambda *_, **__: None,
+    )
+    fake = types.SimpleNamespace(
+        init=lambda **_: run, Settings=dict, Image=lambda x: x, Histogram=list
+    )
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    now = [0.0]
+    monkeypatch.setattr(mirror.time, "monotonic", lambda: now[0])
+    png = io.BytesIO()
+    Image.new("RGB", (2, 3)).save(png, "png")
+
+    def draw(seconds):
+        now[0] += seconds
+        return png.getvalue()
+
+    def pictures(seconds, name):
+        folder = tmp_path / name
+        folder.mkdir()
+        logged.clear()
+        logger = mirror.WandbLogger(folder, "offline", "x", {}, (), 100)
+        for generation in range(100):
+            now[0] += 10.0
+            record = {"generation": generation, "population": [1.0]}
+            logger.log(record, lambda: draw(seconds))
+        assert list(logged) == list(range(100))
+        return [step for step, data in logged.items() if "evolved" in data]
+
+    assert pictures(0.1, "cheap") == list(range(0, 100, 5))
+    assert pictures(4.0, "dear") == [0, 20, 40, 60, 80]  # 2 % of 10 s x 20
+
+    def broken():
+        raise RuntimeError("no fonts")
+
+    logged.clear()
+    (tmp_path / "broken").mkdir()
+    logger = mirror.WandbLogger(tmp_path / "broken", "offline", "x", {}, (), 2)
+    with pytest.warns(UserWarning, match="no picture of what evolves.*no fonts"):
+        logger.log({"generation": 0, "population": [1.0]}, broken)
+    assert logged[0]["generation"] == 0  # the mirror goes on
 
 
 def test_kill_and_resume_continue_one_wandb_run_without_doubles(tmp_path, plain):

@@ -49,8 +49,14 @@ def test_the_page_is_whole_and_offline(directory):
     ):
         assert heading in page
     assert re.search(r"The solution is .*\(95 % interval, 4 paired seeds", page)
-    assert page.count("<svg") == 4
-    assert "currentColor" in page  # readable on light and dark
+    assert page.count("<figure>") == 4
+    for color in ("currentColor", "var(--solution)", "var(--hand-made)"):
+        assert color in page  # readable on light and dark
+    assert not re.search("#0072b2|#d55e00", page.split("</style>")[1])
+    ids = re.findall(r' id="(p[0-9a-f]{10}|m[0-9a-f]{10})"', page)
+    assert ids
+    # A picture that refers to another's clip path is cut wrongly.
+    assert len(ids) == len(set(ids))
     # Namespaces aside it points nowhere but to its own tables.
     links = re.findall(r'(?:href|src)="([^"#][^"]*)"', page)
     assert links

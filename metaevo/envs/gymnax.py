@@ -13,8 +13,9 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from metaevo.envs import Box, Discrete, Env, Step, with_auto_reset
+from metaevo.envs import Box, Discrete, Env, Step, drawing, with_auto_reset
 from metaevo.types import ConfigError
 
 # Downloads its data when made.
@@ -105,4 +106,38 @@ def adapt(env, params, name: str) -> Env:
         action=action,
         max_steps=math.ceil(float(params.max_steps_in_episode)),
         name=name,
+        render=_renderer(env, params),
     )
+
+
+def _renderer(env, params):
+    """`Env.render`, or None for what has no picture, such as bandits.
+
+    gymnax's own `Visualizer` needs pygame and makes a window system's figures.
+    """
+    key = jax.random.key(0)
+    if env.name in drawing.CLASSIC:
+
+        def frame(state):
+            return drawing.classic(env.name, state, params)
+
+    elif hasattr(env, "occupied_map"):  # mazes: wall, goal, agent
+        walls = np.asarray(env.occupied_map)
+
+        def frame(state):
+            cells = np.zeros((*walls.shape, 3), bool)
+            cells[..., 0] = walls
+            for channel, (row, column) in ((1, state.goal), (2, state.pos)):
+                cells[row, column, channel] = True
+            return drawing.grid(cells)
+
+    else:
+        observe = jax.jit(lambda state: env.observe(key, state, None, params))
+        shape = jax.eval_shape(lambda: observe(env.reset_env(key, params)[1])).shape
+        if len(shape) not in (2, 3) or min(shape[:2]) < 2:
+            return None
+
+        def frame(state):
+            return drawing.grid(observe(state))
+
+    return lambda states: [frame(state) for state in states]

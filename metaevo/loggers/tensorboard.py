@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,10 @@ class TensorboardLogger:
         folder = str(Path(directory) / "tensorboard")
         self._writer = SummaryWriter(folder, purge_step=generation)
 
-    def log(self, record: Mapping[str, Any]) -> None:
+    def log(
+        self, record: Mapping[str, Any], draw: Callable[[], bytes | None] | None = None
+    ) -> None:
+        del draw  # scalars only
         for name, x in record.items():
             if np.ndim(x) == 0:
                 self._writer.add_scalar(name, float(x), record["generation"])

@@ -7,7 +7,9 @@ missing there can be sent later from the run's files: `metaevo wandb-push RUN`.
 
 from __future__ import annotations
 
+import io
 import json
+import math
 import os
 import queue
 import threading
@@ -24,6 +26,9 @@ from metaevo.types import ConfigError
 MODES = ("offline", "online", "disabled")
 # Seconds that a call may take; together what a dead service can cost a run.
 START, LOG, FINISH = 25.0, 5.0, 20.0
+DRAW = 10.0  # more for a record with a picture: the first imports matplotlib
+NUM_PICTURES = 20  # over a run, and not more of its time than DRAWING_SHARE
+DRAWING_SHARE = 0.02
 
 
 class WandbLogger:
@@ -35,6 +40,7 @@ class WandbLogger:
         name: of the search.
         config: settings as plain data, nested or not.
         tags: shown by wandb.
+        num_generations: of the whole run, to spread pictures over it.
     """
 
     def __init__(
@@ -44,8 +50,11 @@ class WandbLogger:
         name: str,
         config: Mapping[str, Any],
         tags: tuple[str, ...] = (),
+        num_generations: int = 1,
     ):
         self.directory, self.run, self.wandb = Path(directory), None, None
+        self._every = max(1, math.ceil(num_generations / NUM_PICTURES))
+        self._began, self._drawing = time.monotonic(), 0.0
         self._alive = True
         self._tasks: queue.Queue = queue.Queue()
         self._state = self._remember()
@@ -55,15 +64,22 @@ class WandbLogger:
         if self._alive and os.environ.get("WANDB_SWEEP_ID"):
             _check_sweep(dict(self.run.config), config)
 
-    def log(self, record: Mapping[str, Any]) -> None:
+    def log(
+        self,
+        record: Mapping[str, Any],
+        draw: Callable[[], bytes | None] = lambda: None,
+    ) -> None:
         """One generation, once: a record that was sent before is not sent again.
 
         Args:
             record: of `metrics.jsonl`, with `generation`, already checkpointed.
+            draw: makes a PNG of what has evolved so far, if there is one; called for
+                some of the generations.
         """
         step = record["generation"]
         if not self._alive or step <= self._state["generation"]:
             return
+        due = step // self._every > self._state["generation"] // self._every
         # Noted first: a kill in between loses a record here, and repeats none.
         self._remember(generation=step)
 
@@ -73,9 +89,29 @@ class WandbLogger:
             population = population[np.isfinite(population)]
             if len(population):
                 data["population"] = self.wandb.Histogram(population)
+            if due:
+                data |= self._picture(draw)
             self.run.log(data, step=step)
 
-        self._call(send, LOG)
+        self._call(send, LOG + DRAW if due else LOG)
+
+    def _picture(self, draw: Callable[[], bytes | None]) -> dict[str, Any]:
+        """`evolved`, unless drawing has taken more than its share of the run."""
+        began = time.monotonic()
+        if self._drawing > DRAWING_SHARE * (began - self._began):
+            return {}
+        try:
+            png = draw()
+            if png is None:
+                return {}
+            from PIL import Image
+
+            return {"evolved": self.wandb.Image(Image.open(io.BytesIO(png)))}
+        except Exception as error:
+            _warn(f"no picture of what evolves ({_line(error)})")
+            return {}
+        finally:
+            self._drawing += time.monotonic() - began
 
     def finish(self, directory: Path) -> None:
         """Adds the report's figures and the artefact of a finished run."""

@@ -1,0 +1,120 @@
+"""Plays an agent of a run's held-out comparison, as a GIF."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from metaevo import artifacts, checkpoint, rundir
+from metaevo.types import ConfigError, InnerLoop, Key, PyTree, Search
+
+MILLISECONDS = 50  # a frame is shown
+
+
+def episode(
+    key: Key, loop: InnerLoop, meta: Any, agent: PyTree
+) -> tuple[list[PyTree], float]:
+    """One episode of a trained agent under its deterministic policy.
+
+    Args:
+        meta: the slots that it was trained with.
+        agent: of one run, without leading axes.
+
+    Returns:
+        the environment's states from the first to the last, on the host, and the
+        undiscounted return.
+    """
+    env = loop.env
+
+    def step(now, key):
+        state, carry, obs = now
+        act_key, step_key = jax.random.split(key)
+        action, carry = loop.act(act_key, meta, agent, carry, obs)
+        state, out = env.step_raw(step_key, state, action)
+        return (state, carry, out.obs), (state, out.reward, out.done)
+
+    @jax.jit
+    def whole(key):
+        reset_key, run_key = jax.random.split(key)
+        state, obs = env.reset(reset_key)
+        keys = jax.random.split(run_key, env.max_steps)
+        return state, jax.lax.scan(step, (state, loop.initial_carry(), obs), keys)[1]
+
+    first, (states, rewards, done) = jax.device_get(whole(key))
+    length = int(done.argmax()) + 1 if done.any() else len(done)
+    rest = [jax.tree.map(lambda x, t=t: x[t], states) for t in range(length)]
+    return [first, *rest], float(rewards[:length].sum())
+
+
+def play(
+    make: Callable[[], Search],
+    directory: str | Path,
+    agent: Literal["solution", "hand-made"] = "solution",
+    seed: int = 0,
+    out: str | None = None,
+) -> tuple[Path, int, float]:
+    """Plays an agent for one episode and writes it as a GIF.
+
+    Args:
+        make: makes the run's search; called when the rest is known to be right.
+        directory: of the run.
+        agent: `solution`, trained with what was evolved, or `hand-made`.
+        seed: which of the held-out seeds' agents; the episode follows from it, too.
+        out: the file; None: `DIRECTORY/play/AGENT-SEED.gif`.
+
+    Returns:
+        the file, the episode's steps and its return.
+
+    Raises:
+        ConfigError: no such agent was kept, the environment has no picture, or the
+            file cannot be written.
+        ArtifactError, CheckpointError: the files are altered, or of another search.
+    """
+    directory = Path(directory)
+    kept = directory / "agents" / agent
+    if not kept.is_dir():
+        raise ConfigError(
+            f"{directory}: no agents here ({kept} is missing); they are kept at the "
+            "end of a run with run.held_out_seeds of 2 or more"
+        )
+    arrays, _ = checkpoint.read(kept)
+    num_agents = len(next(iter(arrays.values())))
+    if not 0 <= seed < num_agents:
+        raise ConfigError(
+            f"seed={seed}: the run kept {num_agents} agents, 0 to {num_agents - 1}"
+        )
+    path = Path(out or directory / "play" / f"{agent}-{seed}.gif")
+    if path.suffix != ".gif":
+        raise ConfigError(f"out={path}: expected a name that ends in .gif")
+    rundir.check_writable("out", path.parent)
+    search = make()
+    loop = search.tasks[0]
+    if loop.env is None or loop.env.render is None:
+        name = loop.env.name if loop.env else ""
+        raise ConfigError(
+            f"{name or 'the environment'} cannot be drawn: its Env has no render"
+        )
+
+    key = jax.random.fold_in(jax.random.key(0), seed)
+    meta = loop.meta
+    if agent == "solution":
+        params = artifacts.params(directory / "solution")
+        meta = search.space.bind(jax.tree.map(jnp.asarray, params), meta)
+    template = jax.eval_shape(loop.init, key, meta).agent
+    trained = checkpoint.from_arrays(template, {k: x[seed] for k, x in arrays.items()})
+    states, total = episode(key, loop, meta, trained)
+    _write_gif(path, loop.env.render(states))
+    return path, len(states) - 1, total
+
+
+def _write_gif(path: Path, frames: list[np.ndarray]) -> None:
+    from PIL import Image
+
+    first, *rest = [Image.fromarray(frame) for frame in frames]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    first.save(path, save_all=True, append_images=rest, duration=MILLISECONDS, loop=0)

@@ -1,0 +1,120 @@
+"""What the documentation shows, works; where it points to, there is something."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
+FENCE = re.compile(r"^```(.*)\n((?:.*\n)*?)```$", re.M)
+
+
+def nav():
+    """The pages of the site, in its order."""
+    listed = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
+    return [ROOT / "docs" / page for entry in listed for page in entry.values()]
+
+
+def commands(block):
+    """(command, shown output, exit code) of each `$ ` line.
+
+    `[exit 2]` on a line of its own says that a command fails so.
+    """
+    for part in re.split(r"^\$ ", block, flags=re.M)[1:]:
+        command, *shown = part.splitlines()
+        code = 0
+        if shown and (match := re.fullmatch(r"\[exit (\d+)\]", shown[-1])):
+            code, shown = int(match[1]), shown[:-1]
+        yield command, shown, code
+
+
+def fits(shown, printed):
+    """Whether output is as shown; `...` is anything, as a line any number of lines."""
+    pattern = ""
+    for line in shown:
+        if line.strip() == "...":
+            pattern += r"(?:.*\n)*?"
+        else:
+            pattern += re.escape(line.rstrip()).replace(r"\.\.\.", ".*") + r"\s*\n"
+    text = "".join(f"{line.rstrip()}\n" for line in printed.splitlines())
+    return re.fullmatch(pattern, text) is not None
+
+
+def test_what_fits():
+    assert fits(["a ... c", "...", "z"], "a b c\n1\n2\nz\n")
+    assert fits(["a", "..."], "a\n")
+    assert not fits(["a"], "a\nb\n")
+    assert not fits(["a ... d"], "a b c\n")
+    block = "$ true\n$ false\n[exit 1]\n$ echo a\na\n"
+    assert list(commands(block)) == [
+        ("true", [], 0),
+        ("false", [], 1),
+        ("echo a", ["a"], 0),
+    ]
+
+
+def test_every_tagged_command_does_what_is_shown(tmp_path):
+    """In one copy of the repository, page after page, as a reader would."""
+    hidden = shutil.ignore_patterns(".*", "runs", "build", "site", "__pycache__")
+    copy = shutil.copytree(ROOT, tmp_path / "metaevo", ignore=hidden)
+    (tmp_path / "bin").mkdir()
+    for name, program in (
+        ("python", 'exec {} "$@"'),
+        ("metaevo", "exec {} -c 'from metaevo import cli; cli.command()' \"$@\""),
+    ):
+        script = tmp_path / "bin" / name
+        script.write_text(f"#!/bin/sh\n{program.format(sys.executable)}\n")
+        script.chmod(0o755)
+    environment = os.environ | {
+        "PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(copy),
+        "COLUMNS": "80",
+    }
+    ran = 0
+    for page in [*nav(), ROOT / "README.md"]:
+        for info, block in FENCE.findall(page.read_text()):
+            if title := re.search(r'title="([^"]+)"', info):
+                (copy / title[1]).write_text(block)
+            if info != "console test":
+                continue
+            for command, shown, code in commands(block):
+                out = subprocess.run(
+                    ["sh", "-c", command],
+                    cwd=copy,
+                    env=environment,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                )
+                where = f"{page.name}: {command}\n{out.stdout}"
+                assert out.returncode == code, where
+                assert not shown or fits(shown, out.stdout), where
+                ran += 1
+    assert ran > 10
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    text = FENCE.sub("", page.read_text())
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if "://" not in link:
+            path, _, anchor = link.partition("#")
+            target = (page.parent / path).resolve() if path else page
+            assert target.exists(), f"{page.name}: {link}"
+            assert target.is_relative_to(ROOT), f"{page.name}: {link}"
+            if anchor:
+                titles = re.findall(r"^#+ (.*)$", target.read_text(), re.M)
+                slugs = {
+                    re.sub(r"[^\w -]", "", t.lower()).replace(" ", "-") for t in titles
+                }
+                assert anchor in slugs, f"{page.name}: {link}"
+
+
+def test_every_page_is_in_the_site():
+    assert set(nav()) == set(ROOT.glob("docs/*.md"))

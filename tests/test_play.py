@@ -1,0 +1,110 @@
+"""Pictures of environments, and playing the agents that a run kept."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from PIL import Image
+
+import metaevo
+from inner_loops import ppo
+from metaevo import artifacts, checkpoint, envs, fitness, losses, play, spaces
+from metaevo.envs import gymnax as suite
+from metaevo.types import ConfigError
+from strategies.open_es import open_es
+
+DRAWN = {
+    *("Acrobot-v1", "CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0"),
+    *("Pendulum-v1", "Asterix-MinAtar", "Breakout-MinAtar", "Freeway-MinAtar"),
+    *("Seaquest-MinAtar", "SpaceInvaders-MinAtar", "Catch-bsuite", "DeepSea-bsuite"),
+    *("FourRooms-misc", "MetaMaze-misc", "Pong-misc"),
+}
+
+
+def kept_run(directory, env):
+    """A search, and the folders of a run of it that kept two untrained agents."""
+    space = spaces.replace(value_loss=losses.residual_network("zero", (4,)))
+    search = metaevo.Search(
+        ppo.make(envs.make(env), ppo.Config(2048, num_segments=1, features=(8,))),
+        space,
+        open_es(space, 4, 0.5, optax.adam(0.3)),
+        2,
+        fitness.area_under_curve,
+    )
+    loop = search.tasks[0]
+    params = space.init(jax.random.key(0))
+    artifacts.save(directory / "solution", params, space.spec, {}, {})
+    for i, name in enumerate(("solution", "hand-made")):
+        keys = jax.random.split(jax.random.key(i), 2)
+        agents = jax.vmap(lambda key: loop.init(key, loop.meta).agent)(keys)
+        checkpoint.write(directory / "agents" / name, checkpoint.to_arrays(agents), {})
+    return search
+
+
+@pytest.mark.parametrize("name", suite.names())
+def test_what_can_be_drawn_changes_as_one_acts(name):
+    env = envs.make(f"gymnax/{name}")
+    if name not in DRAWN:
+        assert env.render is None
+        return
+    state, _ = env.reset(jax.random.key(3))
+    states, step = [state], jax.jit(env.step_raw)
+    for i in range(4):
+        action = (
+            jnp.int32(1) if isinstance(env.action, envs.Discrete) else env.action.high
+        )
+        states.append(step(jax.random.key(i), states[-1], action)[0])
+    frames = env.render(jax.device_get(states))
+    assert len(frames) == 5
+    for frame in frames:
+        assert frame.dtype == np.uint8
+        assert frame.shape == (*frames[0].shape[:2], 3)
+    assert any((frame != frames[0]).any() for frame in frames)
+
+
+@pytest.mark.parametrize("env", ["gymnax/CartPole-v1", "gymnax/Breakout-MinAtar"])
+def test_an_episode_becomes_a_gif(tmp_path, env):
+    search = kept_run(tmp_path, env)
+    path, steps, total = play.play(lambda: search, tmp_path, "hand-made", seed=1)
+    assert path == tmp_path / "play" / "hand-made-1.gif"
+    with Image.open(path) as gif:
+        assert 1 < gif.n_frames <= steps + 1  # equal neighbours are one, shown longer
+        assert len(np.unique(np.asarray(gif.convert("RGB")).reshape(-1, 3), axis=0)) > 1
+    other = play.play(lambda: search, tmp_path, out=str(tmp_path / "x.gif"))
+    assert other[0] == tmp_path / "x.gif"
+    if "CartPole" in env:
+        assert total == steps  # a reward of 1 each
+        assert other[1:] != (steps, total)  # another agent, another episode
+
+
+def test_the_kept_agent_acts():
+    """An agent that always pushes right drives CartPole off within 12 steps."""
+    env = envs.make("gymnax/CartPole-v1")
+    loop = ppo.make(env, ppo.Config(2048, num_segments=1, features=(8,)))
+    agent = loop.init(jax.random.key(0), loop.meta).agent
+    last = agent.params["actor"]["params"]["Dense_1"]
+    last["bias"] = last["bias"] + jnp.array([0.0, 100.0])
+    states, total = play.episode(jax.random.key(1), loop, loop.meta, agent)
+    assert total == len(states) - 1 < 13
+    speeds = [float(state.x_dot) for state in states]
+    assert speeds == sorted(speeds)
+
+
+def test_what_is_wrong_is_said(tmp_path):
+    search = kept_run(tmp_path / "run", "gymnax/CartPole-v1")
+    for arguments, message in (
+        ({"seed": 2}, "seed=2: the run kept 2 agents, 0 to 1"),
+        ({"seed": -1}, "seed=-1"),
+        ({"out": "x.png"}, "out=x.png: expected a name that ends in .gif"),
+        ({"out": "/proc/no/x.gif"}, "out=/proc/no: cannot write"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            play.play(lambda: search, tmp_path / "run", **arguments)
+    with pytest.raises(ConfigError, match="no agents here"):
+        play.play(lambda: search, tmp_path)
+    for env in (envs.make("gymnax/Reacher-misc"), None):
+        blind = search._replace(inner_loop=search.inner_loop._replace(env=env))
+        name = env.name if env else "the environment"
+        with pytest.raises(ConfigError, match=f"{name} cannot be drawn"):
+            play.play(lambda blind=blind: blind, tmp_path / "run")
