@@ -120,8 +120,8 @@ class Clock(NamedTuple):
 def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> InnerLoop:
     """DQN on `env`, whose actions are discrete.
 
-    Metrics of `train`: those of `episodes.metrics`, and on the minibatches the mean `q`
-    and root mean square `td_error`.
+    Metrics of `train`: those of `episodes.metrics`, and on the minibatches the mean
+    `q`, and mean and root mean square of q − target, `value_error_mean` and `_rms`.
 
     Raises:
         ConfigError: sizes that do not fit each other, or continuous actions.
@@ -203,7 +203,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         q = (q * jax.nn.one_hot(batch.action[0], num_actions)).sum(-1)
         td_error = target - q
         total = meta.td_loss(td_error, q, target, context).mean()
-        return total, (q.mean(), (td_error**2).mean())
+        return total, (q.mean(), -td_error.mean(), (td_error**2).mean())
 
     def learn(params, target_params, opt_state, batches, meta, context):
         """One gradient step on each of the minibatches, leaves [U, n, B, ...]."""
@@ -221,10 +221,8 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             )
             return (params, opt_state), info
 
-        (params, opt_state), (q, squared) = jax.lax.scan(
-            step, (params, opt_state), batches
-        )
-        return params, opt_state, q.mean(), squared.mean()
+        (params, opt_state), info = jax.lax.scan(step, (params, opt_state), batches)
+        return params, opt_state, jax.tree.map(jnp.mean, info)
 
     def update(key, meta, state):
         """T steps of the environments and U gradient steps."""
@@ -253,7 +251,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         def improve(params, target_params, opt_state, batches):
             return learn(params, target_params, opt_state, batches, meta, context)
 
-        params, opt_state, q, squared = improve(
+        params, opt_state, (q, error, squared) = improve(
             agent.params, agent.target_params, agent.opt_state, batches
         )
         rate = slots.value(meta.target_rate, context)
@@ -267,8 +265,12 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         state = InnerState(
             agent, Experience(after, rows, own), (), Clock(clock.update + 1)
         )
-        info = {"totals": episodes.totals(finished), "q": q, "squared": squared}
-        return state, info
+        return state, {
+            "totals": episodes.totals(finished),
+            "q": q,
+            "error": error,
+            "squared": squared,
+        }
 
     # --- the interface ----------------------------------------------------------------
 
@@ -280,7 +282,8 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         return state, {
             **episodes.metrics(state.experience.episodes, info["totals"]),
             "q": info["q"].mean(),
-            "td_error": jnp.sqrt(info["squared"].mean()),
+            "value_error_mean": info["error"].mean(),
+            "value_error_rms": jnp.sqrt(info["squared"].mean()),
         }
 
     def act(key, meta, agent, carry, obs):

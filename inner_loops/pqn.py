@@ -99,8 +99,8 @@ class Clock(NamedTuple):
 def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> InnerLoop:
     """PQN on `env`, whose actions are discrete.
 
-    Metrics of `train`: those of `episodes.metrics`, and on the minibatches the mean `q`
-    and root mean square `td_error`.
+    Metrics of `train`: those of `episodes.metrics`, and on the minibatches the mean
+    `q`, and mean and root mean square of q − target, `value_error_mean` and `_rms`.
 
     Raises:
         ConfigError: sizes that do not fit each other, or continuous actions.
@@ -146,7 +146,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         q = (q * jax.nn.one_hot(batch.action, num_actions)).sum(-1)
         td_error = target - q
         total = meta.td_loss(td_error, q, target, context).mean()
-        return total, (q.mean(), (td_error**2).mean())
+        return total, (q.mean(), -td_error.mean(), (td_error**2).mean())
 
     def learn(params, opt_state, batch, target, order, meta, context):
         """Gradient steps on minibatches; `order` is [steps, minibatch] int32."""
@@ -167,10 +167,8 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             )
             return (params, opt_state), info
 
-        (params, opt_state), (q, squared) = jax.lax.scan(
-            step, (params, opt_state), order
-        )
-        return params, opt_state, q.mean(), squared.mean()
+        (params, opt_state), info = jax.lax.scan(step, (params, opt_state), order)
+        return params, opt_state, jax.tree.map(jnp.mean, info)
 
     def update(key, meta, state):
         """One rollout and the gradient steps on it."""
@@ -208,13 +206,17 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             )
             return learn(params, opt_state, batch, target, order, meta, in_loss)
 
-        params, opt_state, q, squared = improve(
+        params, opt_state, (q, error, squared) = improve(
             agent.params, agent.opt_state, steps, order
         )
         agent = Agent(agent.age + 1, params, opt_state)
         state = InnerState(agent, experience, (), Clock(clock.update + 1))
-        info = {"totals": episodes.totals(finished), "q": q, "squared": squared}
-        return state, info
+        return state, {
+            "totals": episodes.totals(finished),
+            "q": q,
+            "error": error,
+            "squared": squared,
+        }
 
     # --- the interface ----------------------------------------------------------------
 
@@ -226,7 +228,8 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         return state, {
             **episodes.metrics(state.experience, info["totals"]),
             "q": info["q"].mean(),
-            "td_error": jnp.sqrt(info["squared"].mean()),
+            "value_error_mean": info["error"].mean(),
+            "value_error_rms": jnp.sqrt(info["squared"].mean()),
         }
 
     def act(key, meta, agent, carry, obs):

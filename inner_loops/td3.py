@@ -152,8 +152,9 @@ class Clock(NamedTuple):
 def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> InnerLoop:
     """TD3 on `env`, whose actions are continuous and bounded.
 
-    Metrics of `train`: those of `episodes.metrics`, and on the minibatches the mean `q`
-    and root mean square `td_error`; with diversity also `log_volume`.
+    Metrics of `train`: those of `episodes.metrics`, and on the minibatches the mean
+    `q`, and mean and root mean square of q − target, `value_error_mean` and `_rms`;
+    with diversity also `log_volume`.
 
     Raises:
         ConfigError: sizes that do not fit each other, or other actions.
@@ -274,7 +275,11 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         td_error = target - q
         context = context._replace(return_std=target.std())
         total = meta.td_loss(td_error, q, target, context).mean(-1).sum()
-        return total, {"q": q.mean(), "squared": (td_error**2).mean()}
+        return total, {
+            "q": q.mean(),
+            "error": -td_error.mean(),
+            "squared": (td_error**2).mean(),
+        }
 
     def critic_step(policy, critic, batch, noise, meta, context):
         clip = slots.value(meta.noise_clip, context)
@@ -436,11 +441,13 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             return update(key, meta, state)
 
         state, info = jax.lax.scan(step, state, None, length=updates_per_segment)
-        totals, squared = info.pop("totals"), info.pop("squared")
+        totals = info.pop("totals")
+        info = jax.tree.map(jnp.mean, info)
         return state, {
             **episodes.metrics(state.experience.episodes, totals),
-            **jax.tree.map(jnp.mean, info),
-            "td_error": jnp.sqrt(squared.mean()),
+            "value_error_mean": info.pop("error"),
+            "value_error_rms": jnp.sqrt(info.pop("squared")),
+            **info,
         }
 
     def act(key, meta, agent, carry, obs):

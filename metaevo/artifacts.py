@@ -32,7 +32,8 @@ OPERATIONS = {
     "residual_network": (
         {"base", "features", "scale", "limit", "clip_eps"},
         losses.residual_network,
-    )
+    ),
+    "td_network": ({"base", "features", "scale", "limit"}, losses.td_network),
 }
 
 

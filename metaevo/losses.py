@@ -32,6 +32,7 @@ __all__ = [
     "residual_network",
     "square",
     "td_huber",
+    "td_network",
     "td_square",
     "zero",
 ]
@@ -145,47 +146,26 @@ HAND_MADE = {
     "clipped_square": clipped_square,
     "zero": zero,
 }
+HAND_MADE_TD = {"td_square": td_square, "td_huber": td_huber}
 
 
-def residual_network(
-    base: Partial | str = "clipped_square",
-    features: Sequence[int] = (16,),
-    scale: float = 10.0,
-    limit: float = 3.0,
-    clip_eps: float = 0.2,
-) -> Learned:
-    """A value loss f(v, g) = base(v, g, v_old) + scale · n((v − g) / scale).
+class _Network(NamedTuple):
+    """A learned function of one number, scale · n(x / scale), that starts at zero."""
 
-    n is a tanh network 1-features-1 for |x| ≤ limit, and goes on as a straight line
-    outside, so that a far-off value still feels a pull of bounded size. Hidden weights
-    start random and the last layer at zero: the start is exactly `base`, and members
-    mirrored about it differ (an all-zero tanh network is an even function of its
-    parameters: mirrored members would be equal and ES see no gradient).
+    init: Callable[[Key], Params]
+    apply: Callable[[Params, jax.Array], jax.Array]
 
-    Args:
-        base: a hand-made value loss or its name: `clipped_square` starts the search
-            at PPO, `zero` from scratch.
-        features: hidden layer sizes.
-        scale: typical size of v − g, in units of return.
-        limit: where the tails begin, in units of `scale`.
-        clip_eps: ε of `clipped_square` where the context does not say; an artefact
-            has that of the algorithm in which it evolved.
 
-    Raises:
-        ValueError: a setting is not of its type, or not positive.
+def _network(features: tuple[int, ...], scale: float, limit: float) -> _Network:
+    """n is a tanh network 1-features-1 for |x| ≤ limit · scale, and goes on as a
+    straight line outside, so that a far-off value still feels a pull of bounded size.
 
-    References:
-        The value-loss search of PureJaxRL (Lu et al., 2022), from scratch.
+    Hidden weights start random and the last layer at zero: the start is exactly zero,
+    and members mirrored about it differ (an all-zero tanh network is an even function
+    of its parameters: mirrored members would be equal and ES see no gradient).
     """
-    name = base if isinstance(base, str) else _name_of(base)
-    hand_made = HAND_MADE[name]
-    features = tuple(operator.index(n) for n in features)
     if not 1 <= len(features) <= 8 or not all(1 <= n <= 4096 for n in features):
         raise ValueError(f"features={features}: 1 to 8 layers of 1 to 4096 units")
-    for value in (scale, limit, clip_eps):
-        if not isinstance(value, int | float) or not 0 < value < math.inf:
-            raise ValueError(f"scale, limit, clip_eps: {value!r} is not positive")
-    evolved_in = Context(stats={"clip_eps": clip_eps})
     sizes = (1, *features, 1)
 
     def init(key):
@@ -205,21 +185,66 @@ def residual_network(
         i = len(features)
         return (h @ params[f"w{i}"] + params[f"b{i}"])[..., 0]
 
-    def apply(params, value, target, old_value, context: Context | None = None):
-        x = (value - target) / scale
+    def apply(params, x):
+        x = x / scale
         inside = jnp.clip(x, -limit, limit)
         y, slope = jax.jvp(
             lambda x: network(params, x), (inside,), (jnp.ones_like(inside),)
         )
         # With the slope held constant every derivative of the whole is right: inside
         # that of the network, outside that of the line.
-        y = y + jax.lax.stop_gradient(slope) * (x - inside)
+        return scale * (y + jax.lax.stop_gradient(slope) * (x - inside))
+
+    return _Network(init, apply)
+
+
+def _check_positive(**settings: float) -> None:
+    for name, value in settings.items():
+        if not isinstance(value, int | float) or not 0 < value < math.inf:
+            raise ValueError(f"{name}={value!r} is not a positive number")
+
+
+def residual_network(
+    base: Partial | str = "clipped_square",
+    features: Sequence[int] = (16,),
+    scale: float = 10.0,
+    limit: float = 3.0,
+    clip_eps: float = 0.2,
+) -> Learned:
+    """A value loss f(v, g) = base(v, g, v_old) + scale · n((v − g) / scale).
+
+    n is a small tanh network that starts at zero; see `_network`.
+
+    Args:
+        base: a hand-made value loss or its name: `clipped_square` starts the search
+            at PPO, `zero` from scratch.
+        features: hidden layer sizes.
+        scale: typical size of v − g, in units of return.
+        limit: where the network's straight tails begin, in units of `scale`.
+        clip_eps: ε of `clipped_square` where the context does not say; an artefact
+            has that of the algorithm in which it evolved.
+
+    Raises:
+        ValueError: a setting is not of its type, or not positive.
+
+    References:
+        The value-loss search of PureJaxRL (Lu et al., 2022), from scratch.
+    """
+    name = base if isinstance(base, str) else _name_of(base, HAND_MADE)
+    hand_made = HAND_MADE[name]
+    _check_positive(scale=scale, limit=limit, clip_eps=clip_eps)
+    features = tuple(operator.index(n) for n in features)
+    network = _network(features, scale, limit)
+    evolved_in = Context(stats={"clip_eps": clip_eps})
+
+    def apply(params, value, target, old_value, context: Context | None = None):
         if context is None or "clip_eps" not in context.stats:
             context = evolved_in
-        return hand_made(value, target, old_value, context) + scale * y
+        residual = network.apply(params, value - target)
+        return hand_made(value, target, old_value, context) + residual
 
     return Learned(
-        init,
+        network.init,
         apply,
         {
             "op": "residual_network",
@@ -233,8 +258,59 @@ def residual_network(
     )
 
 
-def _name_of(loss: Partial) -> str:
-    for name, hand_made in HAND_MADE.items():
-        if loss.func is hand_made.func:
+def td_network(
+    base: Partial | str = "td_square",
+    features: Sequence[int] = (16,),
+    scale: float = 10.0,
+    limit: float = 3.0,
+) -> Learned:
+    """A loss of a temporal difference, ℓ(δ, Q) = base(δ) + scale · n(−δ / scale) + w Q.
+
+    n is a small tanh network that starts at zero, see `_network`, and so does w: the
+    start is `base`. DQNReg, δ² + 0.1 Q, is a member of the family (n = 0, w = 0.05, up
+    to a factor of 2).
+
+    Args:
+        base: a hand-made loss or its name, `td_square` or `td_huber`.
+        features: hidden layer sizes.
+        scale: typical size of δ, in units of return.
+        limit: where the network's straight tails begin, in units of `scale`.
+
+    Raises:
+        ValueError: a setting is not of its type, or not positive.
+
+    References:
+        Co-Reyes et al., 2021, https://arxiv.org/abs/2101.03958 (DQNReg).
+    """
+    name = base if isinstance(base, str) else _name_of(base, HAND_MADE_TD)
+    hand_made = HAND_MADE_TD[name]
+    _check_positive(scale=scale, limit=limit)
+    features = tuple(operator.index(n) for n in features)
+    network = _network(features, scale, limit)
+
+    def init(key):
+        return {"network": network.init(key), "tilt": jnp.zeros(())}
+
+    def apply(params, td_error, q, target, context: Context | None = None):
+        residual = network.apply(params["network"], -td_error)
+        return hand_made(td_error, q, target, context) + residual + params["tilt"] * q
+
+    return Learned(
+        init,
+        apply,
+        {
+            "op": "td_network",
+            "base": name,
+            "features": list(features),
+            "scale": scale,
+            "limit": limit,
+        },
+        identity=True,
+    )
+
+
+def _name_of(loss: Partial, hand_made: Mapping[str, Partial]) -> str:
+    for name, known in hand_made.items():
+        if loss.func is known.func:
             return name
-    raise ValueError(f"not a hand-made value loss: {loss}; one of {list(HAND_MADE)}")
+    raise ValueError(f"not a hand-made loss: {loss}; one of {list(hand_made)}")

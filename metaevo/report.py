@@ -97,10 +97,9 @@ def write(directory: str | Path) -> Path:
     figures = [_fitness(folder, records, measure)]
     for task, frames in enumerate(facts.get("frames_per_segment", ())):
         figures.append(_learning_curves(folder, held_out, task, frames))
-    spec = artifact.manifest["slots"].get("value_loss", {})
-    if spec.get("op") == "residual_network":
+    for slot, op in _drawn(artifact.manifest["slots"]):
         visited = _visited(held_out)
-        figures.append(_value_loss(folder, artifact.value_loss, spec, visited))
+        figures.append(_loss(folder, slot, artifact.slots[slot], op, visited))
     figures.append(_strategy(folder, records))
 
     if held_out:
@@ -228,49 +227,66 @@ def evolved(space: Space, meta: Any) -> bytes | None:
     Returns:
         a PNG; None where the report draws no loss either.
     """
-    spec = space.spec.get("value_loss", {})
-    if spec.get("op") != "residual_network":
-        return None
-    draw, _ = _value_loss_curves(meta.value_loss, spec, None)
-    return _png(draw, 2)
+    for slot, op in _drawn(space.spec):
+        draw, _ = _loss_curves(slot, getattr(meta, slot), op, None)
+        return _png(draw, 2)
+    return None
 
 
-def _value_loss(
-    folder: Path, learned: Callable, spec: Mapping, visited: tuple | None
+def _drawn(spec: Mapping[str, Mapping]) -> list[tuple[str, Mapping]]:
+    """The slots whose learned function is one of value − target."""
+    return [(slot, op) for slot, op in spec.items() if slot in _OF_ERROR]
+
+
+# slot -> its loss as a function of v, where the target is 0, and what it is beside.
+_OF_ERROR = {
+    "value_loss": (
+        lambda loss, v, context: loss(v, 0.0 * v, jax.lax.stop_gradient(v), context),
+        losses.square,
+    ),
+    "td_loss": (
+        lambda loss, v, context: loss(-v, v, 0.0 * v, context),
+        losses.td_square,
+    ),
+}
+
+
+def _loss(
+    folder: Path, slot: str, learned: Callable, op: Mapping, visited: tuple | None
 ) -> dict:
     return _figure(
         folder,
-        "value_loss",
-        "The evolved value loss",
-        *_value_loss_curves(learned, spec, visited),
+        slot,
+        f"The evolved {slot.replace('_', ' ')}",
+        *_loss_curves(slot, learned, op, visited),
         "Both on one scale. Shaded: where value - target lay (mean ± 2 sd) while "
         "agents trained with it on held-out seeds; outside, its shape was hardly felt.",
         num_panels=2,
     )
 
 
-def _value_loss_curves(
-    learned: Callable, spec: Mapping, visited: tuple | None
+def _loss_curves(
+    slot: str, learned: Callable, op: Mapping, visited: tuple | None
 ) -> tuple[Callable, tuple]:
-    """Loss and gradient against value − target, v_old = v (clip inactive).
+    """Loss and gradient against value − target, with target 0 and v_old = v (PPO's
+    clip inactive).
 
     Returns:
         how to draw them on two panels, and their table.
     """
-    limit = 1.5 * spec["scale"] * spec["limit"]
+    limit = 1.5 * op["scale"] * op["limit"]
     x = jnp.linspace(-limit, limit, 601)
     middle = len(x) // 2
     context = Context(stats={"clip_eps": 0.2})
 
-    def curve(loss):
-        def at(v):
-            old = jax.lax.stop_gradient(v)
-            return loss(v, jnp.zeros_like(v), old, context)
+    at, hand_made = _OF_ERROR[slot]
 
-        value, gradient = jax.vmap(jax.value_and_grad(at))(x)
+    def curve(loss):
+        values = jax.value_and_grad(lambda v: at(loss, v, context))
+        value, gradient = jax.vmap(values)(x)
         return np.asarray(value - value[middle]), np.asarray(gradient)
 
-    curves = {"solution": curve(learned), "hand-made": curve(losses.square)}
+    curves = {"solution": curve(learned), "hand-made": curve(hand_made)}
     labels = {"solution": "evolved", "hand-made": "squared error"}
 
     def draw(*panels):

@@ -285,6 +285,9 @@ class LocalEvaluator:
         return _where(lives, followed, newborn)
 
     def _put(self, tree: PyTree, spec: PartitionSpec) -> PyTree:
+        if len(self.devices) == 1:
+            # As programs return it: another spec of one device compiles once more.
+            spec = _ALL
         return jax.device_put(tree, NamedSharding(self.mesh, spec))
 
     def _start(self, task, args, ids, sources, old):

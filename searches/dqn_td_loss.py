@@ -1,0 +1,35 @@
+"""Evolve DQN's loss of the temporal difference, as the square + f(-delta) + w Q.
+
+f is a small tanh network and w a number, both of which start at zero: generation 0 is
+DQN. The family holds DQNReg (Co-Reyes et al., 2021). OpenAI-ES (Salimans et al., 2017)
+raises the mean return over a lifetime.
+"""
+
+import optax
+
+import metaevo
+from inner_loops import dqn
+from metaevo import envs, fitness, losses, spaces
+from strategies.open_es import open_es
+
+
+def search(
+    env: str = "gymnax/CartPole-v1",
+    population_size: int = 32,
+    num_generations: int = 100,
+    num_seeds: int = 2,
+    sigma: float = 0.1,
+    learning_rate: float = 0.05,
+    hidden: int = 16,
+    inner: dqn.Config = dqn.Config(50_000, 1_000, num_steps=4, num_gradient_steps=4),
+    meta: dqn.Meta = dqn.Meta(lr=5e-4),
+) -> metaevo.Search:
+    space = spaces.replace(td_loss=losses.td_network(features=(hidden,)))
+    strategy = open_es(space, population_size, sigma, optax.adam(learning_rate))
+    loop = dqn.make(envs.make(env), inner, meta)
+    auc = fitness.area_under_curve
+    return metaevo.Search(loop, space, strategy, num_generations, auc, num_seeds)
+
+
+if __name__ == "__main__":
+    metaevo.main(search)

@@ -1,0 +1,112 @@
+"""The searches of the folder: each fits together, and the new ones end to end."""
+
+import importlib
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import metaevo
+from metaevo import checks, losses, population, spaces
+from metaevo.slots import Context
+
+FOLDER = Path(__file__).parent.parent / "searches"
+NAMES = sorted(path.stem for path in FOLDER.glob("[a-z]*.py"))
+
+
+def load(name):
+    return importlib.import_module(f"searches.{name}").search
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_search_passes_the_checks_as_it_is(name):
+    search = load(name)()
+    shapes = checks.check(search)
+    assert population.size(shapes.params) >= 2
+
+
+# What runs in seconds, of each.
+TINY = {
+    "dqn_td_loss": {"env": "gymnax/Catch-bsuite"},
+    "sac_hyperparameters": {},
+}
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_a_search_runs_from_end_to_end(name, tmp_path):
+    module = importlib.import_module(f"searches.{name}")
+    search = module.search
+    default = search.__kwdefaults__ or dict(
+        zip(search.__code__.co_varnames, search.__defaults__, strict=False)
+    )
+    sizes = {"total_timesteps": 512, "learning_starts": 128, "num_segments": 2}
+    sizes |= {"features": (8,), "batch_size": 16}
+    inner = type(default["inner"])(**sizes)
+    made = search(population_size=4, num_generations=2, inner=inner, **TINY[name])
+    config = metaevo.RunConfig(
+        directory=str(tmp_path / name), held_out_seeds=4, wandb="disabled"
+    )
+    metaevo.run(made, config, name)
+    records = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
+    assert len(records) == 2
+    assert all(np.isfinite(json.loads(x)["fitness_mean"]) for x in records)
+    artifact = metaevo.load(tmp_path / name)
+    assert set(artifact.slots) == set(made.space.spec)
+    page = (tmp_path / name / "report" / "index.html").read_text()
+    assert "Held-out seeds" in page
+    assert ("The evolved td loss" in page) == (name == "dqn_td_loss")
+
+
+# --- the learned loss of a temporal difference ----------------------------------------
+
+DELTA = jnp.linspace(-40, 40, 81)
+Q = jnp.linspace(-5, 5, 81)
+
+
+@pytest.mark.parametrize("base", ["td_square", "td_huber"])
+def test_the_start_is_the_hand_made_loss(base):
+    learned = losses.td_network(base)
+    assert learned.identity
+    start = learned.bind(learned.init(jax.random.key(0)))
+    hand_made = losses.HAND_MADE_TD[base]
+
+    def gradient(loss):
+        # As algorithms differentiate it: with respect to Q, the target held.
+        return jax.vmap(jax.grad(lambda q, y: loss(y - q, q, y, Context())))(
+            Q, DELTA + Q
+        )
+
+    np.testing.assert_array_equal(
+        start(DELTA, Q, DELTA + Q), hand_made(DELTA, Q, DELTA + Q)
+    )
+    np.testing.assert_allclose(gradient(start), gradient(hand_made), rtol=1e-6)
+
+
+def test_dqnreg_is_a_member_of_the_family():
+    """δ² + 0.1 Q, the positive control, up to its factor of 2."""
+    learned = losses.td_network("td_square")
+    params = learned.init(jax.random.key(0)) | {"tilt": jnp.float32(0.05)}
+    found = 2 * learned.bind(params)(DELTA, Q, DELTA + Q)
+    np.testing.assert_allclose(found, DELTA**2 + 0.1 * Q, rtol=1e-5, atol=1e-5)
+
+
+def test_it_is_saved_and_loaded(tmp_path):
+    from metaevo import artifacts
+
+    space = spaces.replace(td_loss=losses.td_network(features=(4,)))
+    params = jax.tree.map(lambda x: x + 0.3, space.init(jax.random.key(0)))
+    artifacts.save(tmp_path / "solution", params, space.spec, {}, {})
+    loaded = metaevo.load(tmp_path / "solution").td_loss
+    mine = losses.td_network(features=(4,)).bind(params["td_loss"])
+    np.testing.assert_array_equal(loaded(DELTA, Q, DELTA), mine(DELTA, Q, DELTA))
+
+
+@pytest.mark.parametrize(
+    "settings", [{"features": ()}, {"scale": 0.0}, {"limit": -1.0}, {"base": "square"}]
+)
+def test_bad_settings_are_refused(settings):
+    with pytest.raises((ValueError, KeyError)):
+        losses.td_network(**settings)

@@ -1,0 +1,161 @@
+"""TD3: what is delayed, what is shared, and what costs nothing when it is off."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from loops import SMALL
+from test_inner_loops import close, equations, programs, same, trained
+
+from inner_loops import td3
+from metaevo import envs, fitness, spaces
+from metaevo.evaluators.local import LocalEvaluator
+from metaevo.types import ConfigError, Proposal, Search, Space
+
+SMALL_TD3 = SMALL["td3"]
+LAST = fitness.last_segments(1)
+
+
+def test_the_actor_steps_once_per_delay():
+    """Adam's count says how many steps were taken; a masked step would count too."""
+    agent = trained("td3")[0].agent
+    gradient_steps = 4 * SMALL_TD3.config["num_gradient_steps"]
+    assert int(agent.critic.opt_state.count) == gradient_steps
+    assert int(agent.actor.opt_state.count) == gradient_steps // 2
+
+
+def test_targets_start_equal_and_twins_do_not():
+    for name in ("td3", "sac"):
+        meta = SMALL[name].meta
+        agent = programs(name)[0](jax.random.key(0), meta).agent
+        critic = agent.critic
+        target = critic.target_params if name == "td3" else agent.target_critic
+        same(target, critic.params)
+        first, second = (
+            jax.tree.map(lambda x, i=i: x[i], critic.params) for i in (0, 1)
+        )
+        with pytest.raises(AssertionError):
+            close(first, second, rtol=1e-3)
+    agent = programs("dqn")[0](jax.random.key(0), SMALL["dqn"].meta).agent
+    same(agent.target_params, agent.params)
+
+
+def test_target_networks_follow_at_tau():
+    agent = trained("td3", tau=1.0)[0].agent
+    same(agent.actor.target_params, agent.actor.params)
+    same(agent.critic.target_params, agent.critic.params)
+
+
+def test_acting_is_greedy_and_within_bounds():
+    """Evaluation explores nothing, whatever the noise of training."""
+    meta = SMALL_TD3.meta._replace(exploration_noise=5.0)
+    loop, agent = SMALL_TD3.make(meta), trained("td3")[0].agent
+    obs = jnp.array([0.1, 0.9, -3.0])
+    a, b = (loop.act(jax.random.key(i), meta, agent, (), obs)[0] for i in (0, 1))
+    np.testing.assert_array_equal(a, b)
+    assert (jnp.abs(a) <= 2.0).all()
+
+
+def test_a_given_actor_is_where_learning_starts():
+    """As CEM-RL, whose strategy proposes actors, needs it."""
+    actor = trained("td3")[0].agent.actor.params
+    meta = SMALL_TD3.meta._replace(actor=actor)
+    agent = SMALL_TD3.make(meta).init(jax.random.key(7), meta).agent
+    same(agent.actor.params, actor)
+    same(agent.actor.target_params, actor)
+
+
+def test_one_that_does_not_learn_keeps_its_actor_but_not_its_critic():
+    plain = programs("td3")[0](jax.random.key(0), SMALL_TD3.meta).agent
+    kept = trained("td3", learn=0.0)[0].agent
+    same(kept.actor, plain.actor)
+    with pytest.raises(AssertionError):
+        close(kept.critic.params, plain.critic.params, rtol=1e-4)
+
+
+# --- a population with one critic -----------------------------------------------------
+
+
+def diverse(coef: float) -> Space:
+    """Members differ in nothing but their numbers' names; the coefficient is theirs."""
+    return Space(
+        lambda key: {"coef": jnp.float32(coef)},
+        lambda params, meta: meta._replace(diversity_coef=params["coef"]),
+    )
+
+
+def population(coef=None, num_devices=1, generations=1, size=4):
+    """`size` members over a shared critic; returns the evaluation and what lives on."""
+    meta = SMALL_TD3.meta
+    if coef is not None:
+        meta = meta._replace(diversity_coef=coef)
+    loop = SMALL_TD3.make(
+        meta, shared_critic=True, normalize_observation=False, num_segments=2
+    )
+    space = spaces.tune(gamma=spaces.logit()) if coef is None else diverse(coef)
+    search = Search(loop, space, None, 2, LAST, segments_per_generation=1)
+    evaluate = LocalEvaluator(search, jax.devices()[:num_devices])
+    params = {k: jnp.full(size, v) for k, v in space.init(jax.random.key(0)).items()}
+    carried = ()
+    for i in range(generations):
+        parents = jnp.full(size, -1) if i == 0 else jnp.arange(size)
+        evaluated, carried = evaluate(
+            jax.random.key(i), Proposal(params, parents), carried
+        )
+    assert {p._cache_size() for p in evaluate.programs.values()} == {1}
+    return evaluated, carried[0]
+
+
+def test_the_shared_critic_is_the_same_on_one_and_two_devices():
+    (one, state), (_, other) = population(), population(num_devices=2)
+    assert one.healthy.all()
+    close(state.shared.critic.params, other.shared.critic.params, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(
+        state.shared.rows, other.shared.rows, rtol=1e-4, atol=1e-5
+    )
+    close(state.agent.actor.params, other.agent.actor.params, rtol=1e-3, atol=1e-5)
+
+
+def test_everybodys_transitions_are_in_the_shared_buffer():
+    _, state = population(generations=2)
+    config = SMALL_TD3.config
+    rows, num_envs, _ = state.shared.rows.shape[1:]
+    assert num_envs == 4 * config["num_envs"]
+    written = np.abs(np.asarray(state.shared.rows[0])).sum(-1) > 0
+    warmup = config["learning_starts"] // config["num_envs"]
+    steps = 4 * config["num_steps"]
+    assert written.sum(0).tolist() == [min(rows, warmup + steps)] * num_envs
+    # Members act apart, so no two environments hold the same.
+    newest = np.asarray(state.shared.rows[0, warmup : warmup + steps])
+    assert len(np.unique(newest[0], axis=0)) == num_envs
+
+
+def test_diversity_pushes_members_apart():
+    volumes = {}
+    for coef in (0.0, 10.0):
+        evaluated, _ = population(coef, generations=2)
+        volumes[coef] = evaluated.train[0]["log_volume"].mean()
+        assert evaluated.healthy.all()
+    assert volumes[10.0] > volumes[0.0]
+
+
+def test_what_is_off_costs_nothing():
+    """No collective, and no parameter of what is not used, in the plain program."""
+    loop, meta = SMALL_TD3.make(), SMALL_TD3.meta
+    state = jax.eval_shape(loop.init, jax.random.key(0), meta)
+    run = jax.make_jaxpr(lambda state: loop.train(jax.random.key(0), meta, state))
+    names = {e.primitive.name for e in equations(run(state).jaxpr)}
+    assert not names & {"psum", "all_gather", "axis_index", "slogdet", "lu"}
+    assert not loop.coupled
+
+
+def test_options_that_do_not_go_together_are_refused():
+    with pytest.raises(ConfigError, match=r"diversity_coef needs inner\.shared_critic"):
+        SMALL_TD3.make(SMALL_TD3.meta._replace(diversity_coef=1.0))
+    with pytest.raises(ConfigError, match=r"inner\.normalize_observation"):
+        SMALL_TD3.make(shared_critic=True)
+    with pytest.raises(ConfigError, match=r"inner\.policy_delay=3"):
+        SMALL_TD3.make(policy_delay=3)
+    env = envs.make("gymnax/Pendulum-v1")._replace(action=envs.Box((1,)))
+    with pytest.raises(ConfigError, match="finite bounds"):
+        td3.make(env)
