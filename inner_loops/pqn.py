@@ -1,8 +1,8 @@
 """Parallelised Q-learning (Gallici et al., 2025, https://arxiv.org/abs/2407.04811).
 
 Q(λ) on fresh rollouts: no replay buffer and no target network; layer normalisation
-keeps it stable. Defaults are those of CleanRL. Time limits are bootstrapped from the
-true last observation.
+keeps it stable. Sizes are those of the authors' CartPole. Time limits are bootstrapped
+from the true last observation.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class Config:
     """
 
     total_timesteps: int = 500_000
-    num_envs: int = 4
-    num_steps: int = 128
+    num_envs: int = 32
+    num_steps: int = 64
     num_epochs: int = 4
-    num_minibatches: int = 4
+    num_minibatches: int = 16
     num_segments: int = 16
     anneal_lr: bool = True
     features: tuple[int, ...] = (120, 84)
@@ -77,7 +77,7 @@ class Meta(NamedTuple):
 
     lr: Slot = 2.5e-4
     gamma: Slot = 0.99
-    q_lambda: Slot = 0.65
+    q_lambda: Slot = 0.95
     epsilon: Slot = schedules.linear(1.0, 0.05, 0.5)
     exploration: Slot = exploration.epsilon_greedy
     max_grad_norm: Slot = 10.0

@@ -98,7 +98,7 @@ KINDS = {
 }
 
 
-_INDENT = {"subsequent_indent": " " * 18, "break_on_hyphens": False}
+_INDENT = {"subsequent_indent": " " * 24, "break_on_hyphens": False}
 
 
 def _parsed(path: Path) -> ast.Module:
@@ -112,8 +112,8 @@ def _functions(module: ast.Module) -> list[ast.FunctionDef]:
 def _entry(name: str, doc: str | None) -> Iterator[str]:
     """A name, and the first sentence of its docstring."""
     first = (doc or "").split("\n\n")[0].replace("\n", " ")
-    return _wrapped(first, f"  {name:15} ")
+    return _wrapped(first, f"  {name:21} ")
 
 
-def _wrapped(line: str, before: str = " " * 18) -> Iterator[str]:
+def _wrapped(line: str, before: str = " " * 24) -> Iterator[str]:
     yield from textwrap.wrap(line, 78, initial_indent=before, **_INDENT) or [before]

@@ -32,7 +32,7 @@ from metaevo import (
 from metaevo.comparison import HeldOut
 from metaevo.evaluators.local import LocalEvaluator, default_chunk_size
 from metaevo.loggers import jsonl
-from metaevo.loggers.console import ConsoleLogger, duration
+from metaevo.loggers.console import ConsoleLogger, byte_size, duration
 from metaevo.loggers.jsonl import JsonlLogger
 from metaevo.loggers.tensorboard import TensorboardLogger
 from metaevo.loggers.wandb import WandbLogger
@@ -159,8 +159,9 @@ class _Run:
     def to_the_end(self, changes: Sequence[str]) -> Result:
         try:
             state, generation, failures, offset = self._restore()
-            size = population.size(self._proposal(state).params)
-            self._greet(size, generation, changes)
+            proposal = self._proposal(state)
+            size = population.size(proposal.params)
+            self._greet(proposal, generation, changes)
             rundir.note(self.directory, "started", generation)
             self._open_mirrors(generation)
             state = self._search(state, generation, failures, offset, size)
@@ -333,20 +334,23 @@ class _Run:
 
     # --- before and after -------------------------------------------------------------
 
-    def _greet(self, size: int, generation: int, changes: Sequence[str]) -> None:
-        search = self.search
+    def _greet(
+        self, proposal: Proposal, generation: int, changes: Sequence[str]
+    ) -> None:
+        search, size = self.search, population.size(proposal.params)
         loops = ", ".join(
             f"{loop.frames_per_segment * loop.num_segments:,} frames"
             for loop in search.tasks
         )
         start = f"resumed at generation {generation}" if generation else "new"
+        held = self.evaluator.state_bytes(proposal)
         self.console.say(
             f"{self.name}: {size} members x {search.num_seeds} seeds, lifetimes of "
             f"{loops}",
             f"evolving {', '.join(search.space.spec)} for the {search.fitness.name}",
             f"changed: {', '.join(changes) or 'nothing'}",
             f"{len(self.devices)} {self.devices[0].platform} device(s), chunks of "
-            f"{self.manifest['chunk_size']}",
+            f"{self.manifest['chunk_size']}, {byte_size(held)} of state and buffers",
             f"{self.directory}: {start}",
         )
 

@@ -12,7 +12,7 @@ import jax
 
 from metaevo import checkpoint, checks, population
 from metaevo.evaluators.local import LocalEvaluator
-from metaevo.loggers.console import duration
+from metaevo.loggers.console import byte_size, duration
 from metaevo.rundir import RunConfig
 from metaevo.types import Search
 
@@ -53,12 +53,14 @@ def plan(search: Search, config: RunConfig) -> str:
         f"devices      {len(evaluator.devices)} {devices[0].platform}, "
         f"{evaluator.chunk_size} members in one vmap",
         f"frames       {frames:,} a generation, {frames * generations:,} in all",
-        f"memory       {_bytes(memory)} for a round of training"
+        f"memory       {byte_size(memory)} for a round of training, "
+        f"{byte_size(evaluator.state_bytes(proposal))} of it state and buffers"
         f"{_available(devices[0])}",
         f"time         {duration(compiled)} to compile and warm up, {seconds:.1f} s a "
         f"generation ({frames / seconds:,.0f} frames/s), "
         f"{duration(seconds * generations)} for {generations}",
-        f"disk         {_bytes(saved)} a checkpoint, 3 are kept; {_bytes(free)} free",
+        f"disk         {byte_size(saved)} a checkpoint, 3 are kept; "
+        f"{byte_size(free)} free",
         "nothing was started",
     ]
     return "\n".join(lines)
@@ -83,9 +85,9 @@ def _available(device: jax.Device) -> str:
     stats = device.memory_stats() or {}
     if "bytes_limit" in stats:
         free = stats["bytes_limit"] - stats.get("bytes_in_use", 0)
-        return f"; {_bytes(free)} free on {device.device_kind}"
+        return f"; {byte_size(free)} free on {device.device_kind}"
     free = available_memory()
-    return f"; {_bytes(free)} available" if free else ""
+    return f"; {byte_size(free)} available" if free else ""
 
 
 def _existing(path: Path) -> Path:
@@ -93,11 +95,3 @@ def _existing(path: Path) -> Path:
     while not os.path.exists(path):
         path = path.parent
     return path
-
-
-def _bytes(n: float) -> str:
-    for unit in ("B", "kiB", "MiB", "GiB"):
-        if n < 1024:
-            return f"{n:.3g} {unit}"
-        n /= 1024
-    return f"{n:.3g} TiB"

@@ -35,15 +35,11 @@ class Replay(NamedTuple):
             [n, *shape, ...], n consecutive steps, oldest first; uniform with
             replacement over the warm-up and the `own` last of the `inserted` steps
             that are still there.
-        num_rows: capacity in steps of E environments.
-        num_bytes: of the ring.
     """
 
     start: Callable[[PyTree], jax.Array]
     add: Callable[[jax.Array, jax.Array, PyTree], jax.Array]
     sample: Callable[..., PyTree]
-    num_rows: int
-    num_bytes: int
 
 
 def make(
@@ -128,8 +124,7 @@ def make(
 
         return unpack(jnp.stack([at(i) for i in range(window)]))
 
-    num_bytes = 4 * num_rows * num_envs * width
-    return Replay(start, add, sample, num_rows, num_bytes)
+    return Replay(start, add, sample)
 
 
 def _write(rows: jax.Array, steps: jax.Array, at: jax.Array, axis: int = 0):

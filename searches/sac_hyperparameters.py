@@ -14,8 +14,8 @@ from strategies.open_es import open_es
 
 def search(
     env: str = "gymnax/Pendulum-v1",
-    population_size: int = 32,
-    num_generations: int = 30,
+    population_size: int = 16,
+    num_generations: int = 20,
     num_seeds: int = 2,
     sigma: float = 0.3,
     learning_rate: float = 0.2,

@@ -113,6 +113,10 @@ def test_unknown_names_are_explained(name, message):
         envs.make(name)
 
 
+def test_the_names_are_those_of_brax():
+    assert sorted(brax._envs) == suite.names()
+
+
 def test_brax_that_is_not_installed_is_explained(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "brax", None)
     with pytest.raises(ConfigError, match="pip install"):

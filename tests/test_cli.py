@@ -313,7 +313,7 @@ def test_list_finds_what_lies_in_the_folders():
     for folder in ("searches", "inner_loops", "strategies"):
         for path in sorted((ROOT / folder).glob("[a-z]*.py")):
             doc = ast.get_docstring(ast.parse(path.read_text()))
-            assert f"\n  {path.stem:15} {doc.split()[0]} " in text
+            assert f"\n  {path.stem:21} {doc.split()[0]} " in text
     for name, default in ppo.Meta()._asdict().items():
         shown = f"{default:g}" if isinstance(default, float) else ""
         assert f"{name}={shown}" in text

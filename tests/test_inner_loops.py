@@ -2,7 +2,11 @@
 
 import dataclasses
 import functools
+import json
 import math
+import subprocess
+import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -257,3 +261,19 @@ def test_actions_of_the_wrong_kind_are_refused(name, env):
 
     with pytest.raises(ConfigError, match=env):
         SMALL[name].make(env=envs.make(env))
+
+
+# --- memory ---------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_announced_memory_is_what_is_taken():
+    """A gigabyte of replay buffers, in a process of its own."""
+    script = Path(__file__).parent / "memory_of.py"
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, check=True
+    )
+    found = json.loads(done.stdout)
+    print(f"\nannounced {found['announced']:,}, measured {found['measured']:,} bytes")
+    assert found["announced"] > 2**30
+    assert found["measured"] == pytest.approx(found["announced"], rel=0.1)

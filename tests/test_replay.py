@@ -90,7 +90,8 @@ def test_whatever_a_transition_holds_comes_back():
     np.testing.assert_array_equal(batch.obs, -batch.next_obs)
     known = {tuple(x) for x in np.asarray(obs).reshape(-1, 3)}
     assert {tuple(x) for x in np.asarray(batch.obs).reshape(-1, 3)} == known
-    assert buffer.num_bytes == 4 * 4 * 3 * (3 + 1 + 1 + 3 + 1 + 1)
+    # 4 (2 observations + action + 3) bytes a transition, as the docs say.
+    assert buffer.start(warmup).nbytes == 4 * 3 * 4 * (2 * 3 + 1 + 3)
 
 
 def test_integers_up_to_two_to_the_24_are_exact():

@@ -173,6 +173,16 @@ class LocalEvaluator:
             )
         return tuple(states)
 
+    def state_bytes(self, proposal: Proposal) -> int:
+        """Bytes of a round's agents, environments and buffers, on all devices."""
+        args = self._a_round(proposal)
+        sizes = []
+        for task in range(len(self.search.tasks)):
+            state = jax.eval_shape(self.programs[f"init/{task}"], *args)
+            leaves = jax.tree.leaves((state.agent, state.experience, state.shared))
+            sizes.append(sum(x.size * x.dtype.itemsize for x in leaves))
+        return max(sizes)
+
     def memory(self, proposal: Proposal) -> int:
         """Bytes that a round of training needs on all devices, as XLA says."""
         args = self._a_round(proposal)

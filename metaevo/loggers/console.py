@@ -108,6 +108,15 @@ def duration(seconds: float) -> str:
     return f"{seconds // 3600}h{seconds % 3600 // 60:02d}m"
 
 
+def byte_size(n: float) -> str:
+    """`45 B`, `3.2 MiB`, `1.5 GiB`."""
+    for unit in ("B", "kiB", "MiB", "GiB"):
+        if n < 1024:
+            return f"{n:.3g} {unit}"
+        n /= 1024
+    return f"{n:.3g} TiB"
+
+
 def _number(x: float | None, width: int = 8) -> str:
     return f"{'-' if x is None or x != x else format(x, '.2f'):>{width}}"
 

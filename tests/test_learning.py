@@ -1,0 +1,149 @@
+"""That the algorithms learn: one short run of each here, published scores in slow ones.
+
+    pytest tests/test_learning.py -m slow -s -k "sac-Pendulum"
+
+runs one target. Keys are fixed, so a run repeats on one platform; scores are those of
+the deterministic policy after training. PPO's own targets are in test_ppo.py, those of
+recurrent PPO in test_ppo_rnn.py.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import pytest
+
+from inner_loops import dqn, pqn, sac, td3
+from metaevo import comparison, envs, fitness
+
+
+class Target(NamedTuple):
+    """What is asked of the mean, or of each of so many seeds.
+
+    Attributes:
+        module, env, config, meta: what is trained.
+        threshold: of the mean over seeds.
+        random: what a random policy reaches; three seeds in four must get as far as
+            the threshold less 15 % of the way from there.
+        each: if given, how many seeds must reach the threshold, in place of the mean.
+        num_seeds: seeds.
+    """
+
+    module: Any
+    env: str
+    config: dict
+    meta: Any
+    threshold: float
+    random: float
+    each: int | None = None
+    num_seeds: int = 8
+
+
+CARTPOLE, ACROBOT = "gymnax/CartPole-v1", "gymnax/Acrobot-v1"
+PENDULUM, CAR = "gymnax/Pendulum-v1", "gymnax/MountainCarContinuous-v0"
+SMALL = {"features": (64, 64), "batch_size": 64}
+FAST = {"actor_lr": 1e-3, "critic_lr": 1e-3}
+UPHILL = {"tau": 0.01, "noise_correlation": 0.9}
+
+TARGETS = {
+    "dqn-CartPole": Target(dqn, CARTPOLE, {}, dqn.Meta(), 450, 22.5),
+    "dqn-Acrobot": Target(dqn, ACROBOT, {}, dqn.Meta(), -105, -500),
+    "pqn-CartPole": Target(pqn, CARTPOLE, {}, pqn.Meta(), 450, 22.5),
+    "pqn-Acrobot": Target(pqn, ACROBOT, {}, pqn.Meta(), -110, -500),
+    "td3-Pendulum": Target(
+        td3,
+        PENDULUM,
+        {"total_timesteps": 20_000} | SMALL,
+        td3.Meta(**FAST),
+        -200,
+        -1219,
+    ),
+    "sac-Pendulum": Target(
+        sac,
+        PENDULUM,
+        {"total_timesteps": 20_000} | SMALL,
+        sac.Meta(temperature_lr=1e-3, **FAST),
+        -200,
+        -1219,
+    ),
+    "td3-MountainCarContinuous": Target(
+        td3,
+        CAR,
+        {"total_timesteps": 10_000} | SMALL,
+        td3.Meta(exploration_noise=0.5, **FAST, **UPHILL),
+        85,
+        -32,
+        each=5,
+    ),
+    "sac-MountainCarContinuous": Target(
+        sac,
+        CAR,
+        {"total_timesteps": 50_000, "num_envs": 4, "num_steps": 2}
+        | {"num_gradient_steps": 8}
+        | SMALL,
+        sac.Meta(temperature_lr=1e-3, **FAST, **UPHILL),
+        85,
+        -32,
+        each=2,
+        num_seeds=3,
+    ),
+}
+
+# Short runs, 64-64 networks, three seeds: each well above a random policy.
+SHORT = {
+    "dqn": Target(
+        dqn,
+        CARTPOLE,
+        {"total_timesteps": 80_000, "learning_starts": 2_000} | SMALL,
+        dqn.Meta(lr=5e-4),
+        150,
+        22.5,
+        num_seeds=3,
+    ),
+    "pqn": Target(
+        pqn,
+        CARTPOLE,
+        {"total_timesteps": 100_000, "num_envs": 8, "num_steps": 32}
+        | {"features": (64, 64)},
+        pqn.Meta(lr=1e-3),
+        150,
+        22.5,
+        num_seeds=3,
+    ),
+    "td3": TARGETS["td3-Pendulum"]._replace(
+        config={"total_timesteps": 8_000} | SMALL, threshold=-500, num_seeds=3
+    ),
+    "sac": TARGETS["sac-Pendulum"]._replace(
+        config={"total_timesteps": 6_000} | SMALL, threshold=-500, num_seeds=3
+    ),
+}
+
+
+def check(name: str, target: Target) -> None:
+    """Trains, prints, asserts."""
+    loop = target.module.make(
+        envs.make(target.env), target.module.Config(**target.config), target.meta
+    )
+    devices = jax.devices()[: min(2, target.num_seeds)]
+    runs = comparison.train_hand_made(
+        loop, fitness.final_return, jax.random.key(1), target.num_seeds, devices
+    )
+    returns = runs.final_return[0]
+    print(f"\n{name}: mean {returns.mean():.1f}, seeds {np.sort(returns).round(1)}")
+    if target.each is not None:
+        assert (returns >= target.threshold).sum() >= target.each
+        return
+    floor = target.threshold - 0.15 * (target.threshold - target.random)
+    assert returns.mean() >= target.threshold
+    assert (returns >= floor).mean() >= 6 / 8
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_it_learns(name):
+    check(name, SHORT[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TARGETS)
+def test_it_reaches_its_target(name):
+    check(name, TARGETS[name])
