@@ -21,11 +21,16 @@ lint: install
 	$(BIN)/ruff format --check .
 
 test: lint
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow and not gpu"
 
-# The long learning runs.
+# The long learning runs. ONLY=dqn-CartPole runs one, ONLY="sac or td3" some.
+ONLY ?= test
 test-slow: install
-	$(BIN)/python -m pytest -m slow -s
+	$(BIN)/python -m pytest -m slow -s -k "$(ONLY)"
+
+# Runs that want an accelerator: Brax at full length.
+test-gpu: install
+	$(BIN)/python -m pytest -m gpu -s -k "$(ONLY)"
 
 # The documentation as a site, in site/.
 docs: install

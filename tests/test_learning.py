@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import pytest
 
-from inner_loops import dqn, pqn, sac, td3
+from inner_loops import dqn, ppo, pqn, sac, td3
 from metaevo import comparison, envs, fitness
 
 
@@ -89,6 +89,28 @@ TARGETS = {
     ),
 }
 
+# At full length, for an accelerator; on 2 cores each would take a day.
+BRAX_PPO = {"total_timesteps": 50_000_000, "num_envs": 2048, "num_steps": 10}
+BRAX_PPO |= {"num_minibatches": 32, "features": (64, 64), "num_eval_envs": 64}
+BRAX_PPO |= {"normalize_observation": True, "normalize_reward": True}
+PPO_BRAX = ppo.Meta(lr=3e-4, ent_coef=0.0)
+GPU_TARGETS = {
+    "ppo-ant": Target(ppo, "brax/ant/positional", BRAX_PPO, PPO_BRAX, 5000, 0),
+    "ppo-halfcheetah": Target(
+        ppo, "brax/halfcheetah/positional", BRAX_PPO, PPO_BRAX, 4000, 0
+    ),
+    "ppo-hopper": Target(ppo, "brax/hopper/positional", BRAX_PPO, PPO_BRAX, 1500, 0),
+    "sac-hopper": Target(
+        sac,
+        "brax/hopper/positional",
+        {"total_timesteps": 6_500_000, "num_envs": 128, "num_gradient_steps": 64}
+        | {"learning_starts": 8192, "batch_size": 512, "normalize_observation": True},
+        sac.Meta(3e-4, 3e-4, 3e-4, gamma=0.997),
+        1500,
+        0,
+    ),
+}
+
 # Short runs, 64-64 networks, three seeds: each well above a random policy.
 SHORT = {
     "dqn": Target(
@@ -147,3 +169,22 @@ def test_it_learns(name):
 @pytest.mark.parametrize("name", TARGETS)
 def test_it_reaches_its_target(name):
     check(name, TARGETS[name])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", GPU_TARGETS)
+def test_it_reaches_its_target_at_full_length(name):
+    check(name, GPU_TARGETS[name])
+
+
+@pytest.mark.parametrize("name", GPU_TARGETS)
+def test_what_only_an_accelerator_runs_is_traced(name):
+    """So that a run lent for half an hour does not end in a typo."""
+    target = GPU_TARGETS[name]
+    loop = target.module.make(
+        envs.make(target.env), target.module.Config(**target.config), target.meta
+    )
+    key = jax.random.key(0)
+    state = jax.eval_shape(loop.init, key, target.meta)
+    after, _ = jax.eval_shape(loop.train, key, target.meta, state)
+    assert jax.tree.structure(after) == jax.tree.structure(state)
