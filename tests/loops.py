@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import optax
 
-from inner_loops import dqn, ppo, pqn, sac, td3
+from inner_loops import dqn, ppo, ppo_rnn, pqn, sac, td3
 from metaevo import envs, losses, optimizers, slots
 
 SGD = optimizers.from_optax(optax.identity())
@@ -125,6 +125,25 @@ def _same_aggregation(q, context):
 
 TWO_EPISODES = "gymnax/CartPole-v1"
 OFF_POLICY = {"learning_starts": 64, "buffer_size": 128, "batch_size": 16}
+PPO_CHANGES = {
+    "lr": _late,
+    "gamma": 0.8,
+    "gae_lambda": 0.5,
+    "ent_coef": 0.1,
+    "vf_coef": 2.0,
+    "clip_eps": 0.01,
+    "max_grad_norm": 0.01,
+    "drift": _half_drift,
+    "value_loss": losses.square,
+    "policy_loss": _entropy_again,
+    "reward": _other_reward,
+    "optimizer": SGD,
+}
+PPO_REWRITTEN = {
+    "drift": _same_drift,
+    "value_loss": _same_value_loss,
+    "reward": _same_reward,
+}
 SMALL = {
     "ppo": Small(
         ppo,
@@ -132,25 +151,18 @@ SMALL = {
         {"total_timesteps": 1280, "num_envs": 4, "num_steps": 80, "num_epochs": 2}
         | {"features": (16,)},
         ppo.Meta(lr=1e-2),
-        {
-            "lr": _late,
-            "gamma": 0.8,
-            "gae_lambda": 0.5,
-            "ent_coef": 0.1,
-            "vf_coef": 2.0,
-            "clip_eps": 0.01,
-            "max_grad_norm": 0.01,
-            "drift": _half_drift,
-            "value_loss": losses.square,
-            "policy_loss": _entropy_again,
-            "reward": _other_reward,
-            "optimizer": SGD,
-        },
-        {
-            "drift": _same_drift,
-            "value_loss": _same_value_loss,
-            "reward": _same_reward,
-        },
+        PPO_CHANGES,
+        PPO_REWRITTEN,
+    ),
+    "ppo_rnn": Small(
+        ppo_rnn,
+        TWO_EPISODES,
+        {"total_timesteps": 1280, "num_envs": 4, "num_steps": 80, "num_epochs": 2}
+        | {"features": (16,), "hidden": 8}
+        | {"normalize_observation": True, "normalize_reward": True},
+        ppo_rnn.Meta(lr=1e-2),
+        PPO_CHANGES,
+        PPO_REWRITTEN,
     ),
     "dqn": Small(
         dqn,

@@ -135,3 +135,41 @@ def test_only_the_first_episode_of_each_environment_counts():
     out = evaluation.first_episodes(jax.random.key(0), env, act, (), 4)
     assert out["return"] == -1.0
     assert out["length"] == 10.0
+
+
+def test_select_shows_some_components_and_changes_nothing_else():
+    env = envs.make("gymnax/CartPole-v1")
+    masked = envs.select(env, (2, 0))
+    key, action = jax.random.key(3), 1
+    state, obs = env.reset(key)
+    masked_state, masked_obs = masked.reset(key)
+    np.testing.assert_array_equal(masked_obs, obs[jnp.array([2, 0])])
+    np.testing.assert_array_equal(
+        masked.observation.high, np.asarray(env.observation.high)[[2, 0]]
+    )
+    assert masked.observation.shape == (2,)
+    ended = 0
+    for i in range(30):  # always to the right: falls in about ten
+        key = jax.random.fold_in(key, i)
+        for name in ("step_raw", "step"):
+            after, out = getattr(env, name)(key, state, action)
+            masked_after, seen = getattr(masked, name)(key, masked_state, action)
+            for kind in ("obs", "final_obs"):
+                np.testing.assert_array_equal(
+                    getattr(seen, kind), getattr(out, kind)[jnp.array([2, 0])]
+                )
+            assert (seen.reward, seen.done) == (out.reward, out.done)
+        state, masked_state = after, masked_after
+        ended += bool(out.done)
+    assert ended >= 2
+
+
+@pytest.mark.parametrize("indices", [(), (4,), (-1,)])
+def test_components_that_are_not_there_are_refused(indices):
+    with pytest.raises(ConfigError, match=r"CartPole-v1.*shape \(4,\)"):
+        envs.select(envs.make("gymnax/CartPole-v1"), indices)
+
+
+def test_only_flat_observations_have_components():
+    with pytest.raises(ConfigError, match="cannot select"):
+        envs.select(envs.make("gymnax/Breakout-MinAtar"), (0,))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -138,6 +138,50 @@ def unit_box(action: Box) -> tuple[Callable, Callable]:
         raise ConfigError("this algorithm needs actions with finite bounds")
     middle, half = (high + low) / 2, (high - low) / 2
     return lambda unit: middle + half * unit, lambda given: (given - middle) / half
+
+
+def select(env: Env, indices: Sequence[int]) -> Env:
+    """`env` showing only some components of its flat observation.
+
+    What is hidden must be remembered: `select(cartpole, (0, 2))` has positions without
+    velocities, which take two observations.
+
+    Args:
+        indices: of the components, in the order they are shown, each in [0, size).
+
+    Raises:
+        ConfigError: observations are not flat, or have no such component.
+    """
+    shape = env.observation.shape
+    if len(shape) != 1 or not indices or not all(0 <= i < shape[0] for i in indices):
+        raise ConfigError(
+            f"env={env.name!r}: cannot select components {tuple(indices)} of "
+            f"observations of shape {shape}"
+        )
+    chosen = np.array(indices)
+
+    def reset(key):
+        state, obs = env.reset(key)
+        return state, obs[chosen]
+
+    def masked(step):
+        def run(key, state, action):
+            state, out = step(key, state, action)
+            seen = {"obs": out.obs[chosen], "final_obs": out.final_obs[chosen]}
+            return state, out._replace(**seen)
+
+        return run
+
+    low, high = (
+        np.broadcast_to(bound, shape)[chosen]
+        for bound in (env.observation.low, env.observation.high)
+    )
+    return env._replace(
+        reset=reset,
+        step=masked(env.step),
+        step_raw=masked(env.step_raw),
+        observation=Box((len(chosen),), low, high),
+    )
 
 
 def auto_reset(

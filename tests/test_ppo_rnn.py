@@ -1,0 +1,280 @@
+"""Recurrent PPO: probes, memory, equality of rollout and replay, and that it learns."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import probes
+import pytest
+
+from inner_loops import ppo, ppo_rnn
+from metaevo import comparison, envs, fitness, losses, slots
+from metaevo.types import ConfigError
+
+GAMMA = 0.9
+META = ppo_rnn.Meta(lr=2e-3, gamma=GAMMA, ent_coef=0.0)
+
+
+def trained(env, meta=META, module=ppo_rnn, **config):
+    """A probe-sized training run; returns the loop and its state."""
+    sizes = {"total_timesteps": 65_536, "num_envs": 16, "num_steps": 16}
+    sizes |= {"features": (32,), "num_segments": 1, "anneal_lr": False}
+    sizes |= {"num_minibatches": 2}
+    if module is ppo_rnn:
+        sizes |= {"hidden": 16}
+    meta = module.Meta(*meta)
+    loop = module.make(env, module.Config(**sizes | config), meta)
+
+    @jax.jit
+    def run(key):
+        return loop.train(jax.random.key(9), meta, loop.init(key, meta))[0]
+
+    return loop, run(jax.random.key(0))
+
+
+def dense(layer, x):
+    return x @ layer["kernel"] + layer.get("bias", 0.0)
+
+
+def unrolled(agent, *obs):
+    """Memory and value after each observation of an episode, from the weights: not
+    through the code under test. Equations of Cho et al., 2014, as flax has them."""
+    params = {k: v["params"] for k, v in agent.params.items() if k != "log_std"}
+    cell, memory, out = params["cell"], 0.0, []
+    for x in jnp.asarray(obs, jnp.float32):
+        x = jnp.tanh(dense(params["embedding"]["Dense_0"], x))
+        memory = jnp.broadcast_to(memory, x.shape)
+        reset, keep = (
+            jax.nn.sigmoid(dense(cell["i" + g], x) + dense(cell["h" + g], memory))
+            for g in "rz"
+        )
+        new = jnp.tanh(dense(cell["in"], x) + reset * dense(cell["hn"], memory))
+        memory = (1 - keep) * new + keep * memory
+        h = jnp.tanh(dense(params["critic"]["Dense_0"], memory))
+        out.append((memory, float(dense(params["critic"]["Dense_1"], h)[0])))
+    return out
+
+
+def values(agent, *obs):
+    return [value for _, value in unrolled(agent, *obs)]
+
+
+def actions(loop, agent, *obs):
+    """Of an episode with these observations."""
+    carry, taken = loop.initial_carry(), []
+    for x in obs:
+        action, carry = loop.act(jax.random.key(0), META, agent, carry, jnp.array(x))
+        taken.append(action)
+    return taken
+
+
+# --- probes ---------------------------------------------------------------------------
+
+
+def test_probe_value():
+    _, (agent, *_) = trained(probes.value())
+    assert values(agent, [0.0]) == pytest.approx([1.0], abs=0.1)
+
+
+def test_probe_discount():
+    _, (agent, *_) = trained(probes.discount())
+    assert values(agent, [0.0], [1.0]) == pytest.approx([GAMMA, 1.0], abs=0.1)
+
+
+@pytest.mark.parametrize("continuous", [False, True])
+def test_probe_matching(continuous):
+    best = (-0.5, 0.5) if continuous else (0, 1)
+    env = probes.continuous_matching() if continuous else probes.matching()
+    loop, (agent, *_) = trained(env)
+    for obs, expected in zip(([-1.0], [1.0]), best, strict=True):
+        (action,) = actions(loop, agent, obs)
+        assert np.ravel(action) == pytest.approx([expected], abs=0.15)
+
+
+def test_probe_truncation():
+    """A loop that takes a time limit for an end, or bootstraps from a reset, fails."""
+    _, (agent, *_) = trained(probes.truncated())
+    start, *later = values(agent, probes.START, *[probes.LATER] * 9)
+    assert later == pytest.approx([1 / (1 - GAMMA)] * 9, rel=0.05)
+    assert start == pytest.approx(-10 + GAMMA / (1 - GAMMA), abs=0.5)
+
+
+def test_probe_termination_twin():
+    """The same with a true end, whose coming a memory that counts can foresee."""
+    _, (agent, *_) = trained(probes.terminated(horizon=3))
+    expected = [1 + GAMMA + GAMMA**2, 1 + GAMMA, 1.0]
+    assert values(agent, *[[1.0]] * 3) == pytest.approx(expected, abs=0.15)
+
+
+def recall(delay=4):
+    """The observation is ±1 in the first step and 0 later; after `delay` more steps
+    the reward is 1 for the action that matches it, −1 for the other."""
+
+    def transition(time, obs, action):
+        sign, _ = obs
+        match = jnp.where((sign > 0) == (action == 1), 1.0, -1.0)
+        return jnp.array([sign, 0.0]), match * (time == delay), time == delay, False
+
+    def reset(key):
+        return jnp.repeat(probes._sign(key), 2)
+
+    # The state is (sign, what is seen).
+    env = probes._env(reset, transition, 2, envs.Discrete(2), delay + 1)
+    return envs.select(env, (1,))
+
+
+@pytest.mark.parametrize("module", [ppo_rnn, ppo])
+def test_probe_memory(module):
+    """Nothing but memory solves it: without it the mean is 0."""
+    loop, state = trained(recall(), module=module, num_eval_envs=256)
+    score = loop.evaluate(jax.random.key(2), loop.meta, state)["return"]
+    assert score > 0.9 if module is ppo_rnn else abs(score) < 0.3
+
+
+# --- rollout and replay ---------------------------------------------------------------
+
+
+def largest_log_ratio(monkeypatch, broken_replay=None):
+    """max |log π_replayed − log π_stored| over three updates without learning, in
+    which episodes end and rollouts begin in the middle of others."""
+    if broken_replay:
+        correct = ppo_rnn.replay
+        monkeypatch.setattr(
+            ppo_rnn, "replay", lambda *args: correct(*broken_replay(*args))
+        )
+    seen = []
+
+    @slots.function
+    def observe(log_prob, log_ratio, advantage, entropy, context):
+        jax.debug.callback(lambda x: seen.append(float(x)), jnp.abs(log_ratio).max())
+        return jnp.zeros_like(log_ratio)
+
+    meta = META._replace(lr=0.0, policy_loss=observe)
+    config = ppo_rnn.Config(3 * 4 * 50, 4, 50, num_segments=1)
+    loop = ppo_rnn.make(envs.make("gymnax/CartPole-v1"), config, meta)
+    state = loop.init(jax.random.key(0), meta)
+    # A policy that heeds its memory: born, it is all but uniform.
+    params = jax.tree.map(lambda x: 3 * x, state.agent.params)
+    state = state._replace(agent=state.agent._replace(params=params))
+    state, metrics = jax.jit(loop.train)(jax.random.key(1), meta, state)
+    jax.effects_barrier()
+    assert metrics["episodes"] >= 8
+    assert len(seen) == 3 * config.num_epochs * config.num_minibatches
+    return max(seen)
+
+
+def test_before_learning_the_replay_is_the_rollout(monkeypatch):
+    assert largest_log_ratio(monkeypatch) < 1e-5
+
+
+@pytest.mark.parametrize(
+    "bug",
+    [
+        # The reset one step late, or early; none; another beginning.
+        lambda cell, memory, x, done: (cell, memory, x, jnp.roll(done, 1, 0)),
+        lambda cell, memory, x, done: (cell, memory, x, jnp.roll(done, -1, 0)),
+        lambda cell, memory, x, done: (cell, memory, x, done & False),
+        lambda cell, memory, x, done: (cell, 0 * memory, x, done),
+    ],
+    ids=["late", "early", "never", "blank"],
+)
+def test_a_replay_with_a_bug_is_another(monkeypatch, bug):
+    assert largest_log_ratio(monkeypatch, bug) > 1e-2
+
+
+def test_memories_are_those_of_the_equations_and_end_with_the_episode():
+    """Rollouts of 3 steps of episodes of 2: one ends within, one at the end."""
+    meta, key = META._replace(lr=0.0), jax.random.key(3)
+    config = ppo_rnn.Config(24, 4, 3, num_segments=2, hidden=8)
+    loop = ppo_rnn.make(probes.discount(), config, meta)
+    state = loop.init(key, meta)
+    # Born, biases are zero, and so is the memory of the first observation, zero.
+    params = jax.tree.map(lambda x: x + 0.1, state.agent.params)
+    state = state._replace(agent=state.agent._replace(params=params))
+    expected = unrolled(state.agent, [0.0])[0][0]
+    assert jnp.abs(expected).min() > 1e-2
+    for memory in (expected, jnp.zeros(8)):
+        state, _ = jax.jit(loop.train)(key, meta, state)
+        for mine in state.experience.memory:
+            np.testing.assert_allclose(mine, memory, rtol=1e-5, atol=1e-6)
+    _, carry = loop.act(key, meta, state.agent, loop.initial_carry(), jnp.zeros(1))
+    np.testing.assert_allclose(carry, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_advantages_see_the_last_observation_with_its_own_memory():
+    """Of truncated episodes, from the weights, through the value's target: it is
+    bootstrapped at the end, and no trace goes on into the next episode."""
+    seen = {}
+
+    @slots.function
+    def observe(value, target, old_value, context):
+        jax.debug.callback(lambda x: seen.update(target=x), target)
+        return losses.square(value, target, old_value, context)
+
+    meta = META._replace(lr=0.0, gae_lambda=0.5, value_loss=observe)
+    config = ppo_rnn.Config(12, 2, 6, num_epochs=1, num_minibatches=1, num_segments=1)
+    loop = ppo_rnn.make(probes.truncated(horizon=3), config, meta)
+    state = loop.init(jax.random.key(0), meta)
+    jax.jit(loop.train)(jax.random.key(1), meta, state)
+    jax.effects_barrier()
+    value = values(state.agent, probes.START, *[probes.LATER] * 3)
+    assert abs(value[3] - value[0]) > 1e-2  # a reset's would be another
+    target, expected = value[3], []
+    for reward, following in ((1.0, value[3]), (1.0, value[2]), (-10.0, value[1])):
+        target = reward + GAMMA * (0.5 * following + 0.5 * target)
+        expected.insert(0, target)
+    np.testing.assert_allclose(seen["target"][:, 0], expected * 2, rtol=1e-5)
+
+
+def test_gradients_go_back_through_time_within_an_episode():
+    """∂ memory_t / ∂ input_0 is not zero until the episode ends, and zero after."""
+
+    def cell(memory, x):
+        return 0.5 * memory + x
+
+    done = jnp.array([False, False, True, False])[:, None]
+    gradient = jax.jacobian(
+        lambda x: ppo_rnn.replay(cell, jnp.ones((1, 1)), x, done)[:, 0, 0]
+    )(jnp.zeros((4, 1, 1)))
+    np.testing.assert_allclose(gradient[:, 0, 0, 0], [1.0, 0.5, 0.25, 0.0])
+
+
+def test_minibatches_are_of_environments():
+    with pytest.raises(ConfigError, match=r"num_minibatches=8 .*num_envs=4"):
+        ppo_rnn.make(probes.value(), ppo_rnn.Config(num_envs=4, num_minibatches=8))
+
+
+# --- learning -------------------------------------------------------------------------
+
+
+def masked_cartpole():
+    """Without the two velocities."""
+    return envs.select(envs.make("gymnax/CartPole-v1"), (0, 2))
+
+
+def final_returns(module, num_seeds, config, meta):
+    """The deterministic policy's return after training, one per seed."""
+    loop = module.make(masked_cartpole(), config, meta)
+    runs = comparison.train_hand_made(
+        loop, fitness.final_return, jax.random.key(1), num_seeds, jax.devices()[:2]
+    )
+    returns = runs.final_return[0]
+    name = module.__name__.rpartition(".")[-1]
+    print(f"{name}: mean {returns.mean():.1f}, seeds {np.sort(returns).round(1)}")
+    return returns
+
+
+def test_recurrent_ppo_learns_masked_cartpole():
+    """To several times what a policy without memory reaches."""
+    config = ppo_rnn.Config(100_000, num_segments=1)
+    returns = final_returns(ppo_rnn, 3, config, ppo_rnn.Meta(lr=1e-3))
+    assert returns.mean() >= 150
+
+
+@pytest.mark.slow
+def test_masked_cartpole_needs_the_memory():
+    config = ppo_rnn.Config(500_000)
+    returns = final_returns(ppo_rnn, 8, config, ppo_rnn.Meta(lr=1e-3))
+    assert returns.mean() >= 300
+    # With PPO's own defaults, and twice the frames.
+    returns = final_returns(ppo, 8, ppo.Config(1_000_000), ppo.Meta())
+    assert returns.mean() <= 150
