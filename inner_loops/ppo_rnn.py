@@ -483,20 +483,11 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         memory = remember(agent.params, carry, embed(agent.params, see(agent, obs)))
         return policy(agent.params, memory).mode(), memory
 
-    def evaluate(key, meta, state):
-        return evaluation.first_episodes(
-            key,
-            env,
-            lambda key, carry, obs: act(key, meta, state.agent, carry, obs),
-            initial_carry(),
-            config.num_eval_envs,
-        )
-
     return InnerLoop(
         meta=meta,
         init=init,
         train=train,
-        evaluate=evaluate,
+        evaluate=evaluation.of_agent(env, act, config.num_eval_envs, initial_carry),
         num_segments=config.num_segments,
         act=act,
         initial_carry=initial_carry,

@@ -236,20 +236,11 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         del key, meta
         return jnp.argmax(network.apply(agent.params, obs), -1), carry
 
-    def evaluate(key, meta, state):
-        return evaluation.first_episodes(
-            key,
-            env,
-            lambda key, carry, obs: act(key, meta, state.agent, carry, obs),
-            (),
-            config.num_eval_envs,
-        )
-
     return InnerLoop(
         meta=meta,
         init=init,
         train=train,
-        evaluate=evaluate,
+        evaluate=evaluation.of_agent(env, act, config.num_eval_envs),
         num_segments=config.num_segments,
         act=act,
         frames_per_segment=updates_per_segment * batch_size,

@@ -454,20 +454,11 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         del key, meta
         return to_env(act_unit(agent.actor.params, see(agent, obs))), carry
 
-    def evaluate(key, meta, state):
-        return evaluation.first_episodes(
-            key,
-            env,
-            lambda key, carry, obs: act(key, meta, state.agent, carry, obs),
-            (),
-            config.num_eval_envs,
-        )
-
     return InnerLoop(
         meta=meta,
         init=init,
         train=train,
-        evaluate=evaluate,
+        evaluate=evaluation.of_agent(env, act, config.num_eval_envs),
         num_segments=config.num_segments,
         act=act,
         coupled=config.shared_critic,

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from metaevo.envs import Env
-from metaevo.types import Key, Metrics, PyTree
+from metaevo.types import InnerState, Key, Metrics, PyTree
 
-__all__ = ["first_episodes"]
+__all__ = ["first_episodes", "of_agent"]
 
 
 def first_episodes(
@@ -56,3 +57,23 @@ def first_episodes(
     keys = jax.random.split(run_key, env.max_steps)
     (_, _, _, _, (returns, lengths)), _ = jax.lax.scan(advance, start, keys)
     return {"return": returns.mean(), "length": lengths.mean()}
+
+
+def of_agent(
+    env: Env,
+    act: Callable,
+    num_envs: int,
+    initial_carry: Callable[[], PyTree] = tuple,
+) -> Callable[[Key, Any, InnerState], Metrics]:
+    """The `InnerLoop.evaluate` of a loop with this `act` and `initial_carry`."""
+
+    def evaluate(key, meta, state):
+        return first_episodes(
+            key,
+            env,
+            lambda key, carry, obs: act(key, meta, state.agent, carry, obs),
+            initial_carry(),
+            num_envs,
+        )
+
+    return evaluate
