@@ -70,8 +70,8 @@ def worlds(
 ) -> tuple[PyTree, Callable[[PyTree], tuple]]:
     """Random numbers for T steps, drawn at once: inside a scan they cost more.
 
-    Where resets are dear (`env.cheap_reset` false), E fresh starts serve all T steps:
-    step t gives environment e the start (e + t) mod E.
+    Where resets are dear (`env.cheap_reset` false) only one start per environment and
+    16 steps is drawn, N in all: step t gives environment e the start (e + t) mod N.
 
     Returns:
         what to scan over, leaves [T, ...], and a function from its slice to the
@@ -82,11 +82,12 @@ def worlds(
     if env.cheap_reset:
         resets = jax.vmap(jax.vmap(env.reset))(jax.random.split(reset_key, shape))
         return (keys, *resets), lambda drawn: drawn
-    pool = jax.vmap(env.reset)(jax.random.split(reset_key, num_envs))
+    num_starts = num_envs * max(1, num_steps // 16)
+    pool = jax.vmap(env.reset)(jax.random.split(reset_key, num_starts))
 
     def rolled(drawn):
         keys, t = drawn
-        return (keys, *jax.tree.map(lambda x: jnp.roll(x, -t, 0), pool))
+        return (keys, *jax.tree.map(lambda x: jnp.roll(x, -t, 0)[:num_envs], pool))
 
     return (keys, jnp.arange(num_steps)), rolled
 

@@ -234,8 +234,13 @@ def evolved(space: Space, meta: Any) -> bytes | None:
 
 
 def _drawn(spec: Mapping[str, Mapping]) -> list[tuple[str, Mapping]]:
-    """The slots whose learned function is one of value − target."""
-    return [(slot, op) for slot, op in spec.items() if slot in _OF_ERROR]
+    """The slots whose learned function is a network of value − target."""
+    networks = ("residual_network", "td_network")
+    return [
+        (slot, op)
+        for slot, op in spec.items()
+        if slot in _OF_ERROR and op["op"] in networks
+    ]
 
 
 # slot -> its loss as a function of v, where the target is 0, and what it is beside.

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from metaevo import envs
+from metaevo import envs, episodes
 from metaevo.types import ConfigError
 
 brax = pytest.importorskip("brax.envs")
@@ -53,6 +53,19 @@ def test_an_end_keeps_the_last_observation_and_starts_afresh():
     starts = np.asarray(out.obs)[np.asarray(out.terminated), 0]
     assert len(np.unique(starts)) == len(starts) > 5
     assert ((starts >= 0) & (starts <= 1)).all()
+
+
+@pytest.mark.parametrize(("num_envs", "num_steps"), [(1, 64), (4, 8), (3, 40)])
+def test_starts_of_a_rollout_are_fresh_and_differ(num_envs, num_steps):
+    """A pool of them: in the same step never the same, and not one for all steps."""
+    env = suite.adapt(Line())
+    drawn, world = episodes.worlds(
+        *jax.random.split(jax.random.key(0)), env, num_steps, num_envs
+    )
+    obs = np.asarray(jax.vmap(lambda drawn: world(drawn)[2])(drawn))[..., 0]
+    assert obs.shape == (num_steps, num_envs)
+    assert all(len(np.unique(x)) == num_envs for x in obs)
+    assert len(np.unique(obs)) == num_envs * max(1, num_steps // 16)
 
 
 def test_the_time_limit_truncates():
