@@ -14,7 +14,8 @@ import pytest
 
 import strategies
 from metaevo import fitness as fitness_of
-from metaevo.types import ConfigError, Space
+from metaevo.evaluators.local import LocalEvaluator
+from metaevo.types import ConfigError, InnerLoop, InnerState, Search, Space
 from strategies import (
     _evosax,
     _shaping,
@@ -23,6 +24,7 @@ from strategies import (
     differential_evolution,
     learned_es,
     open_es,
+    pes,
     pgpe,
     sep_cma_es,
     simple_ga,
@@ -88,6 +90,7 @@ MAKE = {
     ),
     "learned_es": Case(lambda s, n: learned_es.learned_es(s, n, 0.3), rank_based=False),
     "open_es": Case(lambda s, n: open_es.open_es(s, n, 0.3, optax.adam(0.1))),
+    "pes": Case(lambda s, n: pes.pes(s, n, 0.3, optax.adam(0.1), 4), rank_based=False),
     "pgpe": Case(lambda s, n: pgpe.pgpe(s, n, 0.3, optax.adam(0.1))),
     "sep_cma_es": Case(lambda s, n: sep_cma_es.sep_cma_es(s, n, 0.3)),
     "simple_ga": Case(lambda s, n: simple_ga.simple_ga(s, n, 0.3, sigma_decay=0.98)),
@@ -600,6 +603,143 @@ def test_differential_evolution_does_not_keep_old_luck():
     assert run(100.0) > 0.001 * start
 
 
+# --- persistent evolution strategies --------------------------------------------------
+
+
+def test_pes_by_hand():
+    """Three generations of g = 1/P Σ u ξ, with ξ summed since birth."""
+    make = functools.partial(
+        pes.pes, space(), 4, 0.3, optax.sgd(0.5), 2, sigma_decay=0.5, staggered=False
+    )
+    for accumulate in (True, False):
+        strategy = make(accumulate=accumulate)
+        state = strategy.init(jax.random.key(0))
+        mean, since_birth = np.full(8, 2.0), np.zeros((2, 8))
+        for i, parents in enumerate(([-1] * 4, [0, 1, 2, 3], [-1] * 4)):
+            key = jax.random.key(i)
+            proposal, state = strategy.ask(key, state)
+            np.testing.assert_array_equal(proposal.parents, parents)
+            x = np.float64(flat(proposal.params))
+            np.testing.assert_allclose(
+                (x[:2] + x[2:]) / 2, mean[None] + 0 * x[:2], 1e-5
+            )
+            fitness = np.array([3.0, 1.0, -2.0, 6.0]) * (i + 1)
+            state = strategy.tell(
+                key, state, proposal, jnp.asarray(fitness, jnp.float32)
+            )
+            noise = (x[:2] - mean) / (0.3 * 0.5**i) ** 2
+            if i == 2 or not accumulate:
+                since_birth = np.zeros((2, 8))
+            since_birth = since_birth + noise
+            u = (fitness - fitness.mean()) / fitness.std()
+            mean = mean + 0.5 * (u[:2] - u[2:]) @ since_birth / 4
+            solution = flat(one(strategy.solution(state)))[0]
+            np.testing.assert_allclose(solution, mean, rtol=2e-4)
+
+
+def test_pes_of_one_generation_is_open_es():
+    ours = pes.pes(space(), 8, 0.3, optax.adam(0.1), 1, shaping="centered_rank")
+    theirs = open_es.open_es(space(), 8, 0.3, optax.adam(0.1))
+    ours, theirs = (after(s, sphere, 5) for s in (ours, theirs))
+    np.testing.assert_allclose(ours.mean, theirs.es.mean, rtol=1e-4)
+
+
+def births(strategy, generations):
+    """Which members are newborn, [generations, P]."""
+    state, rows = strategy.init(jax.random.key(0)), []
+    for i in range(generations):
+        key = jax.random.key(i)
+        proposal, state = strategy.ask(key, state)
+        state = strategy.tell(key, state, proposal, sphere(proposal.params))
+        alive = proposal.parents >= 0
+        np.testing.assert_array_equal(proposal.parents[alive], np.flatnonzero(alive))
+        rows.append(~alive)
+    return np.stack(rows)
+
+
+def test_births_are_spread_over_the_horizon():
+    newborn = births(pes.pes(space(), 16, 0.3, optax.sgd(0.1), 4), 12)
+    assert newborn[0].all()
+    # Two of eight pairs in each generation, and each pair every fourth.
+    np.testing.assert_array_equal(newborn[1:].sum(1), np.full(11, 4))
+    np.testing.assert_array_equal(newborn[:, :8], newborn[:, 8:])
+    np.testing.assert_array_equal(newborn[4:8], newborn[8:12])
+    together = births(pes.pes(space(), 16, 0.3, optax.sgd(0.1), 4, staggered=False), 8)
+    np.testing.assert_array_equal(together.all(1), [i % 4 == 0 for i in range(8)])
+    np.testing.assert_array_equal(together.any(1), together.all(1))
+
+
+class Greed(NamedTuple):
+    rate: jax.Array | float = 0.0
+
+
+def indebted(horizon) -> InnerLoop:
+    """Earning now costs half of it in every later segment.
+
+    Over a life of 8 the sum is 8 x − x/2 · (0 + ... + 7) = −6 x, yet in each segment
+    more is better.
+    """
+
+    def init(key, meta):
+        return InnerState(jnp.zeros(()), (), (), ())
+
+    def train(key, meta, state):
+        rate = jnp.float32(meta.rate)
+        earned = rate - 0.5 * state.agent
+        return state._replace(agent=state.agent + rate), {
+            "return": earned,
+            "episodes": jnp.ones(()),
+        }
+
+    def evaluate(key, meta, state):
+        return {"return": jnp.zeros(()), "length": jnp.ones(())}
+
+    def act(key, meta, agent, carry, obs):
+        return obs, carry
+
+    return InnerLoop(Greed(), init, train, evaluate, horizon, act)
+
+
+def test_pes_credits_what_pays_later():
+    """Truncated ES goes the wrong way; through the evaluator, agents living on."""
+    greed = Space(
+        lambda key: {"rate": jnp.zeros(())},
+        lambda params, meta: meta._replace(rate=params["rate"]),
+    )
+    rates = {}
+    for accumulate in (True, False):
+        strategy = pes.pes(greed, 64, 0.1, optax.sgd(0.01), 8, accumulate=accumulate)
+        strategy = strategy._replace(
+            ask=jax.jit(strategy.ask), tell=jax.jit(strategy.tell)
+        )
+        auc = fitness_of.area_under_curve
+        search = Search(
+            indebted(8), greed, strategy, 40, auc, segments_per_generation=1
+        )
+        evaluate, carried = LocalEvaluator(search), ()
+        state = strategy.init(jax.random.key(0))
+        for i in range(40):
+            key = jax.random.fold_in(jax.random.key(1), i)
+            proposal, state = strategy.ask(key, state)
+            evaluated, carried = evaluate(key, proposal, carried)
+            scores, _ = fitness_of.sanitise(
+                fitness_of.mean(evaluated.fitness), strategy.mirrored
+            )
+            state = strategy.tell(key, state, proposal, jnp.asarray(scores))
+        rates[accumulate] = float(strategy.solution(state)["rate"])
+    assert rates[False] > 0.05, "truncated ES is blind to debts"
+    assert rates[True] < -0.05, "PES sees them"
+
+
+def test_a_generation_in_which_all_failed_leaves_pes_as_it_was():
+    """The engine does not tell it, and asks again: nothing was lived."""
+    strategy = made("pes")
+    state = after(strategy, sphere, 3)
+    proposal, asked = strategy.ask(jax.random.key(0), state)
+    assert_equal(state, asked)
+    assert (strategy.ask(jax.random.key(1), asked)[0].parents == proposal.parents).all()
+
+
 # --- wrong options --------------------------------------------------------------------
 
 SGD = optax.sgd(0.1)
@@ -608,6 +748,7 @@ WRONG = {
         lambda: open_es.open_es(space(), 7, 0.1, SGD),
         lambda: pgpe.pgpe(space(), 7, 0.1, SGD),
         lambda: ars.ars(space(), 7, 0.1, SGD),
+        lambda: pes.pes(space(), 7, 0.1, SGD, 4),
         lambda: differential_evolution.differential_evolution(space(), 7, 0.1),
     ],
     "population_size=0.* use 2": [lambda: open_es.open_es(space(), 0, 0.1, SGD)],
@@ -623,6 +764,7 @@ WRONG = {
         lambda: open_es.open_es(space(), 8, 0.0, SGD),
         lambda: pgpe.pgpe(space(), 8, 0.0, SGD),
         lambda: ars.ars(space(), 8, 0.0, SGD),
+        lambda: pes.pes(space(), 8, 0.0, SGD, 4),
         lambda: snes.snes(space(), 8, 0.0),
         lambda: cma_es.cma_es(space(), 8, 0.0),
         lambda: sep_cma_es.sep_cma_es(space(), 8, 0.0),
@@ -633,10 +775,12 @@ WRONG = {
     r"sigma_decay=-1\.0 must be positive": [
         lambda: open_es.open_es(space(), 8, 0.1, SGD, sigma_decay=-1.0),
         lambda: ars.ars(space(), 8, 0.1, SGD, sigma_decay=-1.0),
+        lambda: pes.pes(space(), 8, 0.1, SGD, 4, sigma_decay=-1.0),
         lambda: simple_ga.simple_ga(space(), 8, 0.1, sigma_decay=-1.0),
     ],
     "shaping='ranks' must be one of centered_rank, standardize, pair_rank": [
         lambda: open_es.open_es(space(), 8, 0.1, SGD, shaping="ranks"),
+        lambda: pes.pes(space(), 8, 0.1, SGD, 4, shaping="ranks"),
     ],
     "shaping='pair_rank' must be one of": [
         lambda: ars.ars(space(), 8, 0.1, SGD, shaping="pair_rank"),
@@ -669,6 +813,7 @@ WRONG = {
     "max_sigma_change=2 must be in": [
         lambda: pgpe.pgpe(space(), 8, 0.1, SGD, max_sigma_change=2)
     ],
+    "horizon=0 must be at least 1": [lambda: pes.pes(space(), 8, 0.1, SGD, 0)],
 }
 
 
