@@ -272,6 +272,17 @@ def prior(**ranges: Range) -> Space:
     return Space(init, bind, spec=spec, perturb=perturb)
 
 
+def of_prior(space: Space, who: str) -> list[str]:
+    """The names of a `prior` space's numbers, in order.
+
+    Raises:
+        ConfigError: it is another space; `who` needs a box.
+    """
+    if not space.spec or not all("prior" in op for op in space.spec.values()):
+        raise ConfigError(f"{who} needs a space of ranges alone: spaces.prior(...)")
+    return sorted(space.spec)
+
+
 def replay(values: Mapping[str, jax.Array]) -> Space:
     """Number slots that go through `values`, equally long each, in a lifetime.
 

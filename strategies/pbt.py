@@ -98,7 +98,7 @@ def pbt(
         params = jax.tree.map(jnp.asarray, start)
         if start is None:
             params = jax.vmap(space.init)(jax.random.split(key, population_size))
-        newborn = jnp.full(population_size, -1)
+        newborn = jnp.full(population_size, -1, jnp.int32)
         return State(params, newborn, params, jnp.zeros(population_size))
 
     def ask(key, state):
