@@ -181,16 +181,6 @@ def load(path: str | Path) -> Artifact:
     return Artifact(slots, manifest)
 
 
-def params(path: str | Path) -> Params:
-    """The evolved numbers of the artefact in the folder `path`, in `Space.init`'s tree.
-
-    Raises:
-        CheckpointError: there is none, or it was altered.
-    """
-    arrays, manifest = checkpoint.read(Path(path))
-    return {name: _subtree(arrays, name) for name in manifest["slots"]}
-
-
 def _checked(name: str) -> str:
     if not _NAME.match(name):
         raise ArtifactError(f"slot name {name[:80]!r} is not a plain name")

@@ -24,6 +24,7 @@ from metaevo import (
     comparison,
     conclusion,
     fitness,
+    lineage,
     population,
     report,
     rundir,
@@ -381,7 +382,8 @@ class _Run:
         scores = self._score(state, solution)
         if self.search.strategy.lineage:
             records = jsonl.read(self.directory / "metrics.jsonl")
-            solution = conclusion.schedule(self.search, records, scores.best)
+            best = scores.best if scores else lineage.fittest(records[-1])
+            solution = conclusion.schedule(self.search, records, best)
         provenance = {"search": self.name, "run": self.manifest}
         conclusion.save(self.directory, self.search, solution, provenance)
         held_out = self._hold_out(state, solution)
@@ -396,11 +398,8 @@ class _Run:
         """Agents on fresh episodes, where a search breeds agents or policies."""
         search, num = self.search, self.config.held_out_seeds
         policies = conclusion.breeds_policies(search)
-        if not (search.strategy.lineage or policies):
+        if not num or not (search.strategy.lineage or policies):
             return None
-        if not num:
-            last = jsonl.read(self.directory / "metrics.jsonl")[-1]["population"]
-            return Scores(int(np.nanargmax(np.array(last, float))), {})
         self.console.now("scoring agents on fresh episodes")
         proposal, _ = self.programs["ask"](self.scores_key, state.strategy)
         carried = state.carried if search.strategy.lineage else None

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["line", "numbers", "schedule"]
+__all__ = ["fittest", "line", "numbers", "schedule"]
 
 Records = Sequence[Mapping[str, Any]]
 _NUMBERS = "numbers/"
@@ -25,6 +25,12 @@ def numbers(record: Mapping[str, Any]) -> dict[str, np.ndarray]:
         for name, x in record.items()
         if name.startswith(_NUMBERS)
     }
+
+
+def fittest(record: Mapping[str, Any]) -> int:
+    """The member of the highest fitness: noisy, for want of a second look."""
+    scores = [-np.inf if x is None else x for x in record["population"]]
+    return int(np.argmax(scores))
 
 
 def line(records: Records, member: int) -> list[tuple[int, int]]:
