@@ -20,7 +20,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from metaevo import checkpoint, losses
+from metaevo import checkpoint, losses, schedules
 from metaevo.types import ConfigError, Params
 
 SCHEMA = 1
@@ -33,6 +33,7 @@ OPERATIONS = {
         {"base", "features", "scale", "limit", "clip_eps"},
         losses.residual_network,
     ),
+    "steps": ({"num_steps"}, schedules.steps),
     "td_network": ({"base", "features", "scale", "limit"}, losses.td_network),
 }
 
@@ -43,6 +44,9 @@ class ArtifactError(Exception):
 
 class Artifact:
     """Evolved slots by name: functions as `jax.tree_util.Partial`s, numbers as floats.
+
+    A number that changes over a lifetime is a function of a `metaevo.slots.Context`,
+    of which it reads `progress`.
 
     Attributes:
         slots: slot name -> function or number.
@@ -175,16 +179,6 @@ def load(path: str | Path) -> Artifact:
         message = f"{path}: {type(error).__name__}: {error}"
         raise ArtifactError(message) from None
     return Artifact(slots, manifest)
-
-
-def params(path: str | Path) -> Params:
-    """The evolved numbers of the artefact in the folder `path`, in `Space.init`'s tree.
-
-    Raises:
-        CheckpointError: there is none, or it was altered.
-    """
-    arrays, manifest = checkpoint.read(Path(path))
-    return {name: _subtree(arrays, name) for name in manifest["slots"]}
 
 
 def _checked(name: str) -> str:

@@ -339,7 +339,7 @@ COMMANDS = {
     "play": Command(
         "RUN key=value ...",
         "plays a trained agent, as a GIF",
-        "agent=solution|hand-made, seed=N (which of the held-out seeds' agents),\n"
+        "agent=solution|hand-made|best, seed=N (which of the held-out seeds' agents),\n"
         "out=FILE.gif (default: RUN/play/AGENT-SEED.gif).",
         "metaevo play runs/demo agent=hand-made seed=3",
     ),

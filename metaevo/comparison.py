@@ -68,20 +68,12 @@ def train(
     Returns:
         name -> runs, and name -> the trained agents of the first task, [N, ...].
     """
-    # One member per seed, each with worlds of its own, living its whole life at once.
-    alone = search._replace(
-        space=space._replace(inherit=keep),
-        num_seeds=1,
-        common_random_numbers=False,
-        segments_per_generation=None,
+    evaluator = LocalEvaluator(
+        alone(search, space), devices, True, should_stop, keep_agents=True
     )
-    evaluator = LocalEvaluator(alone, devices, True, should_stop, keep_agents=True)
     results, agents = {}, {}
     for name, params in candidates.items():
-        copies = jax.tree.map(
-            lambda x: jnp.broadcast_to(x, (num_seeds, *np.shape(x))), params
-        )
-        evaluated, states = evaluator(key, Proposal(copies), None)
+        evaluated, states = evaluator(key, Proposal(copies(params, num_seeds)), None)
         results[name] = HeldOut(
             fitness=evaluated.fitness[:, 0],
             final_return=np.stack(
@@ -94,6 +86,23 @@ def train(
         )
         agents[name] = jax.tree.map(lambda x: x[0], states[0].agent)
     return results, agents
+
+
+def alone(search: Search, space: Space) -> Search:
+    """One member per seed, each with worlds of its own, living its life at once."""
+    return search._replace(
+        space=space._replace(inherit=keep),
+        num_seeds=1,
+        common_random_numbers=False,
+        segments_per_generation=None,
+    )
+
+
+def copies(params: Params, num_copies: int) -> Params:
+    """`params` with a leading axis."""
+    return jax.tree.map(
+        lambda x: jnp.broadcast_to(x, (num_copies, *np.shape(x))), params
+    )
 
 
 def train_hand_made(

@@ -19,17 +19,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from metaevo import (
-    artifacts,
     checkpoint,
     checks,
     comparison,
+    conclusion,
     fitness,
+    lineage,
     population,
     report,
     rundir,
     stats,
 )
 from metaevo.comparison import HeldOut
+from metaevo.conclusion import Scores, Solution
 from metaevo.evaluators.local import LocalEvaluator, default_chunk_size
 from metaevo.loggers import jsonl
 from metaevo.loggers.console import ConsoleLogger, byte_size, duration
@@ -48,7 +50,7 @@ from metaevo.types import (
 )
 
 # What the run's key and a generation's key are split into, by role.
-_INIT, _GENERATIONS, _HELD_OUT, _NOISE = range(4)
+_INIT, _GENERATIONS, _HELD_OUT, _NOISE, _SCORES = range(5)
 _ASK, _EVALUATE, _TELL = range(3)
 
 MAX_FAILURES = 3  # generations in a row in which every member failed
@@ -137,9 +139,9 @@ class _Run:
         self.search, self.config, self.name = search, config, name
         self.directory, self.devices, self.manifest = directory, devices, manifest
         root = jax.random.key(config.seed)
-        self.init_key, self.key, self.held_out_key, self.noise_key = (
+        self.init_key, self.key, self.held_out_key, self.noise_key, self.scores_key = (
             jax.random.fold_in(root, role)
-            for role in (_INIT, _GENERATIONS, _HELD_OUT, _NOISE)
+            for role in (_INIT, _GENERATIONS, _HELD_OUT, _NOISE, _SCORES)
         )
         strategy = search.strategy
         self.programs = {
@@ -147,6 +149,7 @@ class _Run:
             "tell": jax.jit(strategy.tell),
             "metrics": jax.jit(strategy.metrics),
             "solution": jax.jit(strategy.solution),
+            "numbers": jax.jit(jax.vmap(self._numbers)),
         }
         limit = float("inf") if config.max_seconds is None else config.max_seconds
         self.deadline = time.monotonic() + limit
@@ -248,6 +251,15 @@ class _Run:
             log.close()
         return state
 
+    def _numbers(self, params: Params) -> dict[str, jax.Array]:
+        """Number slots as one member has them."""
+        meta = self.search.space.bind(params, self.search.tasks[0].meta)
+        return {
+            name: jnp.asarray(getattr(meta, name))
+            for name, op in self.search.space.spec.items()
+            if op["op"] == "number"
+        }
+
     def _drawn(self, state: State) -> bytes | None:
         """A PNG of the solution as it is now, for the mirrors."""
         solution = self.programs["solution"](state.strategy)
@@ -264,6 +276,7 @@ class _Run:
         key = jax.random.fold_in(self.key, generation)
         role = [jax.random.fold_in(key, i) for i in range(3)]
         proposal, strategy = self.programs["ask"](role[_ASK], state.strategy)
+        asked = proposal.params
         evaluated, carried = self.evaluator(role[_EVALUATE], proposal, state.carried)
         raw = np.asarray(self.search.aggregate(jnp.asarray(evaluated.fitness)))
         scores, failed = fitness.sanitise(raw, self.search.strategy.mirrored)
@@ -287,6 +300,10 @@ class _Run:
             **self.programs["metrics"](strategy),
             **_means(evaluated),
         }
+        if self.search.strategy.lineage:
+            record["parents"] = proposal.parents
+            numbers = self.programs["numbers"](asked)
+            record |= {f"numbers/{slot}": x for slot, x in numbers.items()}
         return State(strategy, carried), record
 
     # --- persistence ------------------------------------------------------------------
@@ -355,98 +372,105 @@ class _Run:
         )
 
     def _finish(self, state: State) -> Result:
-        """Artefact, comparison on held-out seeds, report."""
-        solution = jax.device_get(self.programs["solution"](state.strategy))
-        meta = self.search.space.bind(solution, self.search.tasks[0].meta)
-        numbers = {
-            name: getattr(meta, name)
-            for name, op in self.search.space.spec.items()
-            if op["op"] == "number"
-        }
-        artifacts.save(
-            self.directory / "solution",
-            solution,
-            artifacts.complete(self.search.space.spec, meta),
-            numbers,
-            {"search": self.name, "run": self.manifest},
-        )
-        held_out = {}
+        """Artefact, scores and comparison on fresh seeds, report."""
         for stale in ("held_out", "agents"):
             shutil.rmtree(self.directory / stale, ignore_errors=True)
-        if self.config.held_out_seeds and any(x.coupled for x in self.search.tasks):
-            self.console.say(
-                "no comparison on held-out seeds: in a coupled loop a member cannot be "
-                "trained alone"
-            )
-        elif self.config.held_out_seeds:
-            held_out = self._hold_out(state, solution)
+        solution = Solution(
+            self.search.space,
+            jax.device_get(self.programs["solution"](state.strategy)),
+        )
+        scores = self._score(state, solution)
+        if self.search.strategy.lineage:
+            records = jsonl.read(self.directory / "metrics.jsonl")
+            best = scores.best if scores else lineage.fittest(records[-1])
+            solution = conclusion.schedule(self.search, records, best)
+        provenance = {"search": self.name, "run": self.manifest}
+        conclusion.save(self.directory, self.search, solution, provenance)
+        held_out = self._hold_out(state, solution)
         report.write(self.directory)
         for mirror in self.mirrors:
             mirror.finish(self.directory)
         verdicts = comparison.verdicts(held_out)
-        self._conclude(held_out, verdicts)
-        return Result(self.directory, solution, held_out, verdicts)
+        self._conclude(held_out, verdicts, scores)
+        return Result(self.directory, solution.params, held_out, verdicts)
 
-    def _hold_out(self, state: State, solution: Params) -> dict[str, HeldOut]:
+    def _score(self, state: State, solution: Solution) -> Scores | None:
+        """Agents on fresh episodes, where a search breeds agents or policies."""
+        search, num = self.search, self.config.held_out_seeds
+        policies = conclusion.breeds_policies(search)
+        if not num or not (search.strategy.lineage or policies):
+            return None
+        self.console.now("scoring agents on fresh episodes")
+        proposal, _ = self.programs["ask"](self.scores_key, state.strategy)
+        carried = state.carried if search.strategy.lineage else None
+        scores = conclusion.best_agent(
+            self.directory,
+            self.evaluator,
+            proposal,
+            carried,
+            self.scores_key,
+            max(1, num // 4),
+        )
+        if policies and not search.strategy.lineage:
+            own = conclusion.policies(
+                search, solution.params, self.held_out_key, num, self.devices
+            )
+            scores = scores._replace(
+                evaluations={conclusion.SOLUTION: own, **scores.evaluations}
+            )
+        conclusion.write_scores(self.directory, scores)
+        return scores
+
+    def _hold_out(self, state: State, solution: Solution) -> dict[str, HeldOut]:
         """Solution, start and hand-made algorithm on the same fresh seeds; saved."""
-        num_seeds = self.config.held_out_seeds
+        search, num_seeds = self.search, self.config.held_out_seeds
+        if not num_seeds or conclusion.breeds_policies(search):
+            return {}
+        if any(loop.coupled for loop in search.tasks):
+            self.console.say(
+                "no comparison on held-out seeds: in a coupled loop a member cannot be "
+                "trained alone"
+            )
+            return {}
         began = time.monotonic()
         self.console.now(f"comparing on {num_seeds} held-out seeds")
-        start = jax.device_get(self.programs["solution"](self._initial().strategy))
-        learned = {"solution": solution, "start": start}
-        nothing = {"hand-made": comparison.NOTHING}
-        held_out, agents = {}, {}
-        for space, candidates in (
-            (self.search.space, learned),
-            (comparison.HAND_MADE, nothing),
-        ):
-            runs, trained = comparison.train(
-                self.search,
-                space,
-                candidates,
-                self.held_out_key,
-                num_seeds,
-                self.devices,
-                self.should_stop,
-            )
-            held_out |= runs
-            agents |= trained
+        learned = {conclusion.SOLUTION: solution.params}
+        if not search.strategy.lineage:
+            start = self._initial().strategy
+            learned["start"] = jax.device_get(self.programs["solution"](start))
+        held_out = conclusion.compare(
+            self.directory,
+            search,
+            solution.space,
+            learned,
+            self.held_out_key,
+            num_seeds,
+            self.devices,
+            self.should_stop,
+        )
         facts = {
-            "measure": self.search.fitness.name,
-            "frames_per_segment": [x.frames_per_segment for x in self.search.tasks],
+            "measure": search.fitness.name,
+            "frames_per_segment": [loop.frames_per_segment for loop in search.tasks],
             "noise": self._noise(state),
         }
         comparison.save(self.directory / "held_out", held_out, facts)
-        for name in ("solution", "hand-made"):
-            checkpoint.write(
-                self.directory / "agents" / name, checkpoint.to_arrays(agents[name]), {}
-            )
         seconds = duration(time.monotonic() - began)
         self.console.say(f"compared on {num_seeds} held-out seeds in {seconds}")
         return held_out
 
     def _noise(self, state: State) -> dict[str, float] | None:
-        """How much of the spread of a population is noise, from two evaluations of it.
-
-        None for members that live on: they cannot live twice.
-        """
+        """None for members that live on: they cannot live twice."""
         if self.search.segments_per_generation is not None:
             return None
         self.console.now("evaluating one population twice")
         keys = [jax.random.fold_in(self.noise_key, i) for i in range(3)]
         proposal, _ = self.programs["ask"](keys[0], state.strategy)
-        first, second = (
-            np.asarray(
-                self.search.aggregate(
-                    jnp.asarray(self.evaluator(key, proposal, ())[0].fitness)
-                )
-            )
-            for key in keys[1:]
-        )
-        return comparison.noise(first, second)
+        return conclusion.noise(self.search, self.evaluator, proposal, keys[1:])
 
-    def _conclude(self, held_out, verdicts) -> None:
+    def _conclude(self, held_out, verdicts, scores) -> None:
         say = self.console.say
+        for name, x in (scores.evaluations if scores else {}).items():
+            say(f"{name:>16}: return {comparison.average(x):.2f} on fresh episodes")
         measure = self.search.fitness.name
         for name, runs in held_out.items():
             say(

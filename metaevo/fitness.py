@@ -65,7 +65,8 @@ def last_segments(k: int) -> FitnessFn:
         # Nothing ended: what the member was last known to reach, if it lives on.
         return jnp.where(total > 0, average, train["return"][-1])
 
-    return FitnessFn(score, False, f"mean return of the last {k} segments")
+    name = "the last segment" if k == 1 else f"the last {k} segments"
+    return FitnessFn(score, False, f"mean return of {name}")
 
 
 def rank_sum(fitness: jax.Array) -> Fitness:

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from metaevo import artifacts, checkpoint, rundir
+from metaevo import artifacts, checkpoint, rundir, slots
 from metaevo.types import ConfigError, InnerLoop, Key, PyTree, Search
 
 MILLISECONDS = 50  # a frame is shown
@@ -54,7 +53,7 @@ def episode(
 def play(
     make: Callable[[], Search],
     directory: str | Path,
-    agent: Literal["solution", "hand-made"] = "solution",
+    agent: Literal["solution", "hand-made", "best"] = "solution",
     seed: int = 0,
     out: str | None = None,
 ) -> tuple[Path, int, float]:
@@ -63,8 +62,10 @@ def play(
     Args:
         make: makes the run's search; called when the rest is known to be right.
         directory: of the run.
-        agent: `solution`, trained with what was evolved, or `hand-made`.
-        seed: which of the held-out seeds' agents; the episode follows from it, too.
+        agent: `solution`, trained with what was evolved, `hand-made`, or `best`, of a
+            population that lived on.
+        seed: which of the held-out seeds' agents, or of the search's; the episode
+            follows from it, too.
         out: the file; None: `DIRECTORY/play/AGENT-SEED.gif`.
 
     Returns:
@@ -103,8 +104,7 @@ def play(
     key = jax.random.fold_in(jax.random.key(0), seed)
     meta = loop.meta
     if agent == "solution":
-        params = artifacts.params(directory / "solution")
-        meta = search.space.bind(jax.tree.map(jnp.asarray, params), meta)
+        meta = slots.replace(meta, **artifacts.load(directory).slots)
     template = jax.eval_shape(loop.init, key, meta).agent
     trained = checkpoint.from_arrays(template, {k: x[seed] for k, x in arrays.items()})
     states, total = episode(key, loop, meta, trained)

@@ -220,19 +220,26 @@ def _observe(i: int, found: dict[int, bool]) -> Callable:
 
 
 class Lifted(NamedTuple):
-    """A loop over S seeds and P members, as two programs that compile apart.
+    """A loop over S seeds and P members, as programs that compile apart.
+
+    All take `(seed_keys [S], ids [P], params [P])`, the last two also a state.
 
     Attributes:
-        init: `(seed_keys [S], ids [P], params [P]) -> InnerState`.
-        run: `(seed_keys [S], ids [P], params [P], state) -> (state, Outcome)`: one
-            generation of a lifetime.
+        init: `-> InnerState`.
+        members: `-> InnerState` of newborn members alone, without what they have in
+            common: for those born into a population that lives on.
+        run: `-> (state, Outcome)`: one generation of a lifetime.
+        evaluate: `-> metrics [S, P]` of the state's agents as they are; reads no
+            `experience`.
 
     `ids` are the members' places in the whole population: with them a member draws
     the same random numbers wherever it runs.
     """
 
     init: Callable[[Key, jax.Array, Params], InnerState]
+    members: Callable[[Key, jax.Array, Params], InnerState]
     run: Callable[[Key, jax.Array, Params, InnerState], tuple[InnerState, Outcome]]
+    evaluate: Callable[[Key, jax.Array, Params, InnerState], Metrics]
 
 
 class Outcome(NamedTuple):
@@ -285,20 +292,23 @@ def lift(
             key = jax.random.fold_in(key, i)
         return jax.random.fold_in(key, role)
 
-    def init_seed(seed_key, ids, params):
+    def members_of_seed(seed_key, ids, params):
         def member(i, params):
             meta = space.bind(params, loop.meta)
             state = loop.init(member_key(seed_key, i, _INIT), meta)
-            return state.agent, state.experience
+            return state._replace(shared=(), clock=())
 
+        return _strong(jax.vmap(member, **axis)(ids, params))
+
+    def init_seed(seed_key, ids, params):
         def common(_):
             state = loop.init(jax.random.fold_in(seed_key, _COMMON), loop.meta)
             return state.shared, state.clock
 
-        agent, experience = jax.vmap(member, **axis)(ids, params)
+        state = members_of_seed(seed_key, ids, params)
         # What the population has in common knows the default meta and the seed alone.
-        shared, clock = jax.vmap(common, out_axes=None, **axis)(ids)
-        return _strong(InnerState(agent, experience, shared, clock))
+        shared, clock = _strong(jax.vmap(common, out_axes=None, **axis)(ids))
+        return state._replace(shared=shared, clock=clock)
 
     def run_seed(seed_key, ids, params, state):
         def member(i, params, state):
@@ -330,8 +340,17 @@ def lift(
         in_axes, out_axes = (0, 0, OVER_MEMBERS), (OVER_MEMBERS, 0)
         return jax.vmap(member, in_axes, out_axes, **axis)(ids, params, state)
 
+    def evaluate_seed(seed_key, ids, params, state):
+        def member(i, params, state):
+            meta = space.bind(params, loop.meta)
+            return loop.evaluate(member_key(seed_key, i, _EVALUATE), meta, state)
+
+        return jax.vmap(member, (0, 0, OVER_MEMBERS), **axis)(ids, params, state)
+
     return Lifted(
         init=jax.vmap(init_seed, (0, None, None), OVER_SEEDS),
+        members=jax.vmap(members_of_seed, (0, None, None), OVER_SEEDS),
+        evaluate=jax.vmap(evaluate_seed, (0, None, None, OVER_SEEDS)),
         run=jax.vmap(run_seed, (0, None, None, OVER_SEEDS), (OVER_SEEDS, 0)),
     )
 

@@ -18,8 +18,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaevo import artifacts, comparison, losses, stats
+from metaevo import artifacts, comparison, conclusion, lineage, losses, stats
 from metaevo.comparison import HeldOut
+from metaevo.conclusion import Scores
 from metaevo.loggers import jsonl
 from metaevo.loggers.wandb import flat
 from metaevo.slots import Context
@@ -93,6 +94,7 @@ def write(directory: str | Path) -> Path:
     if (directory / "held_out").is_dir():
         held_out, facts = comparison.load(directory / "held_out")
     measure = facts["measure"]
+    scores = conclusion.read_scores(directory)
 
     figures = [_fitness(folder, records, measure)]
     for task, frames in enumerate(facts.get("frames_per_segment", ())):
@@ -100,6 +102,8 @@ def write(directory: str | Path) -> Path:
     for slot, op in _drawn(artifact.manifest["slots"]):
         visited = _visited(held_out)
         figures.append(_loss(folder, slot, artifact.slots[slot], op, visited))
+    if "parents" in records[-1]:
+        figures.append(_lineage(folder, records, scores))
     figures.append(_strategy(folder, records))
 
     if held_out:
@@ -115,6 +119,8 @@ def write(directory: str | Path) -> Path:
         ],
         figures=[figure for figure in figures if figure],
         table=_estimates(held_out),
+        agents=_agents(scores),
+        replayed="parents" in records[-1],
         measure=measure,
         numbers={k: v for k, v in artifact.slots.items() if isinstance(v, float)},
         noise=facts["noise"],
@@ -203,7 +209,9 @@ def _learning_curves(
         draw,
         (["name", "frames", "iqm", "low", "high"], rows),
         "Interquartile mean over seeds with its stratified, studentised bootstrap 95 % "
-        "interval. The start is what the search began with.",
+        "interval."
+        + " The start is what the search began with."
+        * ("start" in held_out),
     )
 
 
@@ -325,10 +333,58 @@ def _loss_curves(
     return draw, (header, np.stack(columns, 1))
 
 
+def _lineage(folder: Path, records: list[dict], scores: Scores | None) -> dict | None:
+    """Every member's numbers, joined to its parent's; the best agent's line in bold."""
+    names = list(lineage.numbers(records[-1]))
+    if not names:
+        return None
+    values = {name: [lineage.numbers(r)[name] for r in records] for name in names}
+    best = scores.best if scores else lineage.fittest(records[-1])
+    line = lineage.line(records, best)
+    rows = [
+        [r["generation"], member, parent, *(values[name][i][member] for name in names)]
+        for i, r in enumerate(records)
+        for member, parent in enumerate(r["parents"])
+    ]
+
+    def draw(*panels):
+        for name, panel in zip(names, panels, strict=True):
+            for i, record in enumerate(records):
+                x, own = record["generation"], values[name][i]
+                for member, parent in enumerate(record["parents"]):
+                    if parent >= 0:
+                        ends = [values[name][i - 1][parent], own[member]]
+                        panel.plot([x - 1, x], ends, color=COLORS["start"], lw=0.5)
+                panel.scatter([x] * len(own), own, color=COLORS["start"], s=2)
+            panel.plot(
+                [records[i]["generation"] for i, _ in line],
+                [values[name][i][member] for i, member in line],
+                color=COLORS["solution"],
+                lw=2,
+                label="line of the best agent",
+            )
+            everything = np.concatenate(values[name])
+            low, high = everything.min(), everything.max()
+            panel.set(xlabel="generation", title=name)
+            if low > 0 and high / low > 10:
+                panel.set_yscale("log")
+
+    return _figure(
+        folder,
+        "lineage",
+        "Who came from whom",
+        draw,
+        (["generation", "member", "parent", *names], rows),
+        "Each point is a member, joined to the agent it continued. In bold the line of "
+        "the best agent: the schedule that the solution replays.",
+        num_panels=len(names),
+    )
+
+
 def _strategy(folder: Path, records: list[dict]) -> dict:
     """The strategy's own metrics against generation."""
     known = {"generation", "failed", "frames", "seconds", "frames_per_second"}
-    known |= {"population"}
+    known |= {"population", "parents"}
     names = [
         name
         for name in records[0]
@@ -373,15 +429,20 @@ def _figure(
 
 
 def _png(draw: Callable, num_panels: int) -> bytes:
-    """All panels in a row."""
+    """All panels, at most three in a row."""
     # Not pyplot: no window system, no global state.
     import matplotlib
     from matplotlib.figure import Figure
 
     buffer = io.BytesIO()
+    columns = min(num_panels, 3)
+    rows = -(-num_panels // columns)
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(PANEL[0] * num_panels, PANEL[1]))
-        draw(*np.atleast_1d(figure.subplots(1, num_panels)))
+        figure = Figure(figsize=(PANEL[0] * columns, PANEL[1] * rows))
+        panels = np.ravel(figure.subplots(rows, columns))
+        draw(*panels[:num_panels])
+        for panel in panels[num_panels:]:
+            panel.remove()
         figure.savefig(buffer, format="png", dpi=150)
     return buffer.getvalue()
 
@@ -456,6 +517,18 @@ def _estimates(held_out: Mapping[str, HeldOut]) -> list[dict[str, Any]]:
                     mine[np.isfinite(mine)], theirs[np.isfinite(theirs)]
                 )
             rows.append(cells)
+    return rows
+
+
+def _agents(scores: Scores | None) -> list[dict[str, Any]]:
+    """Agents and policies as they are, on fresh episodes."""
+    if scores is None:
+        return []
+    rows = []
+    for name, x in scores.evaluations.items():
+        x = x[np.isfinite(x)]
+        interval = stats.bootstrap(x, stats.mean) if len(x) >= 3 else None
+        rows.append({"name": name, "interval": interval, "num": len(x)})
     return rows
 
 

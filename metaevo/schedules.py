@@ -5,9 +5,10 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax.tree_util import Partial
 
+from metaevo.losses import Learned
 from metaevo.slots import Context
 
-__all__ = ["linear"]
+__all__ = ["linear", "steps"]
 
 
 def _linear(start, end, fraction, context: Context):
@@ -18,3 +19,24 @@ def _linear(start, end, fraction, context: Context):
 def linear(start: float, end: float, fraction: float = 1.0) -> Partial:
     """From `start` to `end` over the first `fraction` of a lifetime, then constant."""
     return Partial(_linear, start, end, fraction)
+
+
+def _steps(values, context: Context):
+    n = len(values)
+    now = jnp.floor(context.progress * n).astype(jnp.int32)
+    return values[jnp.clip(now, 0, n - 1)]
+
+
+def steps(num_steps: int) -> Learned:
+    """A number that is constant on `num_steps` equal parts of a lifetime.
+
+    Its params are the values [num_steps].
+    """
+    if num_steps < 1:
+        raise ValueError(f"num_steps={num_steps} must be at least 1")
+
+    def init(key):
+        del key
+        return jnp.zeros(num_steps)
+
+    return Learned(init, _steps, {"op": "steps", "num_steps": num_steps})

@@ -11,6 +11,7 @@ Function slots take a trailing `context`. Number slots may be replaced by schedu
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -51,6 +52,13 @@ def function(fn: Callable) -> Partial:
 def value(slot: Slot, context: Context) -> jax.Array | float:
     """The number in a number slot now: itself, or its schedule at `context`."""
     return slot(context) if isinstance(slot, Partial) else slot
+
+
+def is_number(slot: Slot) -> bool:
+    """Whether a slot holds a number, a schedule of one, or nothing yet."""
+    if callable(slot):
+        return list(inspect.signature(slot).parameters) == ["context"]
+    return slot is None or jax.tree.structure(slot).num_leaves == 1
 
 
 def get(meta: Any, name: str) -> Slot:

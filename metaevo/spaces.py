@@ -1,13 +1,14 @@
 """Spaces: what may evolve, as replacements of slots.
 
 `replace(value_loss=...)` puts learned functions into slots, `tune(lr=...)` evolves
-numbers around their defaults, `combine` joins spaces.
+numbers around their defaults, `prior(lr=...)` draws them from ranges, `combine` joins
+spaces.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import jax
@@ -15,19 +16,24 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import special
 
-from metaevo import slots
+from metaevo import schedules, slots
 from metaevo.losses import Learned
 from metaevo.types import ConfigError, Space, keep
 
 __all__ = [
+    "Range",
     "Transform",
     "combine",
+    "horizon_uniform",
     "linear",
     "log",
+    "log_uniform",
     "logit",
     "one_minus_log",
+    "prior",
     "replace",
     "tune",
+    "uniform",
 ]
 
 
@@ -148,6 +154,149 @@ def tune(**transforms: Transform) -> Space:
     )
 
 
+class Range(NamedTuple):
+    """Where a number is drawn from: x in [0, 1] ↦ number, uniform in x.
+
+    Attributes:
+        to_number: of x in [0, 1].
+        scaled: `(x, factor) -> x`, the number times `factor` on the range's own scale;
+            may leave [0, 1].
+        low, high: of the number.
+        name: for the artefact.
+    """
+
+    to_number: Callable[[jax.Array], jax.Array]
+    scaled: Callable[[jax.Array, jax.Array], jax.Array]
+    low: float
+    high: float
+    name: str
+
+
+def uniform(low: float, high: float) -> Range:
+    """A number in [low, high].
+
+    Raises:
+        ConfigError: not low < high.
+    """
+    _ordered("uniform", low, high)
+
+    def to_number(x):
+        return low + x * (high - low)
+
+    def scaled(x, factor):
+        return (factor * to_number(x) - low) / (high - low)
+
+    return Range(to_number, scaled, low, high, "uniform")
+
+
+def log_uniform(low: float, high: float) -> Range:
+    """A positive number whose logarithm is uniform.
+
+    Raises:
+        ConfigError: not 0 < low < high.
+    """
+    _ordered("log_uniform", low, high)
+    if low <= 0:
+        raise ConfigError(f"log_uniform({low}, {high}): the lower end must be positive")
+    width = math.log(high / low)
+
+    def to_number(x):
+        return low * jnp.exp(width * x)
+
+    def scaled(x, factor):
+        return x + jnp.log(factor) / width
+
+    return Range(to_number, scaled, low, high, "log_uniform")
+
+
+def horizon_uniform(low: float, high: float) -> Range:
+    """A discount whose horizon 1 / (1 − number) is log-uniform; a factor acts on that.
+
+    Raises:
+        ConfigError: not low < high < 1.
+    """
+    _ordered("horizon_uniform", low, high)
+    if high >= 1:
+        raise ConfigError(f"horizon_uniform({low}, {high}): the upper end must be < 1")
+    width = math.log((1 - low) / (1 - high))
+
+    def to_number(x):
+        return 1 - (1 - low) * jnp.exp(-width * x)
+
+    def scaled(x, factor):
+        return x + jnp.log(factor) / width
+
+    return Range(to_number, scaled, low, high, "horizon_uniform")
+
+
+def _ordered(name: str, low: float, high: float) -> None:
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise ConfigError(f"{name}({low}, {high}): expected two numbers, low < high")
+
+
+def prior(**ranges: Range) -> Space:
+    """Numbers drawn from ranges: what PBT, random search and grids search in.
+
+    Params are {slot: x}, x in [0, 1]; `init` draws them independently, and `perturb`
+    multiplies the numbers and stays within their ranges.
+
+    Args:
+        **ranges: slot name -> `log_uniform(1e-5, 1e-2)`, `uniform()`,
+            `horizon_uniform()`.
+    """
+
+    def init(key):
+        return {
+            name: jax.random.uniform(jax.random.fold_in(key, i))
+            for i, name in enumerate(sorted(ranges))
+        }
+
+    def bind(params, meta):
+        numbers = {}
+        for name, range_ in ranges.items():
+            if not slots.is_number(slots.get(meta, name)):
+                raise ConfigError(f"prior({name}=...): slot {name!r} holds no number")
+            numbers[name] = range_.to_number(jnp.clip(params[name], 0.0, 1.0))
+        return slots.replace(meta, **numbers)
+
+    def perturb(params, factors):
+        return {
+            name: jnp.clip(range_.scaled(params[name], factors[name]), 0.0, 1.0)
+            for name, range_ in ranges.items()
+        }
+
+    spec = {
+        name: {"op": "number", "prior": r.name, "low": r.low, "high": r.high}
+        for name, r in ranges.items()
+    }
+    return Space(init, bind, spec=spec, perturb=perturb)
+
+
+def of_prior(space: Space, who: str) -> list[str]:
+    """The names of a `prior` space's numbers, in order.
+
+    Raises:
+        ConfigError: it is another space; `who` needs a box.
+    """
+    if not space.spec or not all("prior" in op for op in space.spec.values()):
+        raise ConfigError(f"{who} needs a space of ranges alone: spaces.prior(...)")
+    return sorted(space.spec)
+
+
+def replay(values: Mapping[str, jax.Array]) -> Space:
+    """Number slots that go through `values`, equally long each, in a lifetime.
+
+    Args:
+        values: slot name -> [N], such as the schedule that PBT found.
+
+    Returns:
+        a space of params {slot: [N]} that starts at `values`.
+    """
+    steps = {name: schedules.steps(len(x)) for name, x in values.items()}
+    start = {name: jnp.asarray(x, jnp.float32) for name, x in values.items()}
+    return replace(**steps)._replace(init=lambda key: start)
+
+
 def combine(*spaces: Space) -> Space:
     """Several spaces as one; params are the union of theirs.
 
@@ -179,6 +328,12 @@ def combine(*spaces: Space) -> Space:
             params = params | space.inherit(part(space, params), state)
         return params
 
+    def perturb(params, factors):
+        perturbed = {}
+        for space in spaces:
+            perturbed |= space.perturb(part(space, params), part(space, factors))
+        return perturbed
+
     lamarckian = any(space.inherit is not keep for space in spaces)
     return Space(
         init,
@@ -186,6 +341,7 @@ def combine(*spaces: Space) -> Space:
         inherit if lamarckian else keep,
         spec,
         all(space.identity for space in spaces),
+        perturb,
     )
 
 

@@ -59,7 +59,7 @@ class InnerLoop(NamedTuple):
             segment) and `return` (their mean return; if none ended, that of the last
             that did, NaN before the first).
         evaluate: `(key, meta, state) -> metrics` with scalars `return` and `length`
-            of fresh episodes under the deterministic policy.
+            of fresh episodes under the deterministic policy. Reads the agent alone.
         num_segments: segments in a lifetime.
         act: `(key, meta, agent, carry, obs) -> (action, carry)`, deterministic: one
             environment, for playing and for export.
@@ -87,6 +87,11 @@ def keep(params: Params, state: InnerState) -> Params:
     return params
 
 
+def multiply(params: Params, factors: Params) -> Params:
+    """Each number times its factor."""
+    return jax.tree.map(lambda x, factor: x * factor, params, factors)
+
+
 class Space(NamedTuple):
     """Turns evolved numbers into replacements of slots.
 
@@ -97,6 +102,8 @@ class Space(NamedTuple):
         spec: slot name -> description as plain data, enough to rebuild the slot from
             a saved artefact. See `metaevo.artifacts`.
         identity: True if `init` reproduces the hand-made algorithm.
+        perturb: `(params, factors) -> params`, with what the numbers stand for times
+            `factors`, a pytree of the same shapes, kept inside the space; PBT's step.
     """
 
     init: Callable[[Key], Params]
@@ -104,6 +111,7 @@ class Space(NamedTuple):
     inherit: Callable[[Params, InnerState], Params] = keep
     spec: Mapping[str, Any] = {}
     identity: bool = False
+    perturb: Callable[[Params, Params], Params] = multiply
 
 
 class Proposal(NamedTuple):
@@ -136,6 +144,9 @@ class Strategy(NamedTuple):
         metrics: `state -> {name: scalar}` for the log.
         mirrored: True if member `i + P/2` is the mirror image of member `i`. A pair
             with a failed member then gets equal fitness, so it has no pull.
+        lineage: True if what it breeds are agents that live on and follow each other,
+            as in PBT. The result is then the best of them, scored again, and the
+            schedule of numbers along its line of ancestors.
     """
 
     init: Callable[[Key], StrategyState]
@@ -144,6 +155,7 @@ class Strategy(NamedTuple):
     solution: Callable[[StrategyState], Params]
     metrics: Callable[[StrategyState], Metrics] = no_metrics
     mirrored: bool = False
+    lineage: bool = False
 
 
 class FitnessFn(NamedTuple):

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import tiny_pbt
 import tiny_search
 import toys
 
@@ -42,6 +43,11 @@ def run(directory, search=None, **config):
 
 def solution_bytes(directory):
     return (Path(directory) / "solution" / "arrays.safetensors").read_bytes()
+
+
+def last_checkpoint(directory):
+    newest = max((Path(directory) / "checkpoints").iterdir())
+    return (newest / "arrays.safetensors").read_bytes()
 
 
 def records(directory):
@@ -104,7 +110,8 @@ def test_each_program_compiles_once(tmp_path, monkeypatch):
     run(tmp_path)
     counts = {name: program._cache_size() for name, program in seen[0].items()}
     names = ("ask", "tell", "metrics", "solution", "init/0", "run/0")
-    assert counts == dict.fromkeys(names, 1)
+    unused = ("numbers", "members/0", "evaluate/0")
+    assert counts == dict.fromkeys(names, 1) | dict.fromkeys(unused, 0)
 
 
 def test_adding_a_constant_to_all_fitness_changes_nothing(tmp_path):
@@ -195,15 +202,18 @@ def test_without_a_valid_checkpoint_it_refuses_rather_than_starts_anew(tmp_path)
         run(tmp_path)
 
 
-def stop_and_resume(tmp_path, signals, seed):
+def stop_and_resume(tmp_path, signals, seed, program=TINY):
     """Sends each signal at a random instant to a run that is started again each time.
+
+    Args:
+        program: a search of 150 generations.
 
     Returns the exit codes, and how many generations were logged at each.
     """
     clock = random.Random(seed)
 
     def start(directory):
-        command = [sys.executable, TINY.name, f"run.directory={directory}"]
+        command = [sys.executable, program.name, f"run.directory={directory}"]
         return subprocess.Popen(
             [*command, "run.held_out_seeds=0", "run.wandb=disabled"],
             cwd=TINY.parent,
@@ -235,6 +245,7 @@ def stop_and_resume(tmp_path, signals, seed):
     assert start(stopped).wait(300) == 0
     assert solution_bytes(whole) == solution_bytes(stopped), instants
     assert records(whole) == records(stopped), instants
+    assert last_checkpoint(whole) == last_checkpoint(stopped), instants
     generations = [r["generation"] for r in records(stopped)]
     assert generations == list(range(150))
     return instants
@@ -245,6 +256,22 @@ def test_resume_after_kill_9(tmp_path, num_kills):
     kills = [signal.SIGKILL] * num_kills
     instants = stop_and_resume(tmp_path, kills, seed=num_kills)
     assert all(code == -signal.SIGKILL for code, _, _ in instants), instants
+
+
+@pytest.mark.slow
+def test_agents_buffers_and_lineage_resume_after_kill_9(tmp_path):
+    """PBT over DQN: the checkpoint holds agents and replay buffers, the log parents."""
+    kills = [signal.SIGKILL] * 5
+    instants = stop_and_resume(tmp_path, kills, 0, Path(tiny_pbt.__file__))
+    assert all(code == -signal.SIGKILL for code, _, _ in instants), instants
+    assert any(
+        parent != i
+        for record in records(tmp_path / "stopped")
+        for i, parent in enumerate(record["parents"])
+    )
+    newest = max((tmp_path / "stopped" / "checkpoints").iterdir())
+    names = checkpoint.read(newest)[0]
+    assert any("carried" in name and "experience" in name for name in names)
 
 
 @pytest.mark.parametrize("num_signals", [3, pytest.param(20, marks=pytest.mark.slow)])

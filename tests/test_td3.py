@@ -102,7 +102,7 @@ def population(coef=None, num_devices=1, generations=1, size=4):
         evaluated, carried = evaluate(
             jax.random.key(i), Proposal(params, parents), carried
         )
-    assert {p._cache_size() for p in evaluate.programs.values()} == {1}
+    assert {p._cache_size() for p in evaluate.programs.values()} <= {0, 1}
     return evaluated, carried[0]
 
 

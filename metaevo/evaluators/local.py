@@ -108,15 +108,12 @@ class LocalEvaluator:
         fitness, healthy, train, evaluation, states = [], [], [], [], []
         inherited = proposal.params
         for task, loop in enumerate(self.search.tasks):
-            seed_keys = jax.vmap(jax.random.fold_in, (None, 0))(
-                jax.random.fold_in(key, task), jnp.arange(self.search.num_seeds)
-            )
+            args_of = self._arguments(key, task, proposal.params)
             old = carried[task] if carried and lives_on else None
             sources = _sources(loop, proposal.parents, old, size)
             outcomes, kept = [], []
             for ids in self._rounds(size):
-                params = self._put(_take(proposal.params, ids, 0), _MEMBERS)
-                args = (seed_keys, self._put(jnp.asarray(ids), _MEMBERS), params)
+                args = args_of(ids)
                 state = self._start(task, args, ids, sources, old)
                 state, outcome = self.programs[f"run/{task}"](*args, state)
                 # One round at a time: in memory, and for whoever wants to stop.
@@ -148,6 +145,38 @@ class LocalEvaluator:
         fitness, healthy = (np.stack(jax.device_get(x)) for x in (fitness, healthy))
         evaluated = Evaluated(fitness, healthy, inherited, train, evaluation)
         return evaluated, tuple(states)
+
+    def score(
+        self, key: Key, proposal: Proposal, carried: PyTree
+    ) -> list[dict[str, np.ndarray]]:
+        """Evaluates agents as they are, without training.
+
+        Args:
+            carried: what a call returned, if members live on: their agents are
+                scored. Else members newborn with `proposal.params`: what a space of
+                policies proposes.
+
+        Returns:
+            one dict per task, [S, P] per metric of `InnerLoop.evaluate`.
+        """
+        size = population.size(proposal.params)
+        self._compile(size, proposal)
+        scored = []
+        for task in range(len(self.search.tasks)):
+            args_of = self._arguments(key, task, proposal.params)
+            rounds = []
+            for ids in self._rounds(size):
+                args = args_of(ids)
+                if carried:
+                    agent = _take(carried[task].agent, ids, 1)
+                    state = InnerState(self._put(agent, _SEEDS_MEMBERS), ())
+                else:
+                    state = self.programs[f"members/{task}"](*args)
+                    state = state._replace(experience=())
+                metrics = self.programs[f"evaluate/{task}"](*args, state)
+                rounds.append(_gathered(metrics))
+            scored.append(_join(rounds, size))
+        return scored
 
     def template(self, proposal: Proposal) -> PyTree:
         """Shapes and dtypes of what a call carries on, for restoring a checkpoint."""
@@ -262,10 +291,16 @@ class LocalEvaluator:
                 self.evaluate,
             )
             inputs = (_ALL, _MEMBERS, _MEMBERS)
-            self.programs[f"init/{task}"] = self._program(lifted.init, inputs, _STATE)
-            self.programs[f"run/{task}"] = self._program(
-                lifted.run, (*inputs, _STATE), (_STATE, _SEEDS_MEMBERS), donate=(3,)
-            )
+            self.programs |= {
+                f"init/{task}": self._program(lifted.init, inputs, _STATE),
+                f"members/{task}": self._program(lifted.members, inputs, _STATE),
+                f"run/{task}": self._program(
+                    lifted.run, (*inputs, _STATE), (_STATE, _SEEDS_MEMBERS), donate=(3,)
+                ),
+                f"evaluate/{task}": self._program(
+                    lifted.evaluate, (*inputs, _STATE), _SEEDS_MEMBERS
+                ),
+            }
 
     def _program(self, fn, in_specs, out_specs, donate=()):
         # Constant scan carries inside the environments fail the varying-axes check.
@@ -277,6 +312,18 @@ class LocalEvaluator:
             check_vma=False,
         )
         return jax.jit(fn, donate_argnums=donate)
+
+    def _arguments(self, key: Key, task: int, params: PyTree) -> Callable:
+        """What the programs take in a round, from its members' ids."""
+        seed_keys = jax.vmap(jax.random.fold_in, (None, 0))(
+            jax.random.fold_in(key, task), jnp.arange(self.search.num_seeds)
+        )
+
+        def of(ids):
+            taken = self._put(_take(params, ids, 0), _MEMBERS)
+            return seed_keys, self._put(jnp.asarray(ids), _MEMBERS), taken
+
+        return of
 
     def _rounds(self, size: int):
         """Yields the members' ids of each round; the last is padded by repetition."""
@@ -307,7 +354,7 @@ class LocalEvaluator:
         parent, own = (source[ids] for source in sources)
         newborn = None
         if (parent < 0).any() or (own < 0).any():
-            newborn = self.programs[f"init/{task}"](*args)
+            newborn = self.programs[f"members/{task}"](*args)
         state = InnerState(
             agent=self._follow(old.agent, parent, newborn and newborn.agent),
             experience=self._follow(

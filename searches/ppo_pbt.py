@@ -1,0 +1,39 @@
+"""Population-based training of PPO's step size, from a prior in which most fail.
+
+lr is log-uniform in [1e-6, 1]; clipping, entropy and discount are searched as well.
+One population lives one lifetime (Jaderberg et al., 2017): what comes out is its best
+agent, and the schedule of numbers along that agent's line.
+"""
+
+import metaevo
+from inner_loops import ppo
+from metaevo import envs, fitness, spaces
+from strategies.pbt import pbt
+
+
+def search(
+    env: str = "gymnax/CartPole-v1",
+    population_size: int = 16,
+    fraction: float = 0.25,
+    resample: float = 0.25,
+    inner: ppo.Config = ppo.Config(500_000, num_segments=32),
+    meta: ppo.Meta = ppo.Meta(),
+) -> metaevo.Search:
+    space = spaces.prior(
+        lr=spaces.log_uniform(1e-6, 1.0),
+        clip_eps=spaces.log_uniform(0.05, 0.5),
+        ent_coef=spaces.log_uniform(1e-4, 0.1),
+        gamma=spaces.horizon_uniform(0.9, 0.999),
+    )
+    return metaevo.Search(
+        ppo.make(envs.make(env), inner, meta),
+        space,
+        pbt(space, population_size, fraction=fraction, resample=resample),
+        inner.num_segments,
+        fitness.last_segments(1),
+        segments_per_generation=1,
+    )
+
+
+if __name__ == "__main__":
+    metaevo.main(search)

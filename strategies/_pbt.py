@@ -1,0 +1,53 @@
+"""Exploitation, shared by population-based strategies."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from metaevo.types import ConfigError
+
+EXPLOITS = ("truncation", "tournament", "winner")
+
+
+def check(population_size: int, exploit: str, fraction: float) -> None:
+    """
+    Raises:
+        ConfigError: a value that cannot be.
+    """
+    if population_size < 2:
+        raise ConfigError(f"population_size={population_size} must be at least 2")
+    if exploit not in EXPLOITS:
+        raise ConfigError(f"exploit={exploit!r} must be one of {', '.join(EXPLOITS)}")
+    if not 0 <= fraction <= 0.5:
+        raise ConfigError(f"fraction={fraction} must be in [0, 0.5]")
+
+
+def donors(
+    key: jax.Array, fitness: jax.Array, exploit: str, fraction: float
+) -> jax.Array:
+    """Whom each member follows, [P] int32; itself, if it stays.
+
+    Equal fitness is put in random order, so equal members exploit as well.
+
+    Args:
+        fitness: [P], finite.
+        exploit: `truncation`: the worst `fraction` follow one of the best `fraction`
+            each. `tournament`: each meets a random other and follows it if that is
+            better. `winner`: all follow the best.
+        fraction: for `truncation`; at least one member unless it is 0.
+    """
+    size = len(fitness)
+    tie_key, draw_key = jax.random.split(key)
+    shuffled = jax.random.permutation(tie_key, size)
+    order = shuffled[jnp.argsort(fitness[shuffled])]  # worst first
+    rank = jnp.zeros(size, jnp.int32).at[order].set(jnp.arange(size))
+    own = jnp.arange(size)
+    if exploit == "winner":
+        return jnp.full(size, order[-1])
+    if exploit == "tournament":
+        other = (own + jax.random.randint(draw_key, (size,), 1, size)) % size
+        return jnp.where(rank[other] > rank[own], other, own)
+    count = max(1, round(fraction * size)) if fraction else 0
+    best = order[size - 1 - jax.random.randint(draw_key, (size,), 0, max(count, 1))]
+    return jnp.where(rank < count, best, own)

@@ -1,0 +1,152 @@
+"""Population-based training (Jaderberg et al., 2017, https://arxiv.org/abs/1711.09846).
+
+Agents live on. Between two generations losers *exploit*: they continue a winner's
+agent with its numbers; and *explore*: each of those numbers is multiplied by one of
+`factors`, or drawn anew. Experience and random keys stay with the member.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from metaevo.types import (
+    ConfigError,
+    Fitness,
+    Key,
+    Params,
+    Population,
+    Proposal,
+    Space,
+    Strategy,
+)
+from strategies import _pbt
+
+
+class State(NamedTuple):
+    """The next generation, and what the last one was.
+
+    Attributes:
+        params: [P, ...] to be trained with.
+        parents: [P] whose agent each continues; -1 in generation 0.
+        told: [P, ...] what was trained with last.
+        fitness: [P] of that.
+    """
+
+    params: Any
+    parents: jax.Array
+    told: Any
+    fitness: Fitness
+
+
+def pbt(
+    space: Space,
+    population_size: int,
+    *,
+    exploit: Literal["truncation", "tournament", "winner"] = "truncation",
+    fraction: float = 0.25,
+    factors: Sequence[float] = (0.8, 1.2),
+    resample: float = 0.25,
+    copies: Literal["both", "agent", "params"] = "both",
+    explore: Callable[[Key, Params], Params] | None = None,
+    start: Population | None = None,
+) -> Strategy:
+    """Population-based training.
+
+    Args:
+        space: such as `spaces.prior`, whose `init` draws from where numbers may lie
+            and whose `perturb` multiplies them and stays there.
+        exploit: `truncation`: the worst `fraction` follow one of the best `fraction`
+            each. `tournament`: each meets a random other and follows it if that is
+            better. `winner`: all follow the best.
+        fraction: in [0, 0.5], for truncation; 0: nobody exploits.
+        factors: of which a number is multiplied by one, at random.
+        resample: probability that a number is drawn anew instead: 0 only perturbs, 1
+            only draws anew. Ray Tune's defaults.
+        copies: what a loser takes over: `both`, or the `agent` alone, keeping its
+            numbers, or the `params` alone, keeping its agent.
+        explore: `(key, params) -> params` of one member, in place of the above.
+        start: [P, ...] params of generation 0; None: draws of `space.init`.
+
+    Raises:
+        ConfigError: a value that cannot be.
+    """
+    _pbt.check(population_size, exploit, fraction)
+    if not factors or min(factors) <= 0:
+        raise ConfigError(f"factors={tuple(factors)} must be positive numbers")
+    if not 0 <= resample <= 1:
+        raise ConfigError(f"resample={resample} must be in [0, 1]")
+    if copies not in ("both", "agent", "params"):
+        raise ConfigError(f"copies={copies!r} must be one of both, agent, params")
+
+    def perturb_or_resample(key, params):
+        factor_key, which_key, init_key = jax.random.split(key, 3)
+        drawn = _for_each(factor_key, params, lambda k, x: _choice(k, x, factors))
+        anew = _for_each(
+            which_key, params, lambda k, x: jax.random.bernoulli(k, resample, x.shape)
+        )
+        return jax.tree.map(
+            jnp.where, anew, space.init(init_key), space.perturb(params, drawn)
+        )
+
+    change = explore or perturb_or_resample
+
+    def init(key):
+        params = jax.tree.map(jnp.asarray, start)
+        if start is None:
+            params = jax.vmap(space.init)(jax.random.split(key, population_size))
+        newborn = jnp.full(population_size, -1, jnp.int32)
+        return State(params, newborn, params, jnp.zeros(population_size))
+
+    def ask(key, state):
+        del key
+        return Proposal(state.params, state.parents), state
+
+    def tell(key, state, proposal, fitness):
+        donor_key, explore_key = jax.random.split(key)
+        own = jnp.arange(population_size)
+        donors = _pbt.donors(donor_key, fitness, exploit, fraction)
+        moved = donors != own
+        taken = own if copies == "agent" else donors
+        params = jax.tree.map(lambda x: x[taken], proposal.params)
+        # Each member's own key: losers of one donor part.
+        keys = jax.random.split(explore_key, population_size)
+        params = jax.tree.map(
+            lambda new, old: jnp.where(_like(moved, new), new, old),
+            jax.vmap(change)(keys, params),
+            params,
+        )
+        parents = own if copies == "params" else donors
+        return State(params, parents, proposal.params, fitness)
+
+    def solution(state):
+        """The fittest of the last generation; reports score the agents again."""
+        return jax.tree.map(lambda x: x[jnp.argmax(state.fitness)], state.told)
+
+    def metrics(state):
+        moved = state.parents != jnp.arange(population_size)
+        spread = [x.std(0).mean() for x in jax.tree.leaves(state.params)]
+        return {
+            "exploited": jnp.where(state.parents[0] < 0, 0, moved.sum()),
+            "diversity": jnp.stack(spread).mean(),
+        }
+
+    return Strategy(init, ask, tell, solution, metrics, lineage=True)
+
+
+def _for_each(key, params, draw):
+    """`draw(key, x)` with a key of its own for every leaf."""
+    leaves, treedef = jax.tree.flatten(params)
+    keys = jax.random.split(key, len(leaves))
+    return treedef.unflatten([draw(k, x) for k, x in zip(keys, leaves, strict=True)])
+
+
+def _choice(key, x, factors):
+    return jax.random.choice(key, jnp.asarray(factors, x.dtype), x.shape)
+
+
+def _like(mask, x):
+    return mask.reshape(-1, *[1] * (x.ndim - 1))

@@ -1,0 +1,85 @@
+"""Random search, with a second look at what seemed best (Bergstra and Bengio, 2012).
+
+Each generation draws most of its members anew and evaluates the best so far once more,
+on new seeds, so that a lucky score is found out. Rank is by mean score.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from metaevo.types import ConfigError, Proposal, Space, Strategy
+
+
+class State(NamedTuple):
+    """The best so far, best first.
+
+    Attributes:
+        params: [N, ...].
+        mean: [N] of their scores; -inf: not evaluated yet.
+        count: [N] int32 how many.
+    """
+
+    params: Any
+    mean: jax.Array
+    count: jax.Array
+
+
+def random_search(
+    space: Space, population_size: int, *, num_elites: int | None = None
+) -> Strategy:
+    """Random search over draws of `space.init`, such as those of `spaces.prior`.
+
+    Args:
+        population_size: P, evaluations in a generation.
+        num_elites: N, of which so many go to the best so far; in [1, P - 1]; None: P/4.
+
+    Raises:
+        ConfigError: a value that cannot be.
+    """
+    if population_size < 2:
+        raise ConfigError(f"population_size={population_size} must be at least 2")
+    size = max(1, population_size // 4) if num_elites is None else num_elites
+    if not 1 <= size < population_size:
+        raise ConfigError(f"num_elites={size} must be in [1, {population_size - 1}]")
+
+    def draw(key, number):
+        return jax.vmap(space.init)(jax.random.split(key, number))
+
+    def init(key):
+        zeros = jnp.zeros(size)
+        return State(draw(key, size), zeros - jnp.inf, jnp.zeros(size, jnp.int32))
+
+    def ask(key, state):
+        new = draw(key, population_size - size)
+        params = jax.tree.map(lambda *x: jnp.concatenate(x), state.params, new)
+        return Proposal(params), state
+
+    def tell(key, state, proposal, fitness):
+        del key
+        new = population_size - size
+        before = jnp.concatenate([state.count, jnp.zeros(new, jnp.int32)])
+        total = jnp.where(state.count > 0, state.mean * state.count, 0.0)
+        mean = (jnp.concatenate([total, jnp.zeros(new)]) + fitness) / (before + 1)
+        # A score seen once more ranks before an equal one that was not.
+        best = jnp.lexsort((-before, -mean))[:size]
+        params = jax.tree.map(lambda x: x[best], proposal.params)
+        return State(params, mean[best], before[best] + 1)
+
+    def first(state):
+        """The best of those evaluated more than once, if there are any."""
+        again = jnp.where(state.count > 1, state.mean, -jnp.inf)
+        return jnp.where((state.count > 1).any(), jnp.argmax(again), 0)
+
+    def solution(state):
+        return jax.tree.map(lambda x: x[first(state)], state.params)
+
+    def metrics(state):
+        chosen = first(state)
+        mean = jnp.where(state.count[chosen] > 0, state.mean[chosen], 0.0)
+        return {"solution_mean": mean, "solution_evaluations": state.count[chosen]}
+
+    return Strategy(init, ask, tell, solution, metrics)

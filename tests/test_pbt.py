@@ -1,0 +1,361 @@
+"""Population-based training, its lineage, and the searches that use it."""
+
+import importlib
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import metaevo
+from inner_loops import ppo, td3
+from metaevo import lineage, spaces
+from metaevo.evaluators.local import LocalEvaluator
+from metaevo.slots import Context
+from metaevo.types import ConfigError, Proposal
+from searches import pbt_toy, ppo_pbt
+from strategies import _pbt
+from strategies.grid import grid
+from strategies.pb2 import pb2
+from strategies.pbt import pbt
+from strategies.random_search import random_search
+
+SEARCHES = ("ppo_pbt", "dqn_pbt", "td3_pbt", "sac_pbt")
+
+
+def box(num=2):
+    return spaces.prior(**{f"n{i}": spaces.log_uniform(1e-4, 1.0) for i in range(num)})
+
+
+def told(strategy, fitness, key=0):
+    """One generation with this fitness."""
+    key = jax.random.key(key)
+    proposal, state = strategy.ask(key, strategy.init(key))
+    return proposal, strategy.tell(key, state, proposal, jnp.asarray(fitness))
+
+
+# --- the paper's toy ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"exploit": False}, 0.39),
+        ({"copies": "agent", "noise": 0.0}, 1.2),
+        ({"noise": 0.0}, 0.39),
+        ({}, 1.2),
+    ],
+)
+def test_figure_2_of_the_paper(settings, expected, tmp_path):
+    config = metaevo.RunConfig(
+        directory=str(tmp_path), held_out_seeds=8, wandb="disabled", devices=1
+    )
+    metaevo.run(pbt_toy.search(**settings), config, "toy")
+    scores = json.loads((tmp_path / "agents" / "scores.json").read_text())
+    assert np.mean(scores["evaluations"]["best agent"]) == pytest.approx(
+        expected, abs=1e-2
+    )
+
+
+# --- exploit --------------------------------------------------------------------------
+
+
+def test_truncation_by_hand():
+    fitness = jnp.array([3.0, 1.0, 4.0, 0.0, 5.0, 9.0, 2.0, 6.0])
+    donors = _pbt.donors(jax.random.key(0), fitness, "truncation", 0.25)
+    losers = [1, 3]
+    assert set(np.asarray(donors)[losers]) <= {5, 7}
+    others = np.delete(np.arange(8), losers)
+    np.testing.assert_array_equal(np.asarray(donors)[others], others)
+
+
+def test_every_winner_is_somebodys_donor():
+    fitness = jnp.arange(8.0)
+    found = {
+        int(d)
+        for i in range(50)
+        for d in _pbt.donors(jax.random.key(i), fitness, "truncation", 0.25)[:2]
+    }
+    assert found == {6, 7}
+
+
+def test_tournament_follows_only_upwards():
+    fitness = jax.random.normal(jax.random.key(1), (64,))
+    donors = _pbt.donors(jax.random.key(0), fitness, "tournament", 0.25)
+    assert (fitness[donors] >= fitness).all()
+    assert 0.2 < float((donors != jnp.arange(64)).mean()) < 0.8
+
+
+def test_the_winner_takes_all():
+    donors = _pbt.donors(jax.random.key(0), jnp.array([1.0, 5.0, 2.0]), "winner", 0.25)
+    np.testing.assert_array_equal(donors, 1)
+
+
+@pytest.mark.parametrize("exploit", _pbt.EXPLOITS)
+def test_equal_members_exploit_as_well(exploit):
+    """And none is favoured for its place."""
+    all_donors = [
+        np.asarray(_pbt.donors(jax.random.key(i), jnp.zeros(8), exploit, 0.25))
+        for i in range(100)
+    ]
+    moved = np.stack(all_donors) != np.arange(8)
+    assert moved.any(1).all()
+    assert (moved.mean(0) > 0.05).all()
+
+
+def test_a_failed_member_is_nobodys_donor():
+    """The engine ranks it strictly last."""
+    fitness = jnp.array([1.0, -1e9, 2.0, 3.0])
+    for i in range(20):
+        donors = _pbt.donors(jax.random.key(i), fitness, "truncation", 0.25)
+        assert donors[1] == 3
+
+
+def test_nobody_moves_without_exploitation():
+    proposal, state = told(pbt(box(), 8, fraction=0.0), np.arange(8.0))
+    np.testing.assert_array_equal(state.parents, np.arange(8))
+    for a, b in zip(
+        *map(jax.tree.leaves, (proposal.params, state.params)), strict=True
+    ):
+        np.testing.assert_array_equal(a, b)
+
+
+# --- explore --------------------------------------------------------------------------
+
+
+def test_losers_of_one_donor_are_no_clones():
+    strategy = pbt(box(8), 16, exploit="winner", resample=0.0)
+    _, state = told(strategy, np.arange(16.0))
+    x = np.stack(list(state.params.values()), 1)
+    losers = x[:15]
+    assert len(np.unique(losers, axis=0)) == 15
+
+
+@pytest.mark.parametrize("resample", [0.0, 1.0])
+def test_numbers_move_independently_of_each_other(resample):
+    """One key each: 'all up' or 'all down' together would be a correlation of 1."""
+    strategy = pbt(box(2), 1024, exploit="winner", resample=resample)
+    _, state = told(strategy, np.arange(1024.0))
+    moved = np.stack(list(state.params.values()), 1)[:1023]
+    assert abs(np.corrcoef(moved.T)[0, 1]) < 4 / np.sqrt(1023)
+
+
+def test_a_factor_multiplies_the_number():
+    space = spaces.prior(
+        actor_lr=spaces.log_uniform(1e-5, 1.0),
+        noise_clip=spaces.uniform(0.0, 1.0),
+        gamma=spaces.horizon_uniform(0.5, 0.999),
+    )
+    params = {"actor_lr": 0.5, "noise_clip": 0.5, "gamma": 0.5}
+    params = jax.tree.map(jnp.float32, params)
+    factors = jax.tree.map(lambda x: jnp.float32(1.2), params)
+    old = space.bind(params, td3.Meta())
+    new = space.bind(space.perturb(params, factors), td3.Meta())
+    assert new.actor_lr / old.actor_lr == pytest.approx(1.2, rel=1e-4)
+    assert new.noise_clip / old.noise_clip == pytest.approx(1.2, rel=1e-4)
+    horizons = (1 - old.gamma) / (1 - new.gamma)
+    assert horizons == pytest.approx(1.2, rel=1e-3)
+
+
+def test_numbers_stay_in_their_prior():
+    strategy = pbt(box(3), 32, exploit="winner", resample=0.0, factors=(0.01, 100.0))
+    key = jax.random.key(0)
+    state = strategy.init(key)
+    for i in range(10):
+        proposal, state = strategy.ask(key, state)
+        state = strategy.tell(
+            jax.random.fold_in(key, i), state, proposal, proposal.params["n0"]
+        )
+        for x in state.params.values():
+            assert (x >= 0).all()
+            assert (x <= 1).all()
+
+
+def test_draws_of_the_prior_cover_it_evenly():
+    space = spaces.prior(lr=spaces.log_uniform(1e-6, 1.0))
+    keys = jax.random.split(jax.random.key(0), 4000)
+    x = jax.vmap(space.init)(keys)["lr"]
+    numbers = jax.vmap(lambda x: space.bind({"lr": x}, ppo.Meta()).lr)(x)
+    decades = np.histogram(np.log10(numbers), bins=6, range=(-6, 0))[0] / 4000
+    np.testing.assert_allclose(decades, 1 / 6, atol=0.03)
+
+
+@pytest.mark.parametrize(
+    ("copies", "agents", "params"),
+    [("both", True, True), ("agent", True, False), ("params", False, True)],
+)
+def test_what_a_loser_takes_over(copies, agents, params):
+    strategy = pbt(box(), 4, exploit="winner", copies=copies, explore=lambda key, p: p)
+    proposal, state = told(strategy, [0.0, 1.0, 3.0, 2.0])
+    np.testing.assert_array_equal(state.parents, [2] * 4 if agents else np.arange(4))
+    expected = proposal.params["n0"][jnp.full(4, 2) if params else jnp.arange(4)]
+    np.testing.assert_array_equal(state.params["n0"], expected)
+
+
+# --- PB2, random search, grid ---------------------------------------------------------
+
+
+def test_pb2_explores_where_it_expects_improvement():
+    """After generations in which high n0 improved most, losers choose high n0."""
+    strategy = pb2(box(1), 16)
+    ask, tell = jax.jit(strategy.ask), jax.jit(strategy.tell)
+    key = jax.random.key(0)
+    state, score = strategy.init(key), jnp.zeros(16)
+    chosen = []
+    for i in range(12):
+        proposal, state = ask(key, state)
+        parents = jnp.maximum(proposal.parents, 0)
+        inherited = score[parents] if i else score
+        score = inherited + proposal.params["n0"]
+        state = tell(jax.random.fold_in(key, i), state, proposal, score)
+        moved = state.parents != jnp.arange(16)
+        chosen.append(float(state.params["n0"][moved].mean()))
+    assert np.mean(chosen[4:]) > 0.7
+    assert tell._cache_size() == 1
+
+
+def test_random_search_finds_out_a_lucky_score():
+    """A generation-0 fluke is looked at again, and loses its place."""
+    strategy = random_search(box(1), 8)
+    key = jax.random.key(0)
+    state = strategy.init(key)
+    for i in range(30):
+        proposal, state = strategy.ask(jax.random.fold_in(key, i), state)
+        fitness = proposal.params["n0"]
+        if i == 0:
+            fitness = fitness.at[jnp.argmin(fitness)].set(5.0)
+        state = strategy.tell(key, state, proposal, fitness)
+    assert strategy.solution(state)["n0"] > 0.9
+
+
+def test_grid_is_every_combination():
+    strategy = grid(box(2), 3)
+    proposal, _ = strategy.ask(None, strategy.init(None))
+    points = {
+        (float(a), float(b)) for a, b in zip(*proposal.params.values(), strict=True)
+    }
+    assert points == {(a, b) for a in (0.0, 0.5, 1.0) for b in (0.0, 0.5, 1.0)}
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: pbt(box(), 1), "population_size=1"),
+        (lambda: pbt(box(), 8, exploit="best"), "truncation, tournament, winner"),
+        (lambda: pbt(box(), 8, fraction=0.6), r"fraction=0\.6 must be in"),
+        (lambda: pbt(box(), 8, factors=(0.8, 0.0)), "factors="),
+        (lambda: pbt(box(), 8, resample=1.5), r"resample=1\.5"),
+        (lambda: pbt(box(), 8, copies="all"), "copies='all'"),
+        (lambda: pb2(spaces.tune(lr=spaces.log()), 8), "pb2 needs a space of ranges"),
+        (lambda: grid(spaces.tune(lr=spaces.log()), 3), "grid needs a space of ranges"),
+        (lambda: grid(box(), 1), "num_points=1"),
+        (lambda: random_search(box(), 8, num_elites=8), "num_elites=8"),
+        (lambda: spaces.log_uniform(0.0, 1.0), "must be positive"),
+        (lambda: spaces.uniform(1.0, 0.0), "low < high"),
+        (lambda: spaces.horizon_uniform(0.9, 1.0), "must be < 1"),
+    ],
+)
+def test_wrong_options_are_refused(make, message):
+    with pytest.raises(ConfigError, match=message):
+        make()
+
+
+# --- lineage --------------------------------------------------------------------------
+
+
+RECORDS = [
+    {"generation": 0, "parents": [-1, -1, -1], "numbers/lr": [1.0, 2.0, 3.0]},
+    {"generation": 1, "parents": [0, 0, 2], "numbers/lr": [1.0, 1.2, 3.0]},
+    {"generation": 2, "parents": [1, 1, -1], "numbers/lr": [0.96, 1.2, 7.0]},
+]
+
+
+def test_a_line_by_hand():
+    assert lineage.line(RECORDS, 0) == [(0, 0), (1, 1), (2, 0)]
+    assert lineage.line(RECORDS, 2) == [(2, 2)]  # born late
+    np.testing.assert_allclose(
+        lineage.schedule(RECORDS, 0, 3)["lr"], [1.0, 1.2, 0.96], rtol=1e-6
+    )
+    np.testing.assert_allclose(lineage.schedule(RECORDS, 2, 3)["lr"], 7.0)
+
+
+def small(name, **options):
+    """A PBT search that runs in seconds."""
+    module = importlib.import_module(f"searches.{name}")
+    config = type(module.search.__defaults__[-2])
+    sizes = {"total_timesteps": 1024, "num_segments": 4, "features": (8,)}
+    if name != "ppo_pbt":
+        sizes |= {"learning_starts": 128, "batch_size": 16}
+    else:
+        sizes |= {"num_steps": 16}
+    return module.search(population_size=4, inner=config(**sizes), **options)
+
+
+def test_a_run_leaves_its_lineage_and_a_schedule_to_replay(tmp_path):
+    search = small("dqn_pbt")
+    config = metaevo.RunConfig(
+        directory=str(tmp_path), held_out_seeds=4, wandb="disabled", devices=2
+    )
+    result = metaevo.run(search, config, "dqn_pbt")
+    records = [json.loads(x) for x in (tmp_path / "metrics.jsonl").open()]
+    assert records[0]["parents"] == [-1] * 4
+    for record in records[1:]:
+        moved = [i for i, parent in enumerate(record["parents"]) if parent != i]
+        assert len(moved) == 1  # a quarter of four
+    best = json.loads((tmp_path / "agents" / "scores.json").read_text())["best"]
+    artifact = metaevo.load(tmp_path)
+    assert set(artifact.slots) == {"lr", "gamma", "epsilon"}
+    for i, member in lineage.line(records, best):
+        value = artifact.lr(Context(progress=(i + 0.5) / 4))
+        assert float(value) == pytest.approx(records[i]["numbers/lr"][member])
+    assert set(result.held_out) == {"solution", "hand-made"}
+    assert (tmp_path / "agents" / "best").is_dir()
+    page = (tmp_path / "report" / "index.html").read_text()
+    assert "Who came from whom" in page
+    assert "Agents on fresh episodes" in page
+    table = (tmp_path / "report" / "lineage.csv").read_text().splitlines()
+    assert table[0] == "generation,member,parent,epsilon,gamma,lr"
+    assert len(table) == 1 + 4 * 4
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_every_searched_number_reaches_the_agent(name):
+    """QDax searches a discount that never does."""
+    search = small(name)._replace(num_seeds=1, segments_per_generation=4)
+    names = spaces.of_prior(search.space, "test")
+    # Fast enough for PPO's ratio to reach its clip.
+    quick = {"lr": 0.8}
+    start = {slot: jnp.full(len(names) + 1, quick.get(slot, 0.5)) for slot in names}
+    params = {slot: x.at[i].set(0.3) for i, (slot, x) in enumerate(start.items())}
+    evaluator = LocalEvaluator(
+        search._replace(common_random_numbers=True), jax.devices()[:2], keep_agents=True
+    )
+    parents = jnp.full(len(names) + 1, -1)
+    _, states = evaluator(jax.random.key(0), Proposal(params, parents), ())
+    leaves = [x[0] for x in jax.tree.leaves(states[0].agent)]
+    for i, slot in enumerate(names):
+        assert any((x[i] != x[-1]).any() for x in leaves), slot
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_pbt_beats_random_search_at_equal_budget_from_a_bad_prior(seed, tmp_path):
+    """PPO on CartPole with lr log-uniform in [1e-6, 1], 16 lifetimes each."""
+    search = ppo_pbt.search()
+    config = metaevo.RunConfig(
+        seed=seed, directory=str(tmp_path), held_out_seeds=4, wandb="disabled"
+    )
+    metaevo.run(search, config, "ppo_pbt")
+    last = [json.loads(x) for x in (tmp_path / "metrics.jsonl").open()][-1]
+    scores = json.loads((tmp_path / "agents" / "scores.json").read_text())
+    keys = jax.random.split(jax.random.key(seed), 16)
+    drawn = Proposal(jax.vmap(search.space.init)(keys))
+    alone = search._replace(segments_per_generation=None)
+    found, _ = LocalEvaluator(alone)(jax.random.key(seed), drawn, ())
+    random_median = np.nanmedian(found.fitness)
+    best = np.mean(scores["evaluations"]["best agent"])
+    median = np.median(np.array(last["population"], float))
+    print(f"best agent {best:.1f}, median {median:.1f}, random {random_median:.1f}")
+    assert best >= 475
+    assert median >= 2 * random_median
