@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import optax
 
-from metaevo.types import ConfigError, Space, Strategy
-from strategies import _evosax
+from metaevo.types import Space, Strategy
+from strategies import _evosax, _options, _shaping
 
 
 def open_es(
@@ -27,28 +27,30 @@ def open_es(
 
     Args:
         population_size: P, even: members i and i + P/2 are mirror images.
-        sigma: standard deviation of the noise in generation 0.
+        sigma: standard deviation of the noise in generation 0, > 0.
         optimizer: ascends the estimated gradient, such as `optax.adam(0.3)`; a decay
             of the learning rate is its schedule, weight decay that of `optax.adamw`.
-        sigma_decay: factor on sigma per generation.
+        sigma_decay: factor on sigma per generation, > 0.
         shaping: `centered_rank` (in [-0.5, 0.5], ties averaged, invariant under
-            monotone maps of the fitness) or `standardize` (z-scores).
+            monotone maps of the fitness), `standardize` (z-scores) or `pair_rank`
+            (0.5 for the better of a mirrored pair, -0.5 for the other).
 
     Raises:
         ConfigError: an odd population, sigma <= 0, or an unknown shaping.
     """
-    _evosax.even(population_size)
-    if sigma <= 0:
-        raise ConfigError(f"sigma={sigma} must be positive")
-    return _evosax.from_distribution(
+    _options.even(population_size)
+    _options.positive(sigma=sigma, sigma_decay=sigma_decay)
+    algorithm = _evosax.algorithm(
         "Open_ES",
         space,
         population_size,
+        optimizer=optimizer,
+        std_schedule=_evosax.sigma_schedule(sigma, sigma_decay),
+        fitness_shaping_fn=_evosax.minimised(_shaping.named(shaping)),
+    )
+    return _evosax.from_distribution(
+        algorithm,
+        space,
         mirrored=True,
         prepare=lambda state: state.replace(std=sigma),
-        optimizer=optimizer,
-        # evosax reads the schedule before it counts the generation: what it sets at
-        # the end of generation g is for generation g + 1.
-        std_schedule=lambda g: sigma * sigma_decay ** (g + 1),
-        fitness_shaping_fn=_evosax.shaping(shaping),
     )

@@ -1,0 +1,36 @@
+"""Learned evolution strategy (Lange et al., 2023, https://arxiv.org/abs/2211.11260).
+
+    xᵢ ~ N(m, σ²);   w = attention over the members' z-scores, ranks and "best so far"
+    m ← m + α_m (Σᵢ wᵢ xᵢ − m);   σ ← σ + α_σ (√Σᵢ wᵢ (xᵢ − m)² − σ)
+
+with α_m, α_σ per parameter from a small network over evolution paths and time. The
+weights are not the paper's: evosax's author meta-trained them anew, and they come with
+evosax (`2023_10_les_v2`), so that nothing is fetched. There is no learning rate to set;
+sigma is the one number. Not invariant under monotone maps of the fitness.
+"""
+
+from __future__ import annotations
+
+from metaevo.types import Space, Strategy
+from strategies import _evosax, _options
+
+
+def learned_es(space: Space, population_size: int, sigma: float) -> Strategy:
+    """The learned evolution strategy from the mean `space.init`.
+
+    Args:
+        population_size: P, at least 2. Members are not mirrored.
+        sigma: initial standard deviation of all parameters, > 0.
+
+    Raises:
+        ConfigError: a population below 2 or sigma <= 0.
+    """
+    _options.at_least(2, population_size=population_size)
+    _options.positive(sigma=sigma)
+    algorithm = _evosax.algorithm(
+        "LearnedES",
+        space,
+        population_size,
+        lambda params: params.replace(std_init=sigma),
+    )
+    return _evosax.from_distribution(algorithm, space, recombines=True)
