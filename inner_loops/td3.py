@@ -33,6 +33,7 @@ from metaevo import (
     rewards,
     sizes,
     slots,
+    spaces,
 )
 from metaevo.slots import Context, Slot
 from metaevo.types import ConfigError, InnerLoop, InnerState
@@ -147,6 +148,18 @@ class Shared(NamedTuple):
 
 class Clock(NamedTuple):
     update: jax.Array  # int32, updates done
+
+
+NUMBERS = spaces.tune(
+    actor_lr=spaces.log(),
+    critic_lr=spaces.log(),
+    gamma=spaces.one_minus_log(),
+    tau=spaces.log(),
+    exploration_noise=spaces.log(),
+    smoothing_noise=spaces.log(),
+    noise_clip=spaces.log(),
+)
+"""The hyperparameters that a baseline is tuned in."""
 
 
 def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> InnerLoop:
@@ -464,4 +477,5 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         coupled=config.shared_critic,
         frames_per_segment=updates_per_segment * frames,
         env=env,
+        numbers=NUMBERS,
     )

@@ -443,7 +443,7 @@ def _finished(directory: str) -> None:
 
 def _play(directory: str, argv: Sequence[str]) -> None:
     def options(
-        agent: Literal["solution", "hand-made"] = "solution",
+        agent: Literal["solution", "hand-made", "best"] = "solution",
         seed: int = 0,
         out: str | None = None,
     ): ...
