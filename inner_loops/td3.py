@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import optax
 
 from metaevo import (
+    actors,
     diversity,
     envs,
     episodes,
@@ -36,7 +37,7 @@ from metaevo import (
     spaces,
 )
 from metaevo.slots import Context, Slot
-from metaevo.types import ConfigError, InnerLoop, InnerState
+from metaevo.types import ConfigError, InnerLoop, InnerState, Space
 
 
 @dataclass(frozen=True)
@@ -160,6 +161,30 @@ NUMBERS = spaces.tune(
     noise_clip=spaces.log(),
 )
 """The hyperparameters that a baseline is tuned in."""
+
+
+def policies(env: envs.Env, config: Config = Config()) -> Space:
+    """The space of TD3's actors: params {"actor": parameters, "learn": number}.
+
+    Lamarckian: an actor that learned goes back into the search as it is now.
+
+    Raises:
+        ConfigError: layers or actions that no policy has, or observations that are
+            normalised, with which an actor is more than its parameters.
+    """
+    if config.normalize_observation:
+        raise ConfigError(
+            "inner.normalize_observation=true: a policy that evolves cannot take the "
+            "statistics of its observations along; set it to false"
+        )
+    space = actors.space(env, config)
+    learn = {"op": "number", "transform": "linear", "scale": 1.0}
+    return Space(
+        init=lambda key: space.init(key) | {"learn": jnp.ones(())},
+        bind=space.bind,
+        inherit=lambda params, state: params | {"actor": state.agent.actor.params},
+        spec={**space.spec, "learn": learn},
+    )
 
 
 def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> InnerLoop:
