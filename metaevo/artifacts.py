@@ -20,7 +20,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from metaevo import checkpoint, losses, schedules, slots
+from metaevo import actors, checkpoint, losses, schedules, slots
 from metaevo.losses import Learned
 from metaevo.types import ConfigError, Params, Space
 
@@ -30,6 +30,7 @@ _NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,63}$")
 
 # The closed list: operation -> (its settings, the builder).
 OPERATIONS = {
+    "policy": ({"observation", "action", "features", "activation"}, actors.policy),
     "residual_network": (
         {"base", "features", "scale", "limit", "clip_eps"},
         losses.residual_network,

@@ -66,6 +66,8 @@ class InnerLoop(NamedTuple):
             environment, for playing and for export.
         initial_carry: `() -> carry`, `()` when feed-forward.
         coupled: True if the loop calls `population.mean`, `gather` or `index`.
+        common: slots that act on what the population shares: no space may replace
+            them, since members would differ in them.
         frames_per_segment: environment steps in one segment, for progress figures.
         env: the `metaevo.envs.Env` it trains on, to play in; None if it has none.
         numbers: the space of its hyperparameters, in which a hand-made baseline is
@@ -80,6 +82,7 @@ class InnerLoop(NamedTuple):
     act: Callable[[Key, Any, PyTree, PyTree, jax.Array], tuple[jax.Array, PyTree]]
     initial_carry: Callable[[], PyTree] = tuple
     coupled: bool = False
+    common: tuple[str, ...] = ()
     frames_per_segment: int = 0
     env: Any = None
     numbers: Any = None
