@@ -31,6 +31,7 @@ from metaevo import (
     schedules,
     sizes,
     slots,
+    spaces,
 )
 from metaevo.slots import Context, Slot
 from metaevo.types import ConfigError, InnerLoop, InnerState
@@ -115,6 +116,13 @@ class Experience(NamedTuple):
 
 class Clock(NamedTuple):
     update: jax.Array  # int32, updates done
+
+
+NUMBERS = spaces.tune(
+    lr=spaces.log(),
+    gamma=spaces.one_minus_log(),
+)
+"""The hyperparameters that a baseline is tuned in."""
 
 
 def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> InnerLoop:
@@ -299,4 +307,5 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         act=act,
         frames_per_segment=updates_per_segment * frames,
         env=env,
+        numbers=NUMBERS,
     )

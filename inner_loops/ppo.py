@@ -28,6 +28,7 @@ from metaevo import (
     rewards,
     sizes,
     slots,
+    spaces,
 )
 from metaevo.slots import Context, Slot
 from metaevo.types import InnerLoop, InnerState
@@ -145,6 +146,18 @@ class Batch(NamedTuple):
     value: jax.Array
     advantage: jax.Array
     target: jax.Array
+
+
+NUMBERS = spaces.tune(
+    lr=spaces.log(),
+    gamma=spaces.one_minus_log(),
+    gae_lambda=spaces.one_minus_log(),
+    ent_coef=spaces.log(),
+    vf_coef=spaces.log(),
+    clip_eps=spaces.log(),
+    max_grad_norm=spaces.log(),
+)
+"""The hyperparameters that a baseline is tuned in."""
 
 
 def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> InnerLoop:
@@ -401,4 +414,5 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         act=act,
         frames_per_segment=updates_per_segment * batch_size,
         env=env,
+        numbers=NUMBERS,
     )

@@ -34,6 +34,7 @@ from metaevo import (
     rewards,
     sizes,
     slots,
+    spaces,
 )
 from metaevo.slots import Context, Slot
 from metaevo.types import ConfigError, InnerLoop, InnerState
@@ -189,6 +190,18 @@ def replay(
         return forget(memory, done), memory
 
     return jax.lax.scan(step, memory, (inputs, done))[1]
+
+
+NUMBERS = spaces.tune(
+    lr=spaces.log(),
+    gamma=spaces.one_minus_log(),
+    gae_lambda=spaces.one_minus_log(),
+    ent_coef=spaces.log(),
+    vf_coef=spaces.log(),
+    clip_eps=spaces.log(),
+    max_grad_norm=spaces.log(),
+)
+"""The hyperparameters that a baseline is tuned in."""
 
 
 def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> InnerLoop:
@@ -493,4 +506,5 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         initial_carry=initial_carry,
         frames_per_segment=updates_per_segment * batch_size,
         env=env,
+        numbers=NUMBERS,
     )

@@ -27,6 +27,7 @@ from metaevo import (
     schedules,
     sizes,
     slots,
+    spaces,
 )
 from metaevo.slots import Context, Slot
 from metaevo.types import ConfigError, InnerLoop, InnerState
@@ -94,6 +95,15 @@ class Agent(NamedTuple):
 
 class Clock(NamedTuple):
     update: jax.Array  # int32, updates done
+
+
+NUMBERS = spaces.tune(
+    lr=spaces.log(),
+    gamma=spaces.one_minus_log(),
+    q_lambda=spaces.one_minus_log(),
+    max_grad_norm=spaces.log(),
+)
+"""The hyperparameters that a baseline is tuned in."""
 
 
 def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> InnerLoop:
@@ -245,4 +255,5 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         act=act,
         frames_per_segment=updates_per_segment * batch_size,
         env=env,
+        numbers=NUMBERS,
     )

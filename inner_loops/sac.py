@@ -29,6 +29,7 @@ from metaevo import (
     rewards,
     sizes,
     slots,
+    spaces,
 )
 from metaevo.slots import Context, Slot
 from metaevo.types import ConfigError, InnerLoop, InnerState
@@ -131,6 +132,18 @@ class Experience(NamedTuple):
 
 class Clock(NamedTuple):
     update: jax.Array  # int32, updates done
+
+
+NUMBERS = spaces.tune(
+    actor_lr=spaces.log(),
+    critic_lr=spaces.log(),
+    temperature_lr=spaces.log(),
+    gamma=spaces.one_minus_log(),
+    tau=spaces.log(),
+    target_entropy=spaces.linear(),
+    reward_scale=spaces.log(),
+)
+"""The hyperparameters that a baseline is tuned in."""
 
 
 def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> InnerLoop:
@@ -381,4 +394,5 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         act=act,
         frames_per_segment=updates_per_segment * frames,
         env=env,
+        numbers=NUMBERS,
     )

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import optax
 
 from metaevo import (
+    actors,
     diversity,
     envs,
     episodes,
@@ -33,14 +34,19 @@ from metaevo import (
     rewards,
     sizes,
     slots,
+    spaces,
 )
 from metaevo.slots import Context, Slot
-from metaevo.types import ConfigError, InnerLoop, InnerState
+from metaevo.types import ConfigError, InnerLoop, InnerState, Space
 
 
 @dataclass(frozen=True)
 class Config:
     """What is static: shapes and loop lengths.
+
+    With `shared_critic` sizes are still those of one member: the population takes P
+    times the frames, warm-up included, and its buffer holds P times `buffer_size`. One
+    gradient step of the critic per frame is then U = P x E x T.
 
     Attributes:
         total_timesteps: frames in a lifetime, warm-up included, rounded down to whole
@@ -55,7 +61,8 @@ class Config:
         num_segments: K, points on the learning curve.
         normalize_observation: by running statistics.
         features, activation: hidden layers of actor and critics.
-        shared_critic: one critic and one replay buffer for the whole population.
+        shared_critic: one critic and one replay buffer for the whole population, whose
+            slots (`OF_CRITIC`) cannot evolve then, and whose age is the progress.
         num_diversity_states: observations in which members are told apart, at most B.
         num_eval_envs: episodes that `evaluate` averages over.
     """
@@ -116,6 +123,11 @@ class Meta(NamedTuple):
     diversity_coef: Slot | None = None
 
 
+OF_CRITIC = ("critic_lr", "gamma", "tau", "smoothing_noise", "noise_clip")
+OF_CRITIC += ("td_loss", "reward", "optimizer")
+"""Slots that act on the critic."""
+
+
 class Learner(NamedTuple):
     """A network, its slow copy and its optimiser's state."""
 
@@ -147,6 +159,42 @@ class Shared(NamedTuple):
 
 class Clock(NamedTuple):
     update: jax.Array  # int32, updates done
+
+
+NUMBERS = spaces.tune(
+    actor_lr=spaces.log(),
+    critic_lr=spaces.log(),
+    gamma=spaces.one_minus_log(),
+    tau=spaces.log(),
+    exploration_noise=spaces.log(),
+    smoothing_noise=spaces.log(),
+    noise_clip=spaces.log(),
+)
+"""The hyperparameters that a baseline is tuned in."""
+
+
+def policies(env: envs.Env, config: Config = Config()) -> Space:
+    """The space of TD3's actors: params {"actor": parameters, "learn": number}.
+
+    Lamarckian: an actor that learned goes back into the search as it is now.
+
+    Raises:
+        ConfigError: layers or actions that no policy has, or observations that are
+            normalised, with which an actor is more than its parameters.
+    """
+    if config.normalize_observation:
+        raise ConfigError(
+            "inner.normalize_observation=true: a policy that evolves cannot take the "
+            "statistics of its observations along; set it to false"
+        )
+    space = actors.space(env, config)
+    learn = {"op": "number", "transform": "linear", "scale": 1.0}
+    return Space(
+        init=lambda key: space.init(key) | {"learn": jnp.ones(())},
+        bind=space.bind,
+        inherit=lambda params, state: params | {"actor": state.agent.actor.params},
+        spec={**space.spec, "learn": learn},
+    )
 
 
 def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> InnerLoop:
@@ -204,8 +252,10 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             return normalization.normalize(agent.obs_stats, obs)
         return obs
 
-    def context_of(agent):
-        return Context(progress=jnp.minimum(agent.age / num_updates, 1.0))
+    def context_of(agent, clock):
+        # What is shared is as old as the population, and so is the schedule for it.
+        age = clock.update if config.shared_critic else agent.age
+        return Context(progress=jnp.minimum(age / num_updates, 1.0))
 
     def buffer_of(num_envs):
         return replay.make(env, num_rows, num_envs, num_warmup, config.num_steps)
@@ -377,7 +427,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         noise_key, act_key, sample_key, smoothing_key = jax.random.split(
             jax.random.fold_in(key, clock.update), 4
         )
-        context = context_of(agent)
+        context = context_of(agent, clock)
         sigma = slots.value(meta.exploration_noise, context)
 
         def explore(obs, noise):
@@ -462,6 +512,8 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         num_segments=config.num_segments,
         act=act,
         coupled=config.shared_critic,
+        common=OF_CRITIC if config.shared_critic else (),
         frames_per_segment=updates_per_segment * frames,
         env=env,
+        numbers=None if config.shared_critic else NUMBERS,
     )

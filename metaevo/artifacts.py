@@ -20,8 +20,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from metaevo import checkpoint, losses, schedules
-from metaevo.types import ConfigError, Params
+from metaevo import actors, checkpoint, losses, schedules, slots
+from metaevo.losses import Learned
+from metaevo.types import ConfigError, Params, Space
 
 SCHEMA = 1
 MAX_FILE = 64 << 20  # bytes
@@ -29,6 +30,7 @@ _NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,63}$")
 
 # The closed list: operation -> (its settings, the builder).
 OPERATIONS = {
+    "policy": ({"observation", "action", "features", "activation"}, actors.policy),
     "residual_network": (
         {"base", "features", "scale", "limit", "clip_eps"},
         losses.residual_network,
@@ -153,6 +155,54 @@ def load(path: str | Path) -> Artifact:
     Raises:
         ArtifactError: there is none at `path`, or it fails verification.
     """
+    arrays, manifest = _read(path)
+    try:
+        slots = {
+            _checked(name): _build(op, _subtree(arrays, name))
+            for name, op in manifest["slots"].items()
+        }
+    except _MALFORMED as error:
+        raise ArtifactError(f"{path}: {type(error).__name__}: {error}") from None
+    return Artifact(slots, manifest)
+
+
+def as_space(path: str | Path) -> tuple[Space, Params]:
+    """An artefact as a space and its one member, to train with or to start from.
+
+    Numbers are params too: artefacts of one kind share the space.
+
+    Raises:
+        ArtifactError: as `load`.
+    """
+    artifact = load(path)
+    arrays, manifest = _read(path)
+    spec = {
+        name: {key: x for key, x in op.items() if key != "value"}
+        for name, op in manifest["slots"].items()
+    }
+    numbers = {name for name, op in spec.items() if op["op"] == "number"}
+    params = {
+        name: np.float32(artifact.slots[name])
+        if name in numbers
+        else _subtree(arrays, name)
+        for name in spec
+    }
+    functions = {
+        name: _operation(op) for name, op in spec.items() if name not in numbers
+    }
+
+    def bind(params, meta):
+        bound = {name: f.bind(params[name]) for name, f in functions.items()}
+        return slots.replace(meta, **bound, **{n: params[n] for n in numbers})
+
+    return Space(lambda key: params, bind, spec=spec), params
+
+
+_MALFORMED = (OSError, ValueError, KeyError, TypeError, AttributeError)
+
+
+def _read(path: str | Path) -> tuple[dict[str, np.ndarray], dict]:
+    """The verified files of an artefact."""
     path = Path(path)
     if (path / "solution").is_dir():
         path = path / "solution"
@@ -167,18 +217,11 @@ def load(path: str | Path) -> Artifact:
         arrays, manifest = checkpoint.read(path)
         if manifest.get("artifact_schema") != SCHEMA:
             raise ArtifactError(f"{path}: not an artefact of schema {SCHEMA}")
-        slots = {
-            _checked(name): _build(op, _subtree(arrays, name))
-            for name, op in manifest["slots"].items()
-        }
-    except ArtifactError:
-        raise
     except checkpoint.CheckpointError as error:
         raise ArtifactError(str(error)) from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        message = f"{path}: {type(error).__name__}: {error}"
-        raise ArtifactError(message) from None
-    return Artifact(slots, manifest)
+    except _MALFORMED as error:
+        raise ArtifactError(f"{path}: {type(error).__name__}: {error}") from None
+    return arrays, manifest
 
 
 def _checked(name: str) -> str:
@@ -187,17 +230,23 @@ def _checked(name: str) -> str:
     return name
 
 
-def _build(op: Mapping[str, Any], params: Params) -> Any:
+def _operation(op: Mapping[str, Any]) -> Learned:
+    """The function, without its parameters, that an entry of a manifest describes."""
     kind = op["op"]
-    if kind == "number":
-        return float(op["value"])
     if kind not in OPERATIONS:
         raise ArtifactError(f"unknown operation {kind!r}")
     settings, builder = OPERATIONS[kind]
     given = {key: value for key, value in op.items() if key != "op"}
     if set(given) != settings:
         raise ArtifactError(f"{kind}: settings {sorted(given)} != {sorted(settings)}")
-    learned = builder(**given)
+    return builder(**given)
+
+
+def _build(op: Mapping[str, Any], params: Params) -> Any:
+    kind = op["op"]
+    if kind == "number":
+        return float(op["value"])
+    learned = _operation(op)
     expected = jax.eval_shape(learned.init, jax.random.key(0))
     same = jax.tree.structure(expected) == jax.tree.structure(params) and all(
         a.shape == b.shape and a.dtype == b.dtype

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
 
 from metaevo import artifacts
 from metaevo.rundir import RunConfig
-from metaevo.types import ConfigError, Proposal, Search
+from metaevo.types import ConfigError, InnerLoop, Params, Proposal, Search, Space
 
 
 def frames_per_generation(search: Search, population_size: int) -> int:
@@ -35,7 +36,7 @@ def check(search: Search) -> Proposal:
                 "the segments of a lifetime"
             )
         params = jax.eval_shape(search.space.init, jax.random.key(0))
-        jax.eval_shape(lambda params: search.space.bind(params, loop.meta), params)
+        jax.eval_shape(partial(_bound, search.space, loop), params)
     artifacts.check(params, search.space.spec)
     key = jax.random.key(0)
     state = jax.eval_shape(search.strategy.init, key)
@@ -51,6 +52,18 @@ def check(search: Search) -> Proposal:
             "each generation and would never live a whole lifetime; leave it out"
         )
     return proposal
+
+
+def _bound(space: Space, loop: InnerLoop, params: Params) -> Any:
+    """`Space.bind`, for its errors."""
+    meta = space.bind(params, loop.meta)
+    for name in loop.common:
+        if getattr(meta, name) is not getattr(loop.meta, name):
+            raise ConfigError(
+                f"slot {name!r} cannot evolve here: it acts on what all members share, "
+                f"as do {', '.join(loop.common)}; take it out of the space"
+            )
+    return meta
 
 
 def fingerprint(search: Search, population_size: int) -> dict[str, Any]:

@@ -343,6 +343,15 @@ COMMANDS = {
         "out=FILE.gif (default: RUN/play/AGENT-SEED.gif).",
         "metaevo play runs/demo agent=hand-made seed=3",
     ),
+    "compare": Command(
+        "RUN ... key=value ...",
+        "learned, hand-made, tuned and random on fresh seeds",
+        "Runs that differ in their seed alone count as one candidate. seeds=N,\n"
+        "tuned=false, controls=N random searches, control_seeds=N, on='KEY=VALUE'\n"
+        "another setting (as often as you like; several keys joined by ;), seed=N,\n"
+        "out=FOLDER (default: RUN/compare). The same command continues what stopped.",
+        "metaevo compare runs/a runs/b on=env=gymnax/Acrobot-v1",
+    ),
     "wandb-push": Command(
         "RUN [online|offline]",
         "sends a run to wandb again, from its files",
@@ -402,6 +411,8 @@ def _command(arguments: Sequence[str]) -> None:
             print(report.write(directory))
         case ["play", directory, *rest]:
             _play(directory, rest)
+        case ["compare", directory, *rest]:
+            _compare([directory, *rest])
         case ["wandb-push", directory, *mode] if mode in ([], ["online"], ["offline"]):
             _manifest(directory)
             from metaevo.loggers import wandb
@@ -443,7 +454,7 @@ def _finished(directory: str) -> None:
 
 def _play(directory: str, argv: Sequence[str]) -> None:
     def options(
-        agent: Literal["solution", "hand-made"] = "solution",
+        agent: Literal["solution", "hand-made", "best"] = "solution",
         seed: int = 0,
         out: str | None = None,
     ): ...
@@ -451,21 +462,73 @@ def _play(directory: str, argv: Sequence[str]) -> None:
     parameters = inspect.signature(options).parameters
     chosen = _parse(options, {k: p.default for k, p in parameters.items()}, argv)
     _finished(directory)
-    manifest = _manifest(directory)
-    name = _known(manifest["identity"]["search"])
+    _known(_manifest(directory)["identity"]["search"])
     from metaevo import play, runtime
 
-    def make() -> Search:
-        search = getattr(importlib.import_module(f"searches.{name}"), "search", None)
-        if search is None:
-            raise ConfigError(f"searches/{name}.py has no function `search` to play")
-        config = parse(search, manifest["changes"])
-        del config["run"]
-        return search(**config)
-
     runtime.configure()
-    path, steps, total = play.play(make, directory, **chosen)
+    path, steps, total = play.play(lambda: _remade(directory), directory, **chosen)
     print(f"{path}: {steps} steps, return {total:g}")
+
+
+def _remade(directory: str | Path, changes: Sequence[str] = ()) -> Search:
+    """The search of a run, with further changes."""
+    manifest = _manifest(str(directory))
+    name = _known(manifest["identity"]["search"])
+    search = getattr(importlib.import_module(f"searches.{name}"), "search", None)
+    if search is None:
+        raise ConfigError(f"searches/{name}.py has no function `search` to make it by")
+    config = parse(search, [*manifest["changes"], *changes])
+    del config["run"]
+    return search(**config)
+
+
+def _compare(argv: Sequence[str]) -> None:
+    def options(
+        seeds: int = 32,
+        tuned: bool = True,
+        controls: int = 20,
+        control_seeds: int = 8,
+        seed: int = 0,
+        out: str | None = None,
+    ): ...
+
+    directories = [x for x in argv if "=" not in x]
+    on = tuple(x.removeprefix("on=") for x in argv if x.startswith("on="))
+    rest = [x for x in argv if "=" in x and not x.startswith("on=")]
+    parameters = inspect.signature(options).parameters
+    chosen = _parse(options, {k: p.default for k, p in parameters.items()}, rest)
+    for key, least in (("seeds", 3), ("controls", 0), ("control_seeds", 1)):
+        if chosen[key] < least:
+            raise ConfigError(f"{key}={chosen[key]} must be at least {least}")
+    groups: dict[str, list[Path]] = {}
+    settings: list[Any] = []
+    for directory in directories:
+        _finished(directory)
+        identity = _manifest(directory)["identity"]
+        alike = [identity["search"], identity["settings"]]
+        if alike not in settings:
+            settings.append(alike)
+        others = [s for s in settings[: settings.index(alike)] if s[0] == alike[0]]
+        name = alike[0] + f" {len(others) + 1}" * bool(others)
+        groups.setdefault(name, []).append(Path(directory))
+    from metaevo import compare, runtime
+    from metaevo.rundir import check_writable
+
+    out = Path(chosen.pop("out") or Path(directories[0]) / "compare")
+    check_writable("out", out)
+    stop = _on_signals()
+    runtime.configure()
+    import jax
+
+    lines = compare.compare(
+        groups,
+        _remade,
+        out,
+        compare.Settings(on=on, **chosen),
+        jax.devices(),
+        stop.is_set,
+    )
+    print("\n".join([*lines, f"comparison: {out / 'index.html'}"]))
 
 
 def _run_search(name: str, arguments: Sequence[str]) -> None:

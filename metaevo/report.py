@@ -5,11 +5,8 @@ Made from the files of the run directory alone, so it can be remade at any time.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -18,37 +15,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaevo import artifacts, comparison, conclusion, lineage, losses, stats
+from metaevo import (
+    artifacts,
+    comparison,
+    conclusion,
+    figures,
+    lineage,
+    losses,
+    stats,
+)
 from metaevo.comparison import HeldOut
 from metaevo.conclusion import Scores
 from metaevo.loggers import jsonl
 from metaevo.loggers.wandb import flat
 from metaevo.slots import Context
 from metaevo.types import Space
-
-COLORS = {"solution": "#0072B2", "hand-made": "#D55E00", "start": "#8a8a8a"}
-# Drawn in this colour, and shown in the page's own, dark or light. The template gives
-# the others, by name, their dark shades.
-INK = "#123456"
-PANEL = 4.6, 3.4  # inches
-STYLE = {
-    **dict.fromkeys(
-        (
-            "axes.edgecolor",
-            "axes.labelcolor",
-            "text.color",
-            "xtick.color",
-            "ytick.color",
-        ),
-        INK,
-    ),
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "figure.constrained_layout.use": True,
-    "legend.frameon": False,
-    "legend.fontsize": 8.5,
-    "svg.fonttype": "none",
-}
 
 
 def verdict_sentence(paired: stats.Paired, measure: str) -> str:
@@ -96,15 +77,15 @@ def write(directory: str | Path) -> Path:
     measure = facts["measure"]
     scores = conclusion.read_scores(directory)
 
-    figures = [_fitness(folder, records, measure)]
+    drawn = [_fitness(folder, records, measure)]
     for task, frames in enumerate(facts.get("frames_per_segment", ())):
-        figures.append(_learning_curves(folder, held_out, task, frames))
+        drawn.append(_learning_curves(folder, held_out, task, frames))
     for slot, op in _drawn(artifact.manifest["slots"]):
         visited = _visited(held_out)
-        figures.append(_loss(folder, slot, artifact.slots[slot], op, visited))
+        drawn.append(_loss(folder, slot, artifact.slots[slot], op, visited))
     if "parents" in records[-1]:
-        figures.append(_lineage(folder, records, scores))
-    figures.append(_strategy(folder, records))
+        drawn.append(_lineage(folder, records, scores))
+    drawn.append(_strategy(folder, records))
 
     if held_out:
         _held_out_table(folder, held_out)
@@ -117,7 +98,7 @@ def write(directory: str | Path) -> Path:
             verdict_sentence(paired, measure)
             for paired in comparison.verdicts(held_out)
         ],
-        figures=[figure for figure in figures if figure],
+        figures=[figure for figure in drawn if figure],
         table=_estimates(held_out),
         agents=_agents(scores),
         replayed="parents" in records[-1],
@@ -153,17 +134,23 @@ def _fitness(folder: Path, records: list[dict], measure: str) -> dict:
             generation,
             q25,
             q75,
-            color=COLORS["solution"],
+            color=figures.COLORS["solution"],
             alpha=0.25,
             label="quartiles",
         )
-        axes.plot(generation, median, color=COLORS["solution"], label="median")
-        axes.plot(generation, average, color=INK, ls="--", label="mean")
-        axes.plot(generation, best, color=COLORS["start"], lw=0.8, label="best (noisy)")
+        axes.plot(generation, median, color=figures.COLORS["solution"], label="median")
+        axes.plot(generation, average, color=figures.INK, ls="--", label="mean")
+        axes.plot(
+            generation,
+            best,
+            color=figures.COLORS["start"],
+            lw=0.8,
+            label="best (noisy)",
+        )
         axes.set(xlabel="generation", ylabel=measure)
-        _legend_above(axes, 4)
+        figures.legend_above(axes, 4)
 
-    return _figure(
+    return figures.figure(
         folder,
         "fitness",
         "Fitness of the population",
@@ -196,13 +183,15 @@ def _learning_curves(
             part = np.array([row[1:] for row in rows if row[0] == name])
             if len(part):
                 frames, iqm, low, high = part.T
-                axes.plot(frames, iqm, color=COLORS[name], label=name)
-                axes.fill_between(frames, low, high, color=COLORS[name], alpha=0.2)
+                axes.plot(frames, iqm, color=figures.COLORS[name], label=name)
+                axes.fill_between(
+                    frames, low, high, color=figures.COLORS[name], alpha=0.2
+                )
         axes.set(xlabel="frames", ylabel="training return")
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-        _legend_above(axes, 3)
+        figures.legend_above(axes, 3)
 
-    return _figure(
+    return figures.figure(
         folder,
         f"learning_curves{suffix}",
         "Learning curves on held-out seeds" + (f", task {task}" if task else ""),
@@ -237,7 +226,7 @@ def evolved(space: Space, meta: Any) -> bytes | None:
     """
     for slot, op in _drawn(space.spec):
         draw, _ = _loss_curves(slot, getattr(meta, slot), op, None)
-        return _png(draw, 2)
+        return figures.png(draw, 2)
     return None
 
 
@@ -267,7 +256,7 @@ _OF_ERROR = {
 def _loss(
     folder: Path, slot: str, learned: Callable, op: Mapping, visited: tuple | None
 ) -> dict:
-    return _figure(
+    return figures.figure(
         folder,
         slot,
         f"The evolved {slot.replace('_', ' ')}",
@@ -307,13 +296,13 @@ def _loss_curves(
             if visited is not None:
                 panel.axvspan(
                     *np.clip(visited, -limit, limit),
-                    color=COLORS["start"],
+                    color=figures.COLORS["start"],
                     alpha=0.15,
                     lw=0,
                     label="visited",
                 )
             for name, value in curves.items():
-                panel.plot(x, value[i], color=COLORS[name], label=labels[name])
+                panel.plot(x, value[i], color=figures.COLORS[name], label=labels[name])
             # The evolved curve sets the scale: the square would flatten it.
             y = curves["solution"][i]
             margin = 0.15 * float(np.ptp(y)) + 1e-3
@@ -322,9 +311,9 @@ def _loss_curves(
                 ylabel=("loss, 0 at 0", "gradient")[i],
                 ylim=(float(y.min()) - margin, float(y.max()) + margin),
             )
-            panel.axhline(0, color=INK, lw=0.5)
-            panel.axvline(0, color=INK, lw=0.5)
-            _legend_above(panel, 3)
+            panel.axhline(0, color=figures.INK, lw=0.5)
+            panel.axvline(0, color=figures.INK, lw=0.5)
+            figures.legend_above(panel, 3)
 
     header, columns = ["error"], [np.asarray(x)]
     for name, (value, gradient) in curves.items():
@@ -354,12 +343,14 @@ def _lineage(folder: Path, records: list[dict], scores: Scores | None) -> dict |
                 for member, parent in enumerate(record["parents"]):
                     if parent >= 0:
                         ends = [values[name][i - 1][parent], own[member]]
-                        panel.plot([x - 1, x], ends, color=COLORS["start"], lw=0.5)
-                panel.scatter([x] * len(own), own, color=COLORS["start"], s=2)
+                        panel.plot(
+                            [x - 1, x], ends, color=figures.COLORS["start"], lw=0.5
+                        )
+                panel.scatter([x] * len(own), own, color=figures.COLORS["start"], s=2)
             panel.plot(
                 [records[i]["generation"] for i, _ in line],
                 [values[name][i][member] for i, member in line],
-                color=COLORS["solution"],
+                color=figures.COLORS["solution"],
                 lw=2,
                 label="line of the best agent",
             )
@@ -369,7 +360,7 @@ def _lineage(folder: Path, records: list[dict], scores: Scores | None) -> dict |
             if low > 0 and high / low > 10:
                 panel.set_yscale("log")
 
-    return _figure(
+    return figures.figure(
         folder,
         "lineage",
         "Who came from whom",
@@ -396,12 +387,12 @@ def _strategy(folder: Path, records: list[dict]) -> dict:
     def draw(*panels):
         for name, panel in zip(names, np.atleast_1d(panels), strict=True):
             values = [np.nan if r.get(name) is None else r[name] for r in records]
-            panel.plot([r["generation"] for r in records], values, color=INK)
+            panel.plot([r["generation"] for r in records], values, color=figures.INK)
             panel.set(xlabel="generation", title=name.replace("_", " "))
             if name == "failed":
                 panel.set_ylim(0, max(1.0, *values) * 1.05)
 
-    return _figure(
+    return figures.figure(
         folder,
         "strategy",
         "The strategy",
@@ -409,79 +400,6 @@ def _strategy(folder: Path, records: list[dict]) -> dict:
         (["generation", *names], rows),
         "Members that failed, and what the strategy says of itself.",
         num_panels=len(names),
-    )
-
-
-def _figure(
-    folder: Path,
-    name: str,
-    title: str,
-    draw: Callable,
-    table: tuple[list[str], Iterable],
-    caption: str,
-    num_panels: int = 1,
-) -> dict[str, str]:
-    """Draws a figure as PNG file and inline SVGs, and writes its CSV."""
-    (folder / f"{name}.png").write_bytes(_png(draw, num_panels))
-    svgs = _svgs(draw, num_panels, name)
-    _csv(folder / f"{name}.csv", *table)
-    return {"name": name, "title": title, "svgs": svgs, "caption": caption}
-
-
-def _png(draw: Callable, num_panels: int) -> bytes:
-    """All panels, at most three in a row."""
-    # Not pyplot: no window system, no global state.
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    buffer = io.BytesIO()
-    columns = min(num_panels, 3)
-    rows = -(-num_panels // columns)
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(PANEL[0] * columns, PANEL[1] * rows))
-        panels = np.ravel(figure.subplots(rows, columns))
-        draw(*panels[:num_panels])
-        for panel in panels[num_panels:]:
-            panel.remove()
-        figure.savefig(buffer, format="png", dpi=150)
-    return buffer.getvalue()
-
-
-def _svgs(draw: Callable, num_panels: int, name: str) -> list[str]:
-    """A picture per panel, so that they find their places on a page of any width."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    with matplotlib.rc_context(STYLE):
-        figures = [Figure(figsize=PANEL) for _ in range(num_panels)]
-        draw(*(figure.subplots() for figure in figures))
-        return [_svg(figure, f"{name}{i}") for i, figure in enumerate(figures)]
-
-
-def _svg(figure: Any, salt: str) -> str:
-    """Lines and text in the page's colours; another salt gives other ids."""
-    import matplotlib
-
-    buffer = io.StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": salt}):
-        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-    svg = buffer.getvalue()
-    svg = svg[svg.index("<svg") :].replace(INK, "currentColor")
-    for name, color in COLORS.items():
-        svg = svg.replace(color.lower(), f"var(--{name})")
-    # Fluid: as wide as its place, as high as that makes it.
-    svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
-    return re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
-
-
-def _legend_above(axes: Any, num_columns: int) -> None:
-    """Where it hides no curve."""
-    axes.legend(
-        loc="lower left",
-        bbox_to_anchor=(0, 1),
-        ncols=num_columns,
-        columnspacing=1.2,
-        handlelength=1.4,
     )
 
 
@@ -495,7 +413,7 @@ def _held_out_table(folder: Path, held_out: Mapping[str, HeldOut]) -> None:
         for task, seed in np.ndindex(runs.fitness.shape)
     ]
     header = ["name", "task", "seed", "fitness", "final_return"]
-    _csv(folder / "held_out.csv", header, rows)
+    figures.write_csv(folder / "held_out.csv", header, rows)
 
 
 def _estimates(held_out: Mapping[str, HeldOut]) -> list[dict[str, Any]]:
@@ -539,10 +457,3 @@ def _history(directory: Path) -> list[dict[str, Any]]:
         time = datetime.fromtimestamp(event["time"])
         event["time"] = time.isoformat(" ", "seconds")
     return events
-
-
-def _csv(path: Path, header: list[str], rows: Iterable[Iterable[Any]]) -> None:
-    with open(path, "w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(header)
-        writer.writerows(rows)

@@ -6,6 +6,7 @@ B batch. Fitness is *higher is better*, everywhere.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -65,8 +66,12 @@ class InnerLoop(NamedTuple):
             environment, for playing and for export.
         initial_carry: `() -> carry`, `()` when feed-forward.
         coupled: True if the loop calls `population.mean`, `gather` or `index`.
+        common: slots that act on what the population shares: no space may replace
+            them, since members would differ in them.
         frames_per_segment: environment steps in one segment, for progress figures.
         env: the `metaevo.envs.Env` it trains on, to play in; None if it has none.
+        numbers: the space of its hyperparameters, in which a hand-made baseline is
+            tuned; one unit is a change that one sigma fits. None: it has none.
     """
 
     meta: Any
@@ -77,8 +82,10 @@ class InnerLoop(NamedTuple):
     act: Callable[[Key, Any, PyTree, PyTree, jax.Array], tuple[jax.Array, PyTree]]
     initial_carry: Callable[[], PyTree] = tuple
     coupled: bool = False
+    common: tuple[str, ...] = ()
     frames_per_segment: int = 0
     env: Any = None
+    numbers: Any = None
 
 
 def keep(params: Params, state: InnerState) -> Params:
@@ -147,6 +154,8 @@ class Strategy(NamedTuple):
         lineage: True if what it breeds are agents that live on and follow each other,
             as in PBT. The result is then the best of them, scored again, and the
             schedule of numbers along its line of ancestors.
+        over: the same strategy with the same settings over another space, so that a
+            baseline can be tuned as what it is compared with was; see `remakeable`.
     """
 
     init: Callable[[Key], StrategyState]
@@ -156,6 +165,20 @@ class Strategy(NamedTuple):
     metrics: Callable[[StrategyState], Metrics] = no_metrics
     mirrored: bool = False
     lineage: bool = False
+    over: Callable[[Space], Strategy] | None = None
+
+
+def remakeable(make: Callable[..., Strategy]) -> Callable[..., Strategy]:
+    """Gives the strategies that `make(space, ...)` returns their `over`."""
+
+    @functools.wraps(make)
+    def made(space: Space, *args: Any, **options: Any) -> Strategy:
+        def over(other: Space) -> Strategy:
+            return made(other, *args, **options)
+
+        return make(space, *args, **options)._replace(over=over)
+
+    return made
 
 
 class FitnessFn(NamedTuple):

@@ -48,7 +48,8 @@ def make(num_segments: int = 50, num_steps: int = 4, lr: float = 0.02) -> InnerL
         h = [jnp.asarray(value(slot, context)) for slot in meta]
         theta = theta * (1 - 2 * lr * jnp.stack(h)) ** num_steps
         state = state._replace(agent=Agent(age + 1, theta))
-        return state, {"return": quality(theta), "episodes": jnp.ones(())}
+        places = {"theta0": theta[0], "theta1": theta[1]}
+        return state, {"return": quality(theta), "episodes": jnp.ones(()), **places}
 
     def evaluate(key, meta, state):
         del key, meta

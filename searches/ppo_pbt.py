@@ -1,6 +1,6 @@
-"""Population-based training of PPO's step size, from a prior in which most fail.
+"""Population-based training of PPO, from a prior in which half of the agents fail.
 
-lr is log-uniform in [1e-6, 1]; clipping, entropy and discount are searched as well.
+The step size is log-uniform in [1e-6, 1], clip, entropy and discount are as uncertain.
 One population lives one lifetime (Jaderberg et al., 2017): what comes out is its best
 agent, and the schedule of numbers along that agent's line.
 """
@@ -21,9 +21,9 @@ def search(
 ) -> metaevo.Search:
     space = spaces.prior(
         lr=spaces.log_uniform(1e-6, 1.0),
-        clip_eps=spaces.log_uniform(0.05, 0.5),
-        ent_coef=spaces.log_uniform(1e-4, 0.1),
-        gamma=spaces.horizon_uniform(0.9, 0.999),
+        clip_eps=spaces.log_uniform(0.01, 1.0),
+        ent_coef=spaces.log_uniform(1e-4, 1.0),
+        gamma=spaces.horizon_uniform(0.5, 0.999),
     )
     return metaevo.Search(
         ppo.make(envs.make(env), inner, meta),

@@ -9,10 +9,11 @@ D³ work: for up to some hundreds of parameters; beyond them `sep_cma_es`. On ev
 
 from __future__ import annotations
 
-from metaevo.types import Space, Strategy
+from metaevo.types import Space, Strategy, remakeable
 from strategies import _evosax, _options
 
 
+@remakeable
 def cma_es(space: Space, population_size: int, sigma: float) -> Strategy:
     """CMA-ES from the mean `space.init` and the covariance sigma² I.
 

@@ -16,10 +16,11 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from metaevo.types import ConfigError, Proposal, Space, Strategy
+from metaevo.types import ConfigError, Proposal, Space, Strategy, remakeable
 from strategies import _evosax, _options, _trees
 
 
+@remakeable
 def differential_evolution(
     space: Space,
     population_size: int,

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from metaevo import spaces
-from metaevo.types import ConfigError, Proposal, Space, Strategy
+from metaevo.types import ConfigError, Proposal, Space, Strategy, remakeable
 
 
 class State(NamedTuple):
@@ -20,6 +20,7 @@ class State(NamedTuple):
     count: jax.Array  # int32, generations
 
 
+@remakeable
 def grid(space: Space, num_points: int) -> Strategy:
     """All combinations of `num_points` values per number.
 

@@ -11,10 +11,11 @@ sigma is the one number. Not invariant under monotone maps of the fitness.
 
 from __future__ import annotations
 
-from metaevo.types import Space, Strategy
+from metaevo.types import Space, Strategy, remakeable
 from strategies import _evosax, _options
 
 
+@remakeable
 def learned_es(space: Space, population_size: int, sigma: float) -> Strategy:
     """The learned evolution strategy from the mean `space.init`.
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import optax
 
-from metaevo.types import Space, Strategy
+from metaevo.types import Space, Strategy, remakeable
 from strategies import _evosax, _options, _shaping
 
 
+@remakeable
 def open_es(
     space: Space,
     population_size: int,

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from metaevo import spaces
-from metaevo.types import ConfigError, Fitness, Proposal, Space, Strategy
+from metaevo.types import ConfigError, Fitness, Proposal, Space, Strategy, remakeable
 from strategies import _pbt
 
 LENGTHS = (0.1, 0.2, 0.4, 0.8, 1.6)
@@ -56,6 +56,7 @@ class State(NamedTuple):
     generation: jax.Array
 
 
+@remakeable
 def pb2(
     space: Space,
     population_size: int,

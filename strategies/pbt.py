@@ -22,6 +22,7 @@ from metaevo.types import (
     Proposal,
     Space,
     Strategy,
+    remakeable,
 )
 from strategies import _pbt
 
@@ -42,6 +43,7 @@ class State(NamedTuple):
     fitness: Fitness
 
 
+@remakeable
 def pbt(
     space: Space,
     population_size: int,

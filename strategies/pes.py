@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from metaevo.types import Proposal, Space, Strategy
+from metaevo.types import Proposal, Space, Strategy, remakeable
 from strategies import _options, _shaping, _trees
 
 
@@ -47,6 +47,7 @@ class State(NamedTuple):
     update_norm: jax.Array
 
 
+@remakeable
 def pes(
     space: Space,
     population_size: int,

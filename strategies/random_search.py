@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from metaevo.types import ConfigError, Proposal, Space, Strategy
+from metaevo.types import ConfigError, Proposal, Space, Strategy, remakeable
 
 
 class State(NamedTuple):
@@ -28,6 +28,7 @@ class State(NamedTuple):
     count: jax.Array
 
 
+@remakeable
 def random_search(
     space: Space, population_size: int, *, num_elites: int | None = None
 ) -> Strategy:

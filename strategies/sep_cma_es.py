@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from metaevo.types import Space, Strategy
+from metaevo.types import Space, Strategy, remakeable
 from strategies import _evosax, _options, _trees
 
 
+@remakeable
 def sep_cma_es(space: Space, population_size: int, sigma: float) -> Strategy:
     """Separable CMA-ES from the mean `space.init` and the covariance sigma² I.
 

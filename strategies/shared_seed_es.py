@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import optax
 
 from metaevo.population import Rule
-from metaevo.types import ConfigError, Proposal, Space, Strategy, keep
+from metaevo.types import ConfigError, Proposal, Space, Strategy, keep, remakeable
 from strategies import _options, _shaping, _trees
 
 
@@ -46,6 +46,7 @@ class Seed(NamedTuple):
     sigma: jax.Array
 
 
+@remakeable
 def shared_seed_es(
     space: Space,
     population_size: int,

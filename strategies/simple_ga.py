@@ -12,10 +12,11 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from metaevo.types import Proposal, Space, Strategy
+from metaevo.types import Proposal, Space, Strategy, remakeable
 from strategies import _evosax, _options, _trees
 
 
+@remakeable
 def simple_ga(
     space: Space,
     population_size: int,

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import optax
 
-from metaevo.types import Space, Strategy
+from metaevo.types import Space, Strategy, remakeable
 from strategies import _evosax, _options
 
 
+@remakeable
 def snes(
     space: Space,
     population_size: int,

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import optax
 
-from inner_loops import dqn, ppo, ppo_rnn, pqn, sac, td3
+from inner_loops import dqn, policy_es, ppo, ppo_rnn, pqn, sac, td3
 from metaevo import envs, losses, optimizers, slots
 
 SGD = optimizers.from_optax(optax.identity())
@@ -22,6 +22,8 @@ class Small(NamedTuple):
         meta: with a learning rate that shows in one update.
         changes: slot -> another value; every slot but `optimizer` is there.
         rewritten: function slot -> its default, written once more.
+        tuned: a number slot with a default in (0, 1).
+        learns: False if its result is its returns alone.
     """
 
     module: ModuleType
@@ -30,6 +32,8 @@ class Small(NamedTuple):
     meta: Any
     changes: Mapping[str, Any]
     rewritten: Mapping[str, Any]
+    tuned: str = "gamma"
+    learns: bool = True
 
     def make(self, meta=None, env=None, **config):
         config = self.module.Config(**{**self.config, "num_segments": 1, **config})
@@ -121,6 +125,11 @@ def _mean_q(q, context):
 @slots.function
 def _same_aggregation(q, context):
     return jnp.minimum(q[0], q[1])
+
+
+@slots.function
+def _a_tenth(context):
+    return 0.1 + 0.0 * context.progress
 
 
 TWO_EPISODES = "gymnax/CartPole-v1"
@@ -264,6 +273,16 @@ SMALL = {
             "reward": _same_reward,
             "q_aggregation": _same_aggregation,
         },
+    ),
+    "policy_es": Small(
+        policy_es,
+        TWO_EPISODES,
+        {"total_timesteps": 1280, "num_envs": 4, "num_steps": 80, "features": (16,)},
+        policy_es.Meta(action_noise=0.1),
+        {"action_noise": 0.9},
+        {"action_noise": _a_tenth},
+        tuned="action_noise",
+        learns=False,
     ),
 }
 OFF_POLICY_LOOPS = ("dqn", "td3", "sac")

@@ -49,6 +49,16 @@ def _sign(key):
     return jax.random.rademacher(key, (1,), jnp.float32)
 
 
+def always(obs) -> Env:
+    """One observation [A], reward 1, one step: every batch is known."""
+    return _env(
+        lambda key: obs,
+        lambda t, obs, a: (obs, 1.0, True, False),
+        len(obs),
+        CONTINUOUS,
+    )
+
+
 def observation(action=Discrete(1)) -> Env:
     """Random observation ±1, reward = observation: V(obs) = obs."""
     return _env(_sign, lambda t, obs, a: (obs, obs[0], True, False), 1, action)

@@ -24,8 +24,10 @@ from strategies import (
     _evosax,
     _shaping,
     ars,
+    cem_rl,
     cma_es,
     differential_evolution,
+    dvd,
     grid,
     learned_es,
     open_es,
@@ -141,6 +143,27 @@ MAKE = {
     "simple_ga": Case(lambda s, n: simple_ga.simple_ga(s, n, 0.3, sigma_decay=0.98)),
     "snes": Case(lambda s, n: snes.snes(s, n, 0.3)),
 }
+# Actors, and `learn`, which the strategy writes.
+MAKE["cem_rl"] = Case(
+    lambda s, n: cem_rl.cem_rl(s, n, sigma=0.3, noise=0.3, noise_decay=0.97),
+    space=Space(
+        lambda key: {**TWOS, "learn": jnp.zeros(())}, lambda params, meta: meta
+    ),
+    start={**TWOS, "learn": jnp.zeros(())},
+    functions=tuple(
+        lambda x, f=f: f({k: v for k, v in x.items() if k != "learn"})
+        for f in (sphere, ellipsoid)
+    ),
+)
+# It chooses one number for all, and evolves nothing.
+MAKE["dvd"] = Case(
+    lambda s, n: dvd.dvd(s, n),
+    space=spaces.tune(diversity_coef=spaces.linear()),
+    start={"diversity_coef": jnp.zeros(())},
+    functions=(),
+    rank_based=None,
+    stays=False,
+)
 NAMES = [m.name for m in pkgutil.iter_modules(strategies.__path__) if m.name[0] != "_"]
 
 

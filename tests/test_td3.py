@@ -3,14 +3,15 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import probes
 import pytest
-from loops import SMALL
+from loops import SGD, SMALL
 from test_inner_loops import close, equations, programs, same, trained
 
 from inner_loops import td3
-from metaevo import envs, fitness, spaces
+from metaevo import actors, checks, diversity, envs, fitness, slots, spaces
 from metaevo.evaluators.local import LocalEvaluator
-from metaevo.types import ConfigError, Proposal, Search, Space
+from metaevo.types import ConfigError, Proposal, Search, Space, Strategy
 
 SMALL_TD3 = SMALL["td3"]
 LAST = fitness.last_segments(1)
@@ -84,21 +85,24 @@ def diverse(coef: float) -> Space:
     )
 
 
-def population(coef=None, num_devices=1, generations=1, size=4):
-    """`size` members over a shared critic; returns the evaluation and what lives on."""
+def population(coef=None, num_devices=1, generations=1, size=4, newborn=False):
+    """`size` members over a shared critic; returns the evaluation and what lives on.
+
+    Members live on, or are born anew in each generation.
+    """
     meta = SMALL_TD3.meta
     if coef is not None:
         meta = meta._replace(diversity_coef=coef)
     loop = SMALL_TD3.make(
         meta, shared_critic=True, normalize_observation=False, num_segments=2
     )
-    space = spaces.tune(gamma=spaces.logit()) if coef is None else diverse(coef)
+    space = spaces.tune(actor_lr=spaces.log()) if coef is None else diverse(coef)
     search = Search(loop, space, None, 2, LAST, segments_per_generation=1)
     evaluate = LocalEvaluator(search, jax.devices()[:num_devices])
     params = {k: jnp.full(size, v) for k, v in space.init(jax.random.key(0)).items()}
     carried = ()
     for i in range(generations):
-        parents = jnp.full(size, -1) if i == 0 else jnp.arange(size)
+        parents = jnp.full(size, -1) if i == 0 or newborn else jnp.arange(size)
         evaluated, carried = evaluate(
             jax.random.key(i), Proposal(params, parents), carried
         )
@@ -137,6 +141,145 @@ def test_diversity_pushes_members_apart():
         volumes[coef] = evaluated.train[0]["log_volume"].mean()
         assert evaluated.healthy.all()
     assert volumes[10.0] > volumes[0.0]
+
+
+def shapes(tree):
+    return jax.tree.map(jnp.shape, tree)
+
+
+def test_what_is_shared_has_no_axis_for_members():
+    """Whatever the size of the population, its critic is one; only rows are more."""
+    alone = programs("td3")[0](jax.random.key(0), SMALL_TD3.meta).agent.critic
+    expected = jax.tree.map(lambda x: (1, *x.shape), alone)
+    for size in (2, 4):
+        _, state = population(generations=2, size=size)
+        assert shapes(state.shared.critic) == expected
+        assert state.shared.rows.shape[2] == size * SMALL_TD3.config["num_envs"]
+        assert int(state.clock.update) == state.agent.age.max() == 4
+
+
+def test_newborns_find_the_critic_that_is_there():
+    """As in CEM-RL: actors and their optimisers start anew, what is shared goes on."""
+    steps = 2 * SMALL_TD3.config["num_gradient_steps"]
+    counts = {}
+    for generations in (1, 2):
+        _, state = population(generations=generations, newborn=True)
+        actor, critic = state.agent.actor, state.shared.critic
+        counts[generations] = critic.opt_state.count.tolist()
+        assert set(actor.opt_state.count[0].tolist()) == {steps // 2}
+    assert counts == {1: [steps], 2: [2 * steps]}
+    rows = np.abs(np.asarray(state.shared.rows[0, :, 0])).sum(-1) > 0
+    assert rows.sum() == 32 + 4 * SMALL_TD3.config["num_steps"]
+
+
+def test_schedules_of_what_is_shared_follow_the_population():
+    """By members' ages they would differ, and start anew with newborns."""
+    late = slots.function(lambda context: 1e-2 * (context.progress >= 0.5))
+    meta = SMALL_TD3.meta._replace(critic_lr=late, tau=late)
+    loop = SMALL_TD3.make(
+        meta, shared_critic=True, normalize_observation=False, num_segments=2
+    )
+    search = Search(loop, diverse(0.0), None, 2, LAST, segments_per_generation=1)
+    evaluate = LocalEvaluator(search, jax.devices()[:1])
+    carried, critics = (), []
+    for i in range(2):
+        parents = jnp.array([-1, -1 if i == 0 else 1])
+        proposal = Proposal({"coef": jnp.zeros(2)}, parents)
+        _, carried = evaluate(jax.random.key(i), proposal, carried)
+        critics.append(carried[0].shared.critic)
+    first, second = critics
+    same(first.params, first.target_params)  # as born: the rate was 0
+    with pytest.raises(AssertionError):
+        close(second.params, first.params, rtol=1e-4)
+
+
+@pytest.mark.parametrize("num_devices", [1, 2])
+@pytest.mark.parametrize("weight", [1e-3, 1e3])
+def test_the_gradient_of_diversity_is_that_of_the_whole_population(num_devices, weight):
+    """Against one gradient of one function of all actors, without collectives.
+
+    In an environment with one observation every batch is known, and plain descent at
+    rate 0.1 shows the gradient. The actor's own is that of `weight` times its action;
+    the small one cuts the diversity's, the large one does not.
+    """
+    seen, coef, size = jnp.array([0.7, -0.4]), 0.6, 4
+    env = probes.always(seen)
+
+    @slots.function
+    def push(q, action, context):
+        return weight * action.sum(-1) + 0.0 * q
+
+    config = td3.Config(
+        **{**SMALL_TD3.config, "normalize_observation": False, "num_segments": 1}
+        | {"total_timesteps": 72, "num_gradient_steps": 1, "policy_delay": 1}
+        | {"shared_critic": True, "batch_size": 32}
+    )
+    meta = td3.Meta(actor_lr=0.1, actor_loss=push, diversity_coef=coef, optimizer=SGD)
+    loop, policy = td3.make(env, config, meta), actors.of(env, config)
+    actor = jax.vmap(policy.init)(jax.random.split(jax.random.key(0), size))
+    noise = jax.random.split(jax.random.key(1), len(jax.tree.leaves(actor)))
+    noise = jax.tree.unflatten(jax.tree.structure(actor), list(noise))
+    actor = jax.tree.map(
+        lambda x, k: x + jax.random.normal(k, x.shape) / 4, actor, noise
+    )
+
+    def volume(actor):
+        actions = jax.vmap(policy.apply, (0, None))(actor, seen)
+        return diversity.log_volume(jnp.repeat(actions, config.num_diversity_states, 1))
+
+    def own(actor):
+        return weight * jax.vmap(policy.apply, (0, None))(actor, seen).sum()
+
+    def norms(gradient):
+        flat = [x.reshape(size, -1) for x in jax.tree.leaves(gradient)]
+        return jnp.linalg.norm(jnp.concatenate(flat, 1), axis=1)
+
+    down, apart = jax.grad(own)(actor), jax.grad(volume)(actor)
+    cut = jnp.minimum(1.0, norms(down) / norms(apart))
+    assert (cut < 1).all() if weight < 1 else (cut == 1).all()
+
+    def moved(x, down, apart):
+        apart = apart * cut.reshape(size, *[1] * (apart.ndim - 1))
+        return x - 0.1 * (down - coef * apart)
+
+    expected = jax.tree.map(moved, actor, down, apart)
+
+    space = Space(lambda key: None, lambda params, meta: meta._replace(actor=params))
+    search = Search(loop, space, None, 1, LAST, segments_per_generation=1)
+    evaluate = LocalEvaluator(search, jax.devices()[:num_devices])
+    newborn = Proposal(actor, jnp.full(size, -1))
+    _, (state,) = evaluate(jax.random.key(0), newborn, ())
+    assert len(evaluate.devices) == num_devices
+    learned = jax.tree.map(lambda x: x[0], state.agent.actor.params)
+    step = jax.tree.map(jnp.subtract, learned, actor)
+    close(step, jax.tree.map(jnp.subtract, expected, actor), rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("slot", td3.OF_CRITIC)
+def test_members_cannot_differ_in_what_acts_on_the_shared_critic(slot):
+    """It would be nobody's critic, or fail deep inside JAX."""
+    replaced = {slot: SMALL_TD3.changes[slot]}
+    space = Space(
+        lambda key: jnp.zeros(()), lambda params, meta: meta._replace(**replaced)
+    )
+    strategy = Strategy(
+        init=lambda key: (),
+        ask=lambda key, state: (Proposal(jnp.zeros(4)), state),
+        tell=None,
+        solution=None,
+    )
+
+    def checked(shared_critic):
+        loop = SMALL_TD3.make(
+            shared_critic=shared_critic, normalize_observation=False, num_segments=2
+        )
+        per = 1 if shared_critic else None
+        search = Search(loop, space, strategy, 2, LAST, segments_per_generation=per)
+        return checks.check(search)
+
+    assert checked(False).params.shape == (4,)
+    with pytest.raises(ConfigError, match=f"slot '{slot}' cannot evolve here"):
+        checked(True)
 
 
 def test_what_is_off_costs_nothing():

@@ -1,0 +1,147 @@
+"""Policies as something that evolves and is exported.
+
+    space = actors.space(env, config)                       # params {"actor": ...}
+    action = metaevo.load("runs/.../solution").actor(obs)
+
+A policy is a multilayer perceptron in plain jnp with the parameter tree of
+`networks.MLP`, so what TD3 trained and what an artefact holds is one thing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from metaevo import envs, slots
+from metaevo.initializers import orthogonal
+from metaevo.losses import Learned
+from metaevo.types import ConfigError, Space
+
+__all__ = ["ACTIVATIONS", "of", "policy", "space"]
+
+ACTIVATIONS = ("celu", "elu", "gelu", "leaky_relu", "relu", "selu", "sigmoid", "silu")
+ACTIVATIONS += ("soft_sign", "softplus", "swish", "tanh")
+
+
+def policy(
+    observation: Sequence[int],
+    action: Mapping[str, Any],
+    features: Sequence[int],
+    activation: str,
+) -> Learned:
+    """A deterministic policy, `(params, obs [..., *observation]) -> action`.
+
+    Discrete actions are those of the largest output, [...] int32; of a box the
+    middle of its bounds + half their distance · tanh(outputs), [..., A].
+
+    Args:
+        observation: shape of one observation.
+        action: `{"num": N}`, or `{"low": [A], "high": [A]}`, finite, low < high.
+        features: sizes of the hidden layers, at most 8.
+        activation: one of `ACTIVATIONS`.
+
+    Returns:
+        what `spaces.replace` and artefacts take. Its `init` is orthogonal, with a gain
+        of √2, of 0.01 in the last layer; its `context` changes nothing.
+
+    Raises:
+        ValueError, TypeError: a setting is not of its kind.
+    """
+    observation, features = (
+        tuple(operator.index(n) for n in sizes) for sizes in (observation, features)
+    )
+    if len(observation) > 8 or not all(1 <= n <= 2**20 for n in observation):
+        raise ValueError(f"observation={observation} is not the shape of an array")
+    if not 1 <= len(features) <= 8 or not all(1 <= n <= 4096 for n in features):
+        raise ValueError(f"features={features}: 1 to 8 layers of 1 to 4096 units")
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"activation={activation!r}: one of {', '.join(ACTIVATIONS)}")
+    num_outputs, choose = _head(action)
+    sizes = (math.prod(observation), *features, num_outputs)
+    nonlinear = getattr(jax.nn, activation)
+
+    def init(key):
+        layers = {}
+        for i, shape in enumerate(itertools.pairwise(sizes)):
+            gain = 0.01 if i == len(features) else math.sqrt(2)
+            kernel = orthogonal(gain)(jax.random.fold_in(key, i), shape)
+            layers[f"Dense_{i}"] = {"kernel": kernel, "bias": jnp.zeros(shape[1])}
+        return {"params": layers}
+
+    def apply(params, obs, context=None):
+        del context
+        x = jnp.asarray(obs, jnp.float32)
+        x = x.reshape(*x.shape[: x.ndim - len(observation)], sizes[0])
+        for i in range(len(sizes) - 1):
+            layer = params["params"][f"Dense_{i}"]
+            x = x @ layer["kernel"] + layer["bias"]
+            x = nonlinear(x) if i < len(features) else x
+        return choose(x)
+
+    spec = {
+        "op": "policy",
+        "observation": list(observation),
+        "action": {name: np.asarray(x).tolist() for name, x in action.items()},
+        "features": list(features),
+        "activation": activation,
+    }
+    return Learned(init, apply, spec)
+
+
+def _head(action: Mapping[str, Any]):
+    """Number of outputs of a network, and the map from them to actions."""
+    if set(action) == {"num"}:
+        num = operator.index(action["num"])
+        if not 1 <= num <= 2**20:
+            raise ValueError(f"action={action}: no number of actions")
+        return num, lambda x: jnp.argmax(x, -1)
+    if set(action) != {"low", "high"}:
+        raise ValueError(f"action={action}: expected num, or low and high")
+    low, high = (np.asarray(action[x], np.float32) for x in ("low", "high"))
+    if low.shape != high.shape or low.ndim != 1 or not 1 <= len(low) <= 4096:
+        raise ValueError(f"action={action}: bounds are no vectors of one length")
+    if not (np.isfinite(low) & np.isfinite(high) & (low < high)).all():
+        raise ValueError(f"action={action}: bounds must be finite, low < high")
+    to_env, _ = envs.unit_box(envs.Box(low.shape, low, high))
+    return len(low), lambda x: to_env(jnp.tanh(x))
+
+
+def of(env: envs.Env, config: Any) -> Learned:
+    """The policy of an algorithm's Config on `env`, by its `features`, `activation`.
+
+    Raises:
+        ConfigError: such a policy does not fit them.
+    """
+    if isinstance(env.action, envs.Discrete):
+        action = {"num": env.action.num}
+    else:
+        low, high = (
+            np.broadcast_to(np.float32(x), env.action.shape)
+            for x in (env.action.low, env.action.high)
+        )
+        action = {"low": low, "high": high}
+    try:
+        return policy(env.observation.shape, action, config.features, config.activation)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"a policy for env={env.name!r}, inner.{error}") from None
+
+
+def space(env: envs.Env, config: Any) -> Space:
+    """Policies for the slot `actor`: params {"actor": parameters of `of`}.
+
+    Raises:
+        ConfigError: as `of`.
+    """
+    actor = of(env, config)
+    return Space(
+        init=lambda key: {"actor": actor.init(key)},
+        bind=lambda params, meta: slots.replace(meta, **params),
+        spec={"actor": dict(actor.spec)},
+    )

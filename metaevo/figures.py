@@ -1,0 +1,125 @@
+"""Figures of reports: each a PNG, inline SVGs for light and dark pages, and a CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+__all__ = ["COLORS", "INK", "color", "figure", "legend_above", "png", "write_csv"]
+
+COLORS = {"solution": "#0072B2", "hand-made": "#D55E00", "start": "#8a8a8a"}
+# Drawn in this colour, and shown in the page's own, dark or light. The template gives
+# the others, by name, their dark shades.
+INK = "#123456"
+PANEL = 4.6, 3.4  # inches
+STYLE = {
+    **dict.fromkeys(
+        (
+            "axes.edgecolor",
+            "axes.labelcolor",
+            "text.color",
+            "xtick.color",
+            "ytick.color",
+        ),
+        INK,
+    ),
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "figure.constrained_layout.use": True,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "svg.fonttype": "none",
+}
+# For candidates without a colour of their own; the page's own where it is dark.
+OTHERS = ("#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+
+
+def color(name: str, i: int) -> str:
+    """Of the candidate `name`, the i-th."""
+    return COLORS.get(name, OTHERS[i % len(OTHERS)])
+
+
+def figure(
+    folder: Path,
+    name: str,
+    title: str,
+    draw: Callable,
+    table: tuple[list[str], Iterable],
+    caption: str,
+    num_panels: int = 1,
+) -> dict[str, str]:
+    """Draws a figure as PNG file and inline SVGs, and writes its CSV."""
+    (folder / f"{name}.png").write_bytes(png(draw, num_panels))
+    svgs = _svgs(draw, num_panels, name)
+    write_csv(folder / f"{name}.csv", *table)
+    return {"name": name, "title": title, "svgs": svgs, "caption": caption}
+
+
+def png(draw: Callable, num_panels: int) -> bytes:
+    """All panels, at most three in a row."""
+    # Not pyplot: no window system, no global state.
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    buffer = io.BytesIO()
+    columns = min(num_panels, 3)
+    rows = -(-num_panels // columns)
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(PANEL[0] * columns, PANEL[1] * rows))
+        panels = np.ravel(figure.subplots(rows, columns))
+        draw(*panels[:num_panels])
+        for panel in panels[num_panels:]:
+            panel.remove()
+        figure.savefig(buffer, format="png", dpi=150)
+    return buffer.getvalue()
+
+
+def _svgs(draw: Callable, num_panels: int, name: str) -> list[str]:
+    """A picture per panel, so that they find their places on a page of any width."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(STYLE):
+        figures = [Figure(figsize=PANEL) for _ in range(num_panels)]
+        draw(*(figure.subplots() for figure in figures))
+        return [_svg(figure, f"{name}{i}") for i, figure in enumerate(figures)]
+
+
+def _svg(figure: Any, salt: str) -> str:
+    """Lines and text in the page's colours; another salt gives other ids."""
+    import matplotlib
+
+    buffer = io.StringIO()
+    with matplotlib.rc_context({"svg.hashsalt": salt}):
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    svg = buffer.getvalue()
+    svg = svg[svg.index("<svg") :].replace(INK, "currentColor")
+    for name, color in COLORS.items():
+        svg = svg.replace(color.lower(), f"var(--{name})")
+    # Fluid: as wide as its place, as high as that makes it.
+    svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
+    return re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
+
+
+def legend_above(axes: Any, num_columns: int) -> None:
+    """Where it hides no curve."""
+    axes.legend(
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        ncols=num_columns,
+        columnspacing=1.2,
+        handlelength=1.4,
+    )
+
+
+def write_csv(path: Path, header: list[str], rows: Iterable[Iterable[Any]]) -> None:
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(header)
+        writer.writerows(rows)

@@ -1,0 +1,29 @@
+"""How the weights of networks start; no more than jax, so that artefacts can too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+__all__ = ["orthogonal"]
+
+
+def orthogonal(scale: float) -> Callable:
+    """Orthogonal initialiser that is safe under vmap.
+
+    LAPACK's QR batched over members fans out into the thread pool that it runs on and
+    can wait for itself for ever (jaxlib 0.10 on CPU), so its batching rule here is a
+    loop over members.
+
+    Returns:
+        `(key, shape, dtype) -> array`, an initialiser for flax modules.
+    """
+    initializer = jax.nn.initializers.orthogonal(scale)
+
+    def init(key, shape, dtype=jnp.float32):
+        draw = jax.custom_batching.sequential_vmap(lambda k: initializer(k, shape))
+        return draw(key).astype(dtype)
+
+    return init

@@ -1,0 +1,40 @@
+"""CEM-RL (Pourchot and Sigaud, 2019): evolve TD3's actors, half of which also learn.
+
+All members act, fill one replay buffer and train one critic. The cross-entropy method
+then moves the distribution of actors towards the best, learned or not; the solution is
+its mean. A generation is a segment of 200 frames of each, one critic step per frame.
+"""
+
+import metaevo
+from inner_loops import td3
+from metaevo import envs, fitness
+from strategies.cem_rl import cem_rl
+
+
+def search(
+    env: str = "gymnax/Pendulum-v1",
+    population_size: int = 10,
+    sigma: float = 0.1,
+    inner: td3.Config = td3.Config(
+        5_000,
+        learning_starts=200,
+        num_steps=20,
+        num_gradient_steps=200,
+        batch_size=64,
+        num_segments=24,
+        features=(64, 64),
+        shared_critic=True,
+    ),
+    meta: td3.Meta = td3.Meta(1e-3, 1e-3, exploration_noise=0.0),
+) -> metaevo.Search:
+    task = envs.make(env)
+    space = td3.policies(task, inner)
+    strategy = cem_rl(space, population_size, sigma=sigma)
+    loop, score = td3.make(task, inner, meta), fitness.last_segments(1)
+    return metaevo.Search(
+        loop, space, strategy, inner.num_segments, score, segments_per_generation=1
+    )
+
+
+if __name__ == "__main__":
+    metaevo.main(search)

@@ -1,0 +1,37 @@
+"""DvD (Parker-Holder et al., 2020): TD3 agents with one critic that differ on purpose.
+
+Members live on. The gradient of each actor has a share that pushes members apart, whose
+weight a bandit chooses for each generation of 200 frames. The result is the best agent.
+"""
+
+import metaevo
+from inner_loops import td3
+from metaevo import envs, fitness, spaces
+from strategies.dvd import dvd
+
+
+def search(
+    env: str = "gymnax/Pendulum-v1",
+    population_size: int = 5,
+    coefficients: tuple[float, ...] = (0.0, 0.5),
+    inner: td3.Config = td3.Config(
+        10_000,
+        learning_starts=200,
+        num_gradient_steps=10,
+        batch_size=64,
+        num_segments=49,
+        features=(64, 64),
+        shared_critic=True,
+    ),
+    meta: td3.Meta = td3.Meta(1e-3, 1e-3, diversity_coef=0.0),
+) -> metaevo.Search:
+    space = spaces.tune(diversity_coef=spaces.linear())
+    strategy = dvd(space, population_size, coefficients)
+    loop, score = td3.make(envs.make(env), inner, meta), fitness.last_segments(1)
+    return metaevo.Search(
+        loop, space, strategy, inner.num_segments, score, segments_per_generation=1
+    )
+
+
+if __name__ == "__main__":
+    metaevo.main(search)

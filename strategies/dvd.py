@@ -1,0 +1,120 @@
+"""DvD: a population that lives on, kept diverse by as much as it pays.
+
+Parker-Holder et al., 2020, https://arxiv.org/abs/2002.00632. Members climb their
+returns plus λ times the volume that their behaviours span; that gradient is the inner
+loop's (`td3` with `shared_critic`). Here is λ, the same for all: in each generation a
+Bernoulli bandit by Thompson sampling chooses among a few,
+
+    arm a with the largest draw of Beta(successes + 1, failures + 1),
+
+and a generation is a success if the population's mean fitness exceeds that of each of
+the last few. The authors' code compares the best member; a mean is less noisy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from metaevo.types import ConfigError, Proposal, Space, Strategy
+
+SLOT = "diversity_coef"
+NONE = np.finfo(np.float32).min
+
+
+class State(NamedTuple):
+    params: dict  # one member's
+    generation: jax.Array  # int32
+    arm: jax.Array  # int32, the last one pulled
+    successes: jax.Array  # [arms]
+    failures: jax.Array  # [arms]
+    recent: jax.Array  # [memory] mean fitness of the last generations, or NONE
+
+
+def dvd(
+    space: Space,
+    population_size: int,
+    coefficients: Sequence[float] | Callable[[jax.Array], jax.Array] = (0.0, 0.5),
+    *,
+    memory: int = 5,
+) -> Strategy:
+    """DvD over agents that live on; `space` holds the slot `diversity_coef`.
+
+    Args:
+        space: its params are a dict with `diversity_coef`, which this strategy writes;
+            what else it has stays as `space.init` says.
+        population_size: P, at least 2.
+        coefficients: the arms λ, each >= 0, or a schedule, generation -> λ, as those
+            of optax.
+        memory: generations whose mean must be exceeded, at least 1.
+
+    Raises:
+        ConfigError: an option is out of its range, or the space has no such slot.
+    """
+    scheduled = callable(coefficients)
+    arms = np.asarray([0.0] if scheduled else tuple(coefficients), np.float32)
+    for name, value, good, expected in (
+        ("population_size", population_size, population_size >= 2, "2 or more"),
+        ("coefficients", coefficients, arms.size > 0, "at least one"),
+        ("coefficients", coefficients, (arms >= 0).all(), "numbers of 0 or more"),
+        ("memory", memory, memory >= 1, "1 or more"),
+    ):
+        if not good:
+            raise ConfigError(f"{name}={value}: expected {expected}")
+    shapes = jax.eval_shape(space.init, jax.random.key(0))
+    if not (isinstance(shapes, dict) and SLOT in shapes):
+        raise ConfigError(f"dvd needs a space with the slot {SLOT}")
+
+    def pulled(arm):
+        return jnp.asarray(arms)[arm]
+
+    def with_coefficient(state):
+        chosen = coefficients(state.generation) if scheduled else pulled(state.arm)
+        return state.params | {SLOT: jnp.asarray(chosen, jnp.float32)}
+
+    def init(key):
+        none = jnp.zeros(arms.size)
+        recent = jnp.full(memory, NONE, jnp.float32)
+        return State(space.init(key), jnp.int32(0), jnp.int32(0), none, none, recent)
+
+    def ask(key, state):
+        drawn = jax.random.beta(key, state.successes + 1, state.failures + 1)
+        state = state._replace(arm=jnp.argmax(drawn).astype(jnp.int32))
+        params = jax.tree.map(
+            lambda x: jnp.broadcast_to(x, (population_size, *x.shape)),
+            with_coefficient(state),
+        )
+        living = jnp.arange(population_size, dtype=jnp.int32)
+        return Proposal(params, jnp.where(state.generation > 0, living, -1)), state
+
+    def tell(key, state, proposal, fitness):
+        del key, proposal
+        reached = fitness.mean()
+        # The first generation has nothing to exceed: it says nothing of its arm.
+        judged = (np.arange(arms.size) == state.arm) & (state.generation > 0)
+        better = reached > state.recent.max()
+        return state._replace(
+            generation=state.generation + 1,
+            successes=state.successes + (judged & better),
+            failures=state.failures + (judged & ~better),
+            recent=jnp.roll(state.recent, 1).at[0].set(reached),
+        )
+
+    def solution(state):
+        """λ of the arm with the best record, or of the schedule's last generation."""
+        rate = (state.successes + 1) / (state.successes + state.failures + 2)
+        last = jnp.maximum(state.generation - 1, 0)
+        best = state._replace(arm=jnp.argmax(rate), generation=last)
+        return with_coefficient(best)
+
+    def metrics(state):
+        rate = (state.successes + 1) / (state.successes + state.failures + 2)
+        rates = {f"success_{i}": x for i, x in enumerate(rate)}
+        asked = state._replace(generation=jnp.maximum(state.generation - 1, 0))
+        return {SLOT: with_coefficient(asked)[SLOT], **rates}
+
+    return Strategy(init, ask, tell, solution, metrics, lineage=True)

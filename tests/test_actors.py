@@ -1,0 +1,243 @@
+"""Policies that evolve: one function in training, in the artefact and elsewhere."""
+
+import json
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import probes
+import pytest
+from loops import SMALL
+from test_artifacts import edit
+
+import metaevo
+from inner_loops import policy_es, td3
+from metaevo import actors, artifacts, envs, fitness
+from metaevo.evaluators.local import LocalEvaluator
+from metaevo.types import ConfigError, Search, keep
+from strategies.open_es import open_es
+
+PENDULUM, CARTPOLE = "gymnax/Pendulum-v1", "gymnax/CartPole-v1"
+SIZES = {"features": (16, 8), "activation": "relu"}
+
+
+def space_on(name):
+    return policy_es.policies(envs.make(name), policy_es.Config(**SIZES))
+
+
+def away(space):
+    """Params that are not those of a start."""
+    params = space.init(jax.random.key(0))
+    return jax.tree.map(lambda x: x + 0.1, params)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    def save(name):
+        space = space_on(name)
+        artifacts.save(tmp_path / "solution", away(space), space.spec, {}, {})
+        return tmp_path / "solution"
+
+    return save
+
+
+def test_it_is_the_network_that_td3_trains():
+    """The same tree, the same actions: what evolves is what learned."""
+    env, config = envs.make(PENDULUM), td3.Config(**SIZES)
+    loop, actor = td3.make(env, config), actors.of(env, config)
+    agent = jax.jit(loop.init)(jax.random.key(0), loop.meta).agent
+    params = jax.tree.map(lambda x: x + 0.1, agent.actor.params)
+    agent = agent._replace(actor=agent.actor._replace(params=params))
+    mine = actor.init(jax.random.key(1))
+    assert jax.tree.structure(mine) == jax.tree.structure(params)
+    assert jax.tree.map(jnp.shape, mine) == jax.tree.map(jnp.shape, params)
+    for obs in jax.random.normal(jax.random.key(2), (8, 3)):
+        expected = loop.act(jax.random.key(0), loop.meta, agent, (), obs)[0]
+        np.testing.assert_array_equal(actor.apply(params, obs), expected)
+
+
+def test_a_start_acts_next_to_nothing():
+    """An orthogonal start with a small last layer, as that of all policies here."""
+    params = space_on(PENDULUM).init(jax.random.key(0))["actor"]["params"]
+    hidden = params["Dense_1"]["kernel"]
+    np.testing.assert_allclose(hidden.T @ hidden, 2 * jnp.eye(8), atol=1e-5)
+    assert jnp.linalg.norm(params["Dense_2"]["kernel"]) == pytest.approx(0.01, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", [PENDULUM, CARTPOLE])
+def test_a_loaded_policy_acts_as_the_searched_one(saved, name):
+    env, space = envs.make(name), space_on(name)
+    loop = policy_es.make(env, policy_es.Config(**SIZES))
+    meta = space.bind(away(space), loop.meta)
+    agent = loop.init(jax.random.key(0), meta).agent
+    loaded = metaevo.load(saved(name)).actor
+    obs = jax.random.normal(jax.random.key(1), (64, *env.observation.shape))
+    expected = [loop.act(jax.random.key(2), meta, agent, (), x)[0] for x in obs]
+    expected = jnp.stack(expected)
+    assert len(np.unique(expected)) > 1
+    np.testing.assert_array_equal(jnp.stack([loaded(x) for x in obs]), expected)
+    np.testing.assert_allclose(jax.jit(jax.vmap(loaded))(obs), expected, rtol=1e-5)
+    # As other libraries hand observations over, one or many.
+    np.testing.assert_allclose(loaded(np.float64(obs)), expected, rtol=1e-5)
+    np.testing.assert_allclose(loaded(obs[0].tolist()), expected[0], rtol=1e-5)
+
+
+def test_loading_a_policy_needs_jax_numpy_and_safetensors_alone(saved):
+    program = (
+        "import sys\n"
+        "for x in 'optax flax evosax gymnax scipy omegaconf matplotlib brax'.split():\n"
+        "    sys.modules[x] = None\n"
+        "import metaevo\n"
+        f"print(metaevo.load({str(saved(PENDULUM))!r}).actor([1, 0, 0]))"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert np.isfinite(float(out.stdout.strip("[]\n")))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"activation": "__import__"},
+        {"activation": "softmax"},
+        {"observation": [4]},
+        {"observation": [3.0]},
+        {"observation": "3"},
+        {"features": [16, 9]},
+        {"features": []},
+        {"features": [10**9]},
+        {"action": {"num": 2}},
+        {"action": {"low": [-2.0], "high": [float("inf")]}},
+        {"action": {"low": [2.0], "high": [-2.0]}},
+        {"action": {"low": [-2.0, 0.0], "high": [2.0]}},
+        {"action": {"low": ["a"], "high": [2.0]}},
+        {"action": {"low": [-2.0]}},
+        {"action": [1]},
+        {"gain": 2.0},
+    ],
+)
+def test_an_altered_policy_is_refused(saved, change):
+    path = saved(PENDULUM)
+    assert json.loads((path / "manifest.json").read_text())["slots"]["actor"]
+    edit(path, lambda manifest: manifest["slots"]["actor"].update(change))
+    with pytest.raises(metaevo.ArtifactError):
+        metaevo.load(path)
+
+
+def test_policies_that_cannot_be_are_refused():
+    unbounded = envs.make(PENDULUM)._replace(action=envs.Box((1,)))
+    with pytest.raises(ConfigError, match=r"gymnax/Pendulum-v1.*bounds must be finite"):
+        policy_es.policies(unbounded)
+    with pytest.raises(ConfigError, match=r"inner\.activation='softmax': one of celu"):
+        policy_es.policies(envs.make(PENDULUM), policy_es.Config(activation="softmax"))
+    with pytest.raises(ConfigError, match=r"inner\.features=\(\)"):
+        policy_es.policies(envs.make(PENDULUM), policy_es.Config(features=()))
+    with pytest.raises(ConfigError, match=r"inner\.normalize_observation=true"):
+        td3.policies(envs.make(PENDULUM), td3.Config(normalize_observation=True))
+
+
+# --- TD3's space ----------------------------------------------------------------------
+
+
+def test_what_an_actor_learned_is_inherited():
+    small = SMALL["td3"]
+    config = td3.Config(
+        **small.config | {"normalize_observation": False, "num_segments": 1}
+    )
+    env = envs.make(small.env)
+    space, loop = td3.policies(env, config), td3.make(env, config, small.meta)
+    assert space.inherit is not keep
+    init, train = jax.jit(loop.init), jax.jit(loop.train)
+    for learn in (0.0, 1.0):
+        params = space.init(jax.random.key(0)) | {"learn": jnp.float32(learn)}
+        meta = space.bind(params, loop.meta)
+        state = init(jax.random.key(1), meta)
+        state, _ = train(jax.random.key(2), meta, state)
+        after = space.inherit(params, state)
+        assert after["learn"] == learn
+        same = jax.tree.map(
+            lambda a, b: bool((a == b).all()), after["actor"], params["actor"]
+        )
+        assert all(jax.tree.leaves(same)) == (learn == 0.0)
+        trained = state.agent.actor.params
+        assert jax.tree.all(
+            jax.tree.map(lambda a, b: (a == b).all(), after["actor"], trained)
+        )
+
+
+# --- policies that do not learn -------------------------------------------------------
+
+
+def test_a_given_policy_is_the_agent_and_noise_is_of_training_alone():
+    small = SMALL["policy_es"]
+    loop = small.make()
+    init, train, evaluate = map(jax.jit, (loop.init, loop.train, loop.evaluate))
+    config = policy_es.Config(**small.config)
+    actor = policy_es.policies(loop.env, config).init(jax.random.key(3))["actor"]
+    returns = []
+    for noise in (0.0, 1.0):
+        meta = policy_es.Meta(actor, noise)
+        state = init(jax.random.key(0), meta)
+        state, _ = train(jax.random.key(1), meta, state)
+        for a, b in zip(*map(jax.tree.leaves, (state.agent.actor, actor)), strict=True):
+            np.testing.assert_array_equal(a, b)
+        returns.append(evaluate(jax.random.key(2), meta, state)["return"])
+    assert returns[0] == returns[1]
+    one, two = (init(jax.random.key(i), small.meta).agent.actor for i in (0, 1))
+    first, second = (x["params"]["Dense_0"]["kernel"] for x in (one, two))
+    assert not (first == second).any()
+
+
+def test_noise_is_as_large_as_it_says():
+    """A policy that always goes left meets ε / 2 of steps to the right; on a box the
+    spread of what arrives is σ half ranges."""
+    sent = []
+
+    def recording(env):
+        def step_raw(key, state, action):
+            jax.debug.callback(lambda x: sent.append(np.asarray(x)), action)
+            return env.step_raw(key, state, action)
+
+        return env._replace(step_raw=step_raw)
+
+    for name, noise in ((CARTPOLE, 0.4), (PENDULUM, 0.25)):
+        sent.clear()
+        env = recording(envs.make(name))
+        config = policy_es.Config(2000, 4, 500, features=(4,))
+        loop = policy_es.make(env, config)
+        actor = policy_es.policies(env, config).init(jax.random.key(0))["actor"]
+        actor = jax.tree.map(jnp.zeros_like, actor)
+        meta = policy_es.Meta(actor, noise)
+        state = loop.init(jax.random.key(0), meta)
+        jax.block_until_ready(loop.train(jax.random.key(1), meta, state))
+        jax.effects_barrier()
+        actions = np.array(sent).reshape(-1)
+        assert len(actions) == 2000
+        if name == CARTPOLE:
+            assert actions.mean() == pytest.approx(noise / 2, abs=0.03)
+        else:
+            assert actions.std() == pytest.approx(2 * noise, rel=0.05)
+
+
+@pytest.mark.parametrize("probe", [probes.policy, probes.matching])
+def test_evolution_solves_the_probes(probe):
+    """By returns alone: which action is best, and what it depends on."""
+    env, config = probe(), policy_es.Config(32, 4, 8, features=(8,))
+    space = policy_es.policies(env, config)
+    strategy = open_es(space, 32, 0.3, optax.adam(0.1))
+    loop = policy_es.make(env, config)
+    search = Search(loop, space, strategy, 1, fitness.last_segments(1))
+    evaluate = LocalEvaluator(search)
+    state = strategy.init(jax.random.key(0))
+    for i in range(20):
+        key = jax.random.key(i)
+        proposal, state = strategy.ask(key, state)
+        evaluated, _ = evaluate(key, proposal, ())
+        state = strategy.tell(key, state, proposal, evaluated.fitness[0, 0])
+    actor = strategy.solution(state)["actor"]
+    newborn = loop.init(jax.random.key(0), policy_es.Meta(actor))
+    assert loop.evaluate(jax.random.key(99), loop.meta, newborn)["return"] == 1.0

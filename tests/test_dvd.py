@@ -1,0 +1,118 @@
+"""DvD's strategy: what its bandit learns, and that members live on."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from metaevo import spaces
+from metaevo.types import ConfigError, Space
+from strategies.dvd import SLOT, dvd
+
+SPACE = spaces.tune(diversity_coef=spaces.linear())
+
+
+def lived(strategy, function, num_generations, key=0):
+    """Coefficients of all generations; `function(coefficient, generation) -> mean`."""
+    state, chosen = strategy.init(jax.random.key(key)), []
+    ask, tell = jax.jit(strategy.ask), jax.jit(strategy.tell)
+    for i in range(num_generations):
+        role = jax.random.fold_in(jax.random.key(key), i)
+        proposal, state = ask(role, state)
+        coefficients = np.asarray(proposal.params[SLOT])
+        assert len(set(coefficients.tolist())) == 1  # the same for all members
+        chosen.append(float(coefficients[0]))
+        fitness = function(chosen[-1], i) + jnp.array([-1.0, 0.0, 1.0])
+        state = tell(role, state, proposal, fitness)
+    return state, np.array(chosen)
+
+
+def test_members_are_born_once_and_live_on():
+    strategy = dvd(SPACE, 3)
+    state = strategy.init(jax.random.key(0))
+    for i in range(3):
+        proposal, state = strategy.ask(jax.random.key(i), state)
+        assert proposal.parents.tolist() == ([-1] * 3 if i == 0 else [0, 1, 2])
+        state = strategy.tell(jax.random.key(i), state, proposal, jnp.zeros(3))
+    assert strategy.lineage
+
+
+@pytest.mark.parametrize("good", [0.0, 0.5])
+def test_the_bandit_finds_the_arm_that_pays(good):
+    """The mean rises in generations with one arm and falls in those with the other."""
+    level = [0.0]
+
+    def function(coefficient, generation):
+        level[0] += 1.0 if coefficient == good else -1e-3
+        return level[0]
+
+    state, chosen = lived(dvd(SPACE, 3, (0.0, 0.5)), function, 100)
+    assert (chosen[50:] == good).mean() > 0.9
+    assert set(chosen[:50]) == {0.0, 0.5}
+    strategy = dvd(SPACE, 3, (0.0, 0.5))
+    assert strategy.solution(state)[SLOT] == good
+
+
+def test_a_success_exceeds_each_of_the_last_few():
+    strategy = dvd(SPACE, 3, (0.5,), memory=2)
+    state = strategy.init(jax.random.key(0))
+    counts = []
+    for i, mean in enumerate([5.0, 6.0, 5.5, 5.7, 5.8, 5.8]):
+        proposal, state = strategy.ask(jax.random.key(i), state)
+        state = strategy.tell(jax.random.key(i), state, proposal, jnp.full(3, mean))
+        counts.append((int(state.successes[0]), int(state.failures[0])))
+    # The first has nothing to exceed; 5.7 not the 6 before last, 5.8 not itself.
+    assert counts == [(0, 0), (1, 0), (1, 1), (1, 2), (2, 2), (2, 3)]
+
+
+def test_equal_means_are_no_success():
+    state, _ = lived(dvd(SPACE, 3), lambda coefficient, generation: 0.0, 20)
+    assert state.successes.sum() == 0
+    assert state.failures.sum() == 19
+
+
+def test_thompson_sampling_draws_from_the_posterior():
+    """Arms with 3 of 4 and 1 of 4: the first is pulled as often as Beta(4, 2) exceeds
+    Beta(2, 4)."""
+    strategy = dvd(SPACE, 3, (0.0, 0.5))
+    state = strategy.init(jax.random.key(0))._replace(
+        successes=jnp.array([3.0, 1.0]), failures=jnp.array([1.0, 3.0])
+    )
+    keys = jax.random.split(jax.random.key(1), 20_000)
+    arms = jax.vmap(lambda key: strategy.ask(key, state)[1].arm)(keys)
+    exact = np.random.default_rng(0)
+    first, second = exact.beta(4, 2, 10**6), exact.beta(2, 4, 10**6)
+    assert (arms == 0).mean() == pytest.approx((first > second).mean(), abs=0.01)
+
+
+def test_a_schedule_in_place_of_the_bandit():
+    schedule = optax.linear_schedule(1.0, 0.0, 4)
+    state, chosen = lived(dvd(SPACE, 3, schedule), lambda *_: 0.0, 6)
+    np.testing.assert_allclose(chosen, [1.0, 0.75, 0.5, 0.25, 0.0, 0.0])
+    assert dvd(SPACE, 3, schedule).solution(state)[SLOT] == 0.0
+
+
+def test_what_else_evolves_stays():
+    both = spaces.combine(SPACE, spaces.tune(actor_lr=spaces.log()))
+    strategy = dvd(both, 3, (0.5,))
+    proposal, _ = strategy.ask(jax.random.key(0), strategy.init(jax.random.key(0)))
+    assert proposal.params["actor_lr"].tolist() == [0.0] * 3
+    assert proposal.params[SLOT].tolist() == [0.5] * 3
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"population_size": 1}, "population_size=1: expected 2 or more"),
+        ({"coefficients": ()}, r"coefficients=\(\): expected at least one"),
+        ({"coefficients": (0.5, -0.1)}, "numbers of 0 or more"),
+        ({"memory": 0}, "memory=0: expected 1 or more"),
+        ({"space": spaces.tune(lr=spaces.log())}, "the slot diversity_coef"),
+        ({"space": Space(lambda key: jnp.zeros(3), None)}, "the slot diversity_coef"),
+    ],
+)
+def test_wrong_options_are_refused(change, message):
+    options = {"space": SPACE, "population_size": 3} | change
+    with pytest.raises(ConfigError, match=message):
+        dvd(**options)
