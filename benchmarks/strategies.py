@@ -24,7 +24,7 @@ from metaevo.types import Proposal, Space, Strategy
 from strategies import (
     ars,
     cma_es,
-    differential_evolution,
+    de,
     learned_es,
     open_es,
     pgpe,
@@ -68,9 +68,7 @@ STRATEGIES = {
     "sep_cma_es": lambda s: sep_cma_es.sep_cma_es(s, SIZE, SIGMA),
     "learned_es": lambda s: learned_es.learned_es(s, SIZE, SIGMA),
     "simple_ga": lambda s: simple_ga.simple_ga(s, SIZE, SIGMA, sigma_decay=0.98),
-    "differential_evolution": lambda s: differential_evolution.differential_evolution(
-        s, SIZE, SIGMA
-    ),
+    "de": lambda s: de.de(s, SIZE, SIGMA),
     "stored": lambda s: stored(s, SIZE, SIGMA),
 }
 

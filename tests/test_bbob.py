@@ -20,7 +20,7 @@ from strategies import (
     _trees,
     ars,
     cma_es,
-    differential_evolution,
+    de,
     learned_es,
     open_es,
     pgpe,
@@ -105,8 +105,8 @@ PAIRS = {
         "SimpleGA",
         {"std_schedule": optax.constant_schedule(SIGMA)},
     ),
-    "differential_evolution": Pair(
-        lambda s, n: differential_evolution.differential_evolution(s, 2 * n, SIGMA),
+    "de": Pair(
+        lambda s, n: de.de(s, 2 * n, SIGMA),
         "DifferentialEvolution",
     ),
 }
@@ -148,7 +148,7 @@ def test_equals_evosax(name, dim):
             ask_key, tell_key = jax.random.split(key)
             population, asked = es.ask(ask_key, state, params)
             fitness = values(function, population)
-            if name == "differential_evolution":
+            if name == "de":
                 # What ours evaluates again is, without noise, what was kept; but for
                 # generation 0, of which evosax wants to know it beforehand.
                 known = values(function, asked.population)
@@ -156,7 +156,7 @@ def test_equals_evosax(name, dim):
             told, _ = es.tell(tell_key, population, fitness, asked, params)
             if name == "simple_ga":
                 solution = population[jnp.argsort(fitness)[: SIZE // 2]].mean(0)
-            elif name == "differential_evolution":
+            elif name == "de":
                 population = jnp.concatenate([population, state.population])
                 solution = told.population.mean(0)
             else:

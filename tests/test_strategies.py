@@ -26,7 +26,7 @@ from strategies import (
     ars,
     cem_rl,
     cma_es,
-    differential_evolution,
+    de,
     dvd,
     grid,
     learned_es,
@@ -118,9 +118,7 @@ IN_A_BOX = Case(
 MAKE = {
     "ars": Case(lambda s, n: ars.ars(s, n, 0.3, optax.adam(0.1)), rank_based=False),
     "cma_es": Case(lambda s, n: cma_es.cma_es(s, n, 0.3)),
-    "differential_evolution": Case(
-        lambda s, n: differential_evolution.differential_evolution(s, n, 0.3)
-    ),
+    "de": Case(lambda s, n: de.de(s, n, 0.3)),
     "grid": IN_A_BOX._replace(make=lambda s, n: grid.grid(s, 2), rank_based=None),
     "learned_es": Case(lambda s, n: learned_es.learned_es(s, n, 0.3), rank_based=False),
     "open_es": Case(lambda s, n: open_es.open_es(s, n, 0.3, optax.adam(0.1))),
@@ -638,8 +636,8 @@ def test_crossover_mixes_two_parents():
     assert (genes[0].any(1) & genes[1].any(1)).any()
 
 
-def test_differential_evolution_keeps_the_better_of_each_pair():
-    make = differential_evolution.differential_evolution
+def test_de_keeps_the_better_of_each_pair():
+    make = de.de
     strategy = make(space(), 16, 0.3, base="random")
     key = jax.random.key(0)
     proposal, state = strategy.ask(key, strategy.init(key))
@@ -652,11 +650,11 @@ def test_differential_evolution_keeps_the_better_of_each_pair():
     )
 
 
-def test_differential_evolution_does_not_keep_old_luck():
+def test_de_does_not_keep_old_luck():
     """Each generation has a world of its own that adds to everybody's return."""
 
     def run(shift):
-        strategy = made("differential_evolution")
+        strategy = made("de")
 
         def generation(state, key):
             proposal, state = strategy.ask(key, state)
@@ -902,7 +900,7 @@ WRONG = {
         lambda: ars.ars(space(), 7, 0.1, SGD),
         lambda: pes.pes(space(), 7, 0.1, SGD, 4),
         lambda: shared_seed_es.shared_seed_es(space(), 7, 0.1, SGD),
-        lambda: differential_evolution.differential_evolution(space(), 7, 0.1),
+        lambda: de.de(space(), 7, 0.1),
     ],
     "population_size=0.* use 2": [lambda: open_es.open_es(space(), 0, 0.1, SGD)],
     "population_size=. must be at least": [
@@ -911,7 +909,7 @@ WRONG = {
         lambda: sep_cma_es.sep_cma_es(space(), 3, 0.1),
         lambda: learned_es.learned_es(space(), 1, 0.1),
         lambda: simple_ga.simple_ga(space(), 1, 0.1),
-        lambda: differential_evolution.differential_evolution(space(), 6, 0.1),
+        lambda: de.de(space(), 6, 0.1),
     ],
     r"sigma=0\.0 must be positive": [
         lambda: open_es.open_es(space(), 8, 0.0, SGD),
@@ -924,7 +922,7 @@ WRONG = {
         lambda: sep_cma_es.sep_cma_es(space(), 8, 0.0),
         lambda: learned_es.learned_es(space(), 8, 0.0),
         lambda: simple_ga.simple_ga(space(), 8, 0.0),
-        lambda: differential_evolution.differential_evolution(space(), 8, 0.0),
+        lambda: de.de(space(), 8, 0.0),
     ],
     r"sigma_decay=-1\.0 must be positive": [
         lambda: open_es.open_es(space(), 8, 0.1, SGD, sigma_decay=-1.0),
@@ -947,19 +945,13 @@ WRONG = {
     ],
     r"crossover_rate=-0\.5 must be in \[0, 1\]": [
         lambda: simple_ga.simple_ga(space(), 8, 0.1, crossover_rate=-0.5),
-        lambda: differential_evolution.differential_evolution(
-            space(), 8, 0.1, crossover_rate=-0.5
-        ),
+        lambda: de.de(space(), 8, 0.1, crossover_rate=-0.5),
     ],
     r"weight=3\.0 must be in \[0, 2\]": [
-        lambda: differential_evolution.differential_evolution(
-            space(), 8, 0.1, weight=3.0
-        ),
+        lambda: de.de(space(), 8, 0.1, weight=3.0),
     ],
     "base='worst' must be one of best, random": [
-        lambda: differential_evolution.differential_evolution(
-            space(), 8, 0.1, base="worst"
-        ),
+        lambda: de.de(space(), 8, 0.1, base="worst"),
     ],
     "sigma_learning_rate=-1 must be at least 0": [
         lambda: snes.snes(space(), 8, 0.1, sigma_learning_rate=-1),

@@ -21,7 +21,7 @@ from strategies import _evosax, _options, _trees
 
 
 @remakeable
-def differential_evolution(
+def de(
     space: Space,
     population_size: int,
     sigma: float,
@@ -52,7 +52,7 @@ def differential_evolution(
     if not 0 <= weight <= 2:
         raise ConfigError(f"weight={weight} must be in [0, 2]")
     size = population_size // 2
-    de = _evosax.algorithm(
+    algorithm = _evosax.algorithm(
         "DifferentialEvolution",
         space,
         size,
@@ -66,17 +66,17 @@ def differential_evolution(
     def init(key):
         mean_key, noise_key, key = jax.random.split(key, 3)
         mean = _trees.strong(space.init(mean_key))
-        noise = sigma * jax.random.normal(noise_key, (size, de.es.num_dims))
-        unravel = de.es._unravel_solution
+        noise = sigma * jax.random.normal(noise_key, (size, algorithm.es.num_dims))
+        unravel = algorithm.es._unravel_solution
         population = jax.vmap(lambda z: jax.tree.map(jnp.add, mean, unravel(z)))(noise)
         # No score yet: the base of generation 0 is the first member, as good as any.
-        es = de.init(key, population, jnp.zeros(size))
+        es = algorithm.init(key, population, jnp.zeros(size))
         return _evosax.PopulationState(es, mean, jnp.zeros(()))
 
     def ask(key, state):
-        trials, es = de.ask(key, state.es)
+        trials, es = algorithm.ask(key, state.es)
         both = jax.tree.map(
-            lambda *x: jnp.concatenate(x), trials, de.es.get_population(es)
+            lambda *x: jnp.concatenate(x), trials, algorithm.es.get_population(es)
         )
         return Proposal(both), state._replace(es=es)
 
@@ -88,11 +88,11 @@ def differential_evolution(
 
         def learn():
             es = state.es.replace(
-                population=jax.vmap(de.es._ravel_solution)(challenged),
+                population=jax.vmap(algorithm.es._ravel_solution)(challenged),
                 fitness=-fitness[size:],
             )
-            es = de.tell(key, trials, fitness[:size], es)
-            return _evosax.survivors(state, es, de)
+            es = algorithm.tell(key, trials, fitness[:size], es)
+            return _evosax.survivors(state, es, algorithm)
 
         return _evosax.unless_equal(fitness, learn, state)
 
