@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 import time
@@ -46,7 +45,8 @@ def plan(search: Search, config: RunConfig) -> str:
     frames = checks.frames_per_generation(search, size)
     generations = search.num_generations
     free = shutil.disk_usage(_existing(Path(config.directory or "."))).free
-    numbers = sum(math.prod(x.shape[1:]) for x in jax.tree.leaves(proposal.params))
+    params = jax.eval_shape(search.space.init, key)
+    numbers = sum(x.size for x in jax.tree.leaves(params))
     lines = [
         f"population   {size} members x {search.num_seeds} seeds x "
         f"{len(search.tasks)} task(s), {numbers} evolved numbers each",

@@ -10,11 +10,13 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.custom_batching import custom_vmap
 
 from metaevo.types import (
@@ -24,6 +26,7 @@ from metaevo.types import (
     Key,
     Metrics,
     Params,
+    Population,
     Space,
     keep,
 )
@@ -107,8 +110,34 @@ def count() -> int:
     return jax.lax.axis_size(DEVICES) * jax.lax.axis_size(MEMBERS)
 
 
-def size(params: Params) -> int:
-    """P, of params or their shapes with a leading axis P."""
+# --- members of a population ----------------------------------------------------------
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["arrays"],
+    meta_fields=["number", "member"],
+)
+@dataclass(frozen=True)
+class Rule:
+    """A population that is computed when it is needed, in place of arrays [P, ...].
+
+    Attributes:
+        number: P.
+        member: `(arrays, i) -> Params` of member i, an int32 scalar. A function that
+            stays the same object, lest all that takes the rule compiles again.
+        arrays: what it is computed from, such as a mean and a key.
+    """
+
+    number: int
+    member: Callable[[Any, jax.Array], Params]
+    arrays: Any
+
+
+def size(params: Population | Rule) -> int:
+    """P, of a population or the shapes of one."""
+    if isinstance(params, Rule):
+        return params.number
     return jax.tree.leaves(params)[0].shape[0]
 
 
@@ -124,6 +153,18 @@ def agent_shapes(loop: InnerLoop) -> Any:
         lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype),
         jax.eval_shape(alone, keys),
     )
+
+
+def take(params: Population | Rule, ids: np.ndarray) -> Population:
+    """The members `ids` [N] of a population, [N, ...]."""
+    if isinstance(params, Rule):
+        return _computed(params, jnp.asarray(ids, jnp.int32))
+    return jax.tree.map(lambda x: jnp.take(x, ids, 0), params)
+
+
+@jax.jit
+def _computed(rule: Rule, ids: jax.Array) -> Population:
+    return jax.vmap(partial(rule.member, rule.arrays))(ids)
 
 
 # --- phases ---------------------------------------------------------------------------

@@ -125,7 +125,7 @@ class Proposal(NamedTuple):
     """What a strategy wants evaluated.
 
     Attributes:
-        params: [P, ...] per leaf.
+        params: [P, ...] per leaf, or a `population.Rule` that computes members.
         parents: [P] int32, whose *agent* each member continues; -1 is a newborn.
             None (static): all are newborn.
     """

@@ -11,12 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import toys
 
+import metaevo
 import strategies
 from metaevo import fitness as fitness_of
-from metaevo import spaces
+from metaevo import population, spaces
 from metaevo.evaluators.local import LocalEvaluator
-from metaevo.types import ConfigError, InnerLoop, InnerState, Search, Space
+from metaevo.rundir import RunConfig
+from metaevo.types import ConfigError, InnerLoop, InnerState, Proposal, Search, Space
 from strategies import (
     _evosax,
     _shaping,
@@ -34,6 +37,7 @@ from strategies import (
     pgpe,
     random_search,
     sep_cma_es,
+    shared_seed_es,
     simple_ga,
     snes,
 )
@@ -52,8 +56,13 @@ def space(dim=4) -> Space:
     )
 
 
-def flat(population):
-    leaves = jax.tree.leaves(population)
+def members(params):
+    """All of a population, [P, ...], computed if it is a rule."""
+    return population.take(params, np.arange(population.size(params)))
+
+
+def flat(params):
+    leaves = jax.tree.leaves(members(params))
     return jnp.concatenate([x.reshape(x.shape[0], -1) for x in leaves], 1)
 
 
@@ -128,6 +137,9 @@ MAKE = {
         make=lambda s, n: random_search.random_search(s, n), rank_based=None
     ),
     "sep_cma_es": Case(lambda s, n: sep_cma_es.sep_cma_es(s, n, 0.3)),
+    "shared_seed_es": Case(
+        lambda s, n: shared_seed_es.shared_seed_es(s, n, 0.3, optax.adam(0.1))
+    ),
     "simple_ga": Case(lambda s, n: simple_ga.simple_ga(s, n, 0.3, sigma_decay=0.98)),
     "snes": Case(lambda s, n: snes.snes(s, n, 0.3)),
 }
@@ -207,8 +219,12 @@ def climb(strategy, function, num_generations, key=0):
 
 
 def assert_equal(a, b):
+    def plain(x):
+        is_key = jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
+        return jax.random.key_data(x) if is_key else x
+
     for x, y in zip(*map(jax.tree.leaves, (a, b)), strict=True):
-        np.testing.assert_array_equal(x, y)
+        np.testing.assert_array_equal(plain(x), plain(y))
 
 
 def assert_finite(tree):
@@ -287,7 +303,9 @@ def test_population_and_solution_have_the_shape_of_params(case, strategy):
     proposal, _ = strategy.ask(jax.random.key(1), state)
     params = case.start
     expected = jax.tree.map(lambda x: ((SIZE, *x.shape), x.dtype), params)
-    assert jax.tree.map(lambda x: (x.shape, x.dtype), proposal.params) == expected
+    assert (
+        jax.tree.map(lambda x: (x.shape, x.dtype), members(proposal.params)) == expected
+    )
     solution = strategy.solution(state)
     assert jax.tree.map(jnp.shape, solution) == jax.tree.map(jnp.shape, params)
     if case.starts:
@@ -300,12 +318,10 @@ def test_population_and_solution_have_the_shape_of_params(case, strategy):
 
 def test_mirrored_strategies_say_so(strategy):
     state = after(strategy, lambda x: flat(x).sum(1), 2)
-    population = flat(strategy.ask(jax.random.key(1), state)[0].params)
+    x = flat(strategy.ask(jax.random.key(1), state)[0].params)
     mean = flat(one(strategy.solution(state)))
     half = SIZE // 2
-    mirrored = np.allclose(
-        population[:half] - mean, mean - population[half:], atol=1e-5
-    )
+    mirrored = np.allclose(x[:half] - mean, mean - x[half:], atol=1e-5)
     assert mirrored == strategy.mirrored
 
 
@@ -408,7 +424,7 @@ def test_open_es_gradient_points_uphill():
     strategy = open_es.open_es(flat_space, 4096, 0.1, optax.sgd(1.0))
     key = jax.random.key(0)
     proposal, state = strategy.ask(key, strategy.init(key))
-    told = strategy.tell(key, state, proposal, proposal.params @ c)
+    told = strategy.tell(key, state, proposal, members(proposal.params) @ c)
     step = strategy.solution(told)
     assert step @ c / jnp.linalg.norm(step) / jnp.linalg.norm(c) >= 0.95
 
@@ -793,6 +809,89 @@ def test_a_generation_in_which_all_failed_leaves_pes_as_it_was():
     assert (strategy.ask(jax.random.key(1), asked)[0].parents == proposal.parents).all()
 
 
+# --- shared seeds ---------------------------------------------------------------------
+
+
+def vector(dim):
+    return Space(lambda key: jnp.full(dim, 2.0), lambda params, meta: meta)
+
+
+def test_shared_seeds_equal_open_es_with_the_same_noise():
+    """64 members of 1000 numbers, all held at once; and as evosax computes them."""
+    options = (vector(1000), 64, 0.3, optax.adam(0.1))
+    ours, theirs = shared_seed_es.shared_seed_es(*options), open_es.open_es(*options)
+    key = jax.random.key(0)
+    state, held = ours.init(key), theirs.init(key)
+    for i in range(3):
+        key = jax.random.fold_in(key, i)
+        proposal, state = ours.ask(key, state)
+        x = members(proposal.params)
+        noise = (x[:32] - state.mean) / 0.3
+        assert abs(float(noise.std()) - 1) < 0.02
+        assert np.abs(np.corrcoef(noise) - np.eye(32)).max() < 0.2
+        fitness = jnp.sin(x).sum(1)
+        state = ours.tell(key, state, proposal, fitness)
+        held = theirs.tell(key, held, Proposal(x), fitness)
+        np.testing.assert_allclose(state.mean, held.es.mean, rtol=1e-5)
+
+
+def test_shared_seeds_take_no_memory_for_members():
+    """256 x 50,000 numbers are 51 MB, and a vector of them 0.2 MB."""
+    dim, size = 50_000, 256
+    vectors, population_bytes = 10 * dim * 4, size * dim * 4
+
+    def taken(strategy):
+        """Bytes of ask and tell, beside what they are given."""
+        key = jax.random.key(0)
+        state = jax.eval_shape(strategy.init, key)
+        proposal, _ = jax.eval_shape(strategy.ask, key, state)
+        fitness = jax.ShapeDtypeStruct((size,), jnp.float32)
+        for program, args in (
+            (strategy.ask, (key, state)),
+            (strategy.tell, (key, state, proposal, fitness)),
+        ):
+            used = jax.jit(program).lower(*args).compile().memory_analysis()
+            yield used.temp_size_in_bytes + used.output_size_in_bytes
+
+    options = (vector(dim), size, 0.3, optax.adam(0.1))
+    assert max(taken(shared_seed_es.shared_seed_es(*options))) < vectors
+    assert max(taken(open_es.open_es(*options))) > population_bytes, "it can be seen"
+
+
+def test_shared_seeds_are_the_same_on_any_devices():
+    """To the bit: one device, four, and four in another order."""
+    results = []
+    for devices in (jax.devices()[:1], jax.devices(), jax.devices()[::-1]):
+        strategy = shared_seed_es.shared_seed_es(toys.space(), 16, 0.3, optax.adam(0.1))
+        search = Search(
+            toys.quadratic(), toys.space(), strategy, 3, fitness_of.final_return
+        )._replace(chunk_size=2)
+        evaluate = LocalEvaluator(search, devices)
+        state = strategy.init(jax.random.key(0))
+        for i in range(3):
+            key = jax.random.fold_in(jax.random.key(1), i)
+            proposal, state = jax.jit(strategy.ask)(key, state)
+            fitness = fitness_of.mean(evaluate(key, proposal, ())[0].fitness)
+            state = jax.jit(strategy.tell)(
+                key, state, proposal, jnp.asarray(fitness, jnp.float32)
+            )
+        results.append((state, fitness))
+    assert_equal(results[0], results[1])
+    assert_equal(results[0], results[2])
+
+
+def test_a_search_of_shared_seeds_runs(tmp_path):
+    """Through the engine: the rule is computed wherever members are needed."""
+    strategy = shared_seed_es.shared_seed_es(toys.space(), 8, 0.3, optax.adam(0.1))
+    search = Search(
+        toys.quadratic(), toys.space(), strategy, 4, fitness_of.final_return
+    )
+    config = RunConfig(directory=str(tmp_path / "run"), held_out_seeds=0)
+    result = metaevo.run(search, config)
+    assert np.isfinite(result.solution["lr"])
+    assert result.solution["lr"] != toys.space().init(None)["lr"]
+
+
 # --- wrong options --------------------------------------------------------------------
 
 SGD = optax.sgd(0.1)
@@ -802,6 +901,7 @@ WRONG = {
         lambda: pgpe.pgpe(space(), 7, 0.1, SGD),
         lambda: ars.ars(space(), 7, 0.1, SGD),
         lambda: pes.pes(space(), 7, 0.1, SGD, 4),
+        lambda: shared_seed_es.shared_seed_es(space(), 7, 0.1, SGD),
         lambda: differential_evolution.differential_evolution(space(), 7, 0.1),
     ],
     "population_size=0.* use 2": [lambda: open_es.open_es(space(), 0, 0.1, SGD)],
@@ -818,6 +918,7 @@ WRONG = {
         lambda: pgpe.pgpe(space(), 8, 0.0, SGD),
         lambda: ars.ars(space(), 8, 0.0, SGD),
         lambda: pes.pes(space(), 8, 0.0, SGD, 4),
+        lambda: shared_seed_es.shared_seed_es(space(), 8, 0.0, SGD),
         lambda: snes.snes(space(), 8, 0.0),
         lambda: cma_es.cma_es(space(), 8, 0.0),
         lambda: sep_cma_es.sep_cma_es(space(), 8, 0.0),
@@ -834,6 +935,7 @@ WRONG = {
     "shaping='ranks' must be one of centered_rank, standardize, pair_rank": [
         lambda: open_es.open_es(space(), 8, 0.1, SGD, shaping="ranks"),
         lambda: pes.pes(space(), 8, 0.1, SGD, 4, shaping="ranks"),
+        lambda: shared_seed_es.shared_seed_es(space(), 8, 0.1, SGD, shaping="ranks"),
     ],
     "shaping='pair_rank' must be one of": [
         lambda: ars.ars(space(), 8, 0.1, SGD, shaping="pair_rank"),
@@ -865,6 +967,11 @@ WRONG = {
     ],
     "max_sigma_change=2 must be in": [
         lambda: pgpe.pgpe(space(), 8, 0.1, SGD, max_sigma_change=2)
+    ],
+    "Lamarckian": [
+        lambda: shared_seed_es.shared_seed_es(
+            space()._replace(inherit=lambda params, state: params), 8, 0.1, SGD
+        )
     ],
     "horizon=0 must be at least 1": [lambda: pes.pes(space(), 8, 0.1, SGD, 0)],
 }

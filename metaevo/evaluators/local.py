@@ -242,7 +242,7 @@ class LocalEvaluator:
             lambda params: (
                 jax.random.split(jax.random.key(0), self.search.num_seeds),
                 jnp.asarray(ids),
-                _take(params, ids, 0),
+                population.take(params, ids),
             ),
             proposal.params,
         )
@@ -324,7 +324,7 @@ class LocalEvaluator:
         )
 
         def of(ids):
-            taken = self._put(_take(params, ids, 0), _MEMBERS)
+            taken = self._put(population.take(params, ids), _MEMBERS)
             return seed_keys, self._put(jnp.asarray(ids), _MEMBERS), taken
 
         return of
