@@ -19,7 +19,15 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from metaevo import artifacts, checkpoint, comparison, engine, figures, stats
+from metaevo import (
+    artifacts,
+    checkpoint,
+    comparison,
+    engine,
+    figures,
+    population,
+    stats,
+)
 from metaevo.comparison import HeldOut
 from metaevo.loggers.console import ConsoleLogger
 from metaevo.rundir import RunConfig
@@ -204,8 +212,7 @@ def random_solutions(search: Search, settings: Settings) -> list[Params]:
         def generation(state, key):
             ask, draw, tell = jax.random.split(key, 3)
             proposal, state = strategy.ask(ask, state)
-            size = len(jax.tree.leaves(proposal.params)[0])
-            noise = jax.random.normal(draw, (size,))
+            noise = jax.random.normal(draw, (population.size(proposal.params),))
             return strategy.tell(tell, state, proposal, noise), None
 
         init, run = jax.random.split(key)

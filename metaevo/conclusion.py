@@ -119,9 +119,7 @@ def best_agent(
     key: Key,
     num_evaluations: int,
 ) -> Scores:
-    """The best agent of a population, chosen and then scored on fresh episodes.
-
-    Agents that live on are saved.
+    """The best agent of a population, chosen and then scored on fresh episodes; saved.
 
     Args:
         carried: agents that live on; None: the proposal's own, newborn.
@@ -133,27 +131,31 @@ def best_agent(
         keys = jax.random.split(jax.random.fold_in(key, role), num_evaluations)
         rounds = []
         for key_ in keys:
-            tasks = evaluator.score(key_, proposal, carried)
+            tasks, agents = evaluator.score(key_, proposal, carried)
             returns = np.stack([np.asarray(task["return"]) for task in tasks])
             rounds.append(returns.mean((0, 1)))
-        return np.stack(rounds)
+        return np.stack(rounds), agents[0]
 
-    chosen_by = scores(0).mean(0)
+    chosen_by = scores(0)[0].mean(0)
     best = int(np.argmax(np.where(np.isfinite(chosen_by), chosen_by, -np.inf)))
-    fresh = scores(1)
-    if carried:
-        agent = jax.tree.map(lambda x: np.asarray(x[:, best]), carried[0].agent)
-        _keep(directory, "best", agent)
+    fresh, agents = scores(1)
+    _keep(directory, "best", jax.tree.map(lambda x: np.asarray(x[:, best]), agents))
     return Scores(best, {BEST: fresh[:, best], AVERAGE: fresh.mean(1)})
 
 
 def policies(
-    search: Search, params: Params, key: Key, num_evaluations: int, devices: list
+    directory: Path,
+    search: Search,
+    params: Params,
+    key: Key,
+    num_evaluations: int,
+    devices: list,
 ) -> np.ndarray:
-    """[N] returns of the policy `params`, as it is, on fresh episodes."""
+    """[N] returns of the policy `params`, as it is, on fresh episodes; saved."""
     alone = comparison.alone(search, search.space)
     copies = comparison.copies(params, num_evaluations)
-    scored = LocalEvaluator(alone, devices).score(key, Proposal(copies), None)
+    scored, agents = LocalEvaluator(alone, devices).score(key, Proposal(copies), None)
+    _keep(directory, SOLUTION, jax.tree.map(lambda x: np.asarray(x[0, :1]), agents[0]))
     return np.stack([np.asarray(task["return"])[0] for task in scored]).mean(0)
 
 

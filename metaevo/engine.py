@@ -413,7 +413,12 @@ class _Run:
         )
         if policies and not search.strategy.lineage:
             own = conclusion.policies(
-                search, solution.params, self.held_out_key, num, self.devices
+                self.directory,
+                search,
+                solution.params,
+                self.held_out_key,
+                num,
+                self.devices,
             )
             scores = scores._replace(
                 evaluations={conclusion.SOLUTION: own, **scores.evaluations}

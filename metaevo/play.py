@@ -9,7 +9,7 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from metaevo import artifacts, checkpoint, rundir, slots
+from metaevo import artifacts, checkpoint, population, rundir, slots
 from metaevo.types import ConfigError, InnerLoop, Key, PyTree, Search
 
 MILLISECONDS = 50  # a frame is shown
@@ -105,8 +105,8 @@ def play(
     meta = loop.meta
     if agent == "solution":
         meta = slots.replace(meta, **artifacts.load(directory).slots)
-    template = jax.eval_shape(loop.init, key, meta).agent
-    trained = checkpoint.from_arrays(template, {k: x[seed] for k, x in arrays.items()})
+    arrays = {name: x[seed] for name, x in arrays.items()}
+    trained = checkpoint.from_arrays(population.agent_shapes(loop), arrays)
     states, total = episode(key, loop, meta, trained)
     _write_gif(path, loop.env.render(states))
     return path, len(states) - 1, total

@@ -141,6 +141,20 @@ def size(params: Population | Rule) -> int:
     return jax.tree.leaves(params)[0].shape[0]
 
 
+def agent_shapes(loop: InnerLoop) -> Any:
+    """Shapes of one agent; also a coupled loop's, which asks for its population."""
+
+    def init(key):
+        return loop.init(key, loop.meta).agent
+
+    alone = jax.vmap(jax.vmap(init, axis_name=MEMBERS), axis_name=DEVICES)
+    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), (1, 1)))
+    return jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype),
+        jax.eval_shape(alone, keys),
+    )
+
+
 def take(params: Population | Rule, ids: np.ndarray) -> Population:
     """The members `ids` [N] of a population, [N, ...]."""
     if isinstance(params, Rule):

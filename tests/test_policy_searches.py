@@ -14,7 +14,7 @@ import pytest
 
 import metaevo
 from inner_loops import policy_es, td3
-from metaevo import conclusion, envs, evaluation
+from metaevo import conclusion, envs, evaluation, play
 
 CARTPOLE, PENDULUM = "gymnax/CartPole-v1", "gymnax/Pendulum-v1"
 
@@ -72,12 +72,18 @@ def test_a_search_runs_from_end_to_end(name, tmp_path):
     scores = conclusion.read_scores(folder).evaluations
     assert all(np.isfinite(x).all() for x in scores.values())
     assert (folder / "report" / "index.html").exists()
+    made = importlib.import_module(f"searches.{name}").search(
+        population_size=4, **TINY[name]
+    )
+    _, steps, _ = play.play(lambda: made, folder, "best")
+    assert steps > 0
     if name == "td3_dvd":
         assert set(scores) == {"best agent", "population mean"}
         assert (folder / "agents" / "best").is_dir()
         assert float(artifact.diversity_coef(metaevo.Context())) in (0.0, 0.5)
     else:
         assert "solution" in scores
+        assert play.play(lambda: made, folder, "solution")[1] > 0
         env = envs.make(CARTPOLE if name == "es_policy" else PENDULUM)
         assert np.isfinite(score(env, artifact.actor, 4))
 

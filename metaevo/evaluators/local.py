@@ -148,7 +148,7 @@ class LocalEvaluator:
 
     def score(
         self, key: Key, proposal: Proposal, carried: PyTree
-    ) -> list[dict[str, np.ndarray]]:
+    ) -> tuple[list[dict[str, np.ndarray]], list[PyTree]]:
         """Evaluates agents as they are, without training.
 
         Args:
@@ -157,26 +157,30 @@ class LocalEvaluator:
                 policies proposes.
 
         Returns:
-            one dict per task, [S, P] per metric of `InnerLoop.evaluate`.
+            one dict per task, [S, P] per metric of `InnerLoop.evaluate`; and the
+            agents of each task, [S, P, ...] per leaf.
         """
         size = population.size(proposal.params)
         self._compile(size, proposal)
-        scored = []
+        scored, agents = [], []
         for task in range(len(self.search.tasks)):
             args_of = self._arguments(key, task, proposal.params)
             rounds = []
             for ids in self._rounds(size):
                 args = args_of(ids)
                 if carried:
-                    agent = _take(carried[task].agent, ids, 1)
-                    state = InnerState(self._put(agent, _SEEDS_MEMBERS), ())
+                    agent = self._put(
+                        _take(carried[task].agent, ids, 1), _SEEDS_MEMBERS
+                    )
                 else:
-                    state = self.programs[f"members/{task}"](*args)
-                    state = state._replace(experience=())
+                    agent = self.programs[f"members/{task}"](*args).agent
+                state = InnerState(agent, ())
                 metrics = self.programs[f"evaluate/{task}"](*args, state)
-                rounds.append(_gathered(metrics))
-            scored.append(_join(rounds, size))
-        return scored
+                rounds.append(_gathered((metrics, agent)))
+            metrics, agent = _join(rounds, size)
+            scored.append(metrics)
+            agents.append(agent)
+        return scored, agents
 
     def template(self, proposal: Proposal) -> PyTree:
         """Shapes and dtypes of what a call carries on, for restoring a checkpoint."""
