@@ -130,9 +130,10 @@ def compare(
                     devices, should_stop,
                 )  # fmt: skip
                 for task in range(len(tasks.tasks)):
+                    env = tasks.tasks[task].env
                     place = condition
                     if len(tasks.tasks) > 1:
-                        place += f", {tasks.tasks[task].env.name}"
+                        place += f", {env.name if env else f'task {task}'}"
                     found[place, name] = _scores(trained, task)
         control = None
         if settings.controls and not search.strategy.lineage:
@@ -249,13 +250,13 @@ def _trained(
     ).hexdigest()
     if folder.is_dir():
         runs, facts = comparison.load(folder)
-        if facts["digest"] == digest:
+        if facts["what"] == digest:
             return list(runs.values())
     params = {str(i): x for i, x in enumerate(candidate.params)}
     runs, _ = comparison.train(
         search, candidate.space, params, key, num_seeds, devices, should_stop
     )
-    comparison.save(folder, runs, {"digest": digest})
+    comparison.save(folder, runs, {"what": digest})
     return list(runs.values())
 
 

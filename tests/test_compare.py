@@ -1,0 +1,137 @@
+"""`metaevo compare`: candidates on common seeds, tuned baselines, random controls."""
+
+import csv
+from pathlib import Path
+
+import jax
+import numpy as np
+import optax
+import pytest
+import toys
+
+import metaevo
+from metaevo import compare, comparison, spaces, stats
+from metaevo.compare import Scores, Settings
+from metaevo.types import ConfigError
+from strategies.open_es import open_es
+
+
+def search(num_generations=15, **options):
+    """The toy's learning rate, which starts far too low."""
+    loop = toys.quadratic(**options)._replace(numbers=toys.space())
+    strategy = open_es(toys.space(), 16, 0.2, optax.sgd(0.2))
+    return toys.search(strategy, loop, num_generations=num_generations)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Two searches that differ in their seed."""
+    folder = tmp_path_factory.mktemp("runs")
+    for seed in range(2):
+        config = metaevo.RunConfig(
+            seed=seed,
+            directory=str(folder / str(seed)),
+            held_out_seeds=0,
+            wandb="disabled",
+            devices=1,
+        )
+        metaevo.run(search(), config, "toy")
+    return [folder / "0", folder / "1"]
+
+
+def compared(runs, out, make=lambda run, changes: search(), **settings):
+    settings = Settings(**{"seeds": 8, "controls": 5, "control_seeds": 4} | settings)
+    return compare.compare({"toy": runs}, make, out, settings, jax.devices()[:1])
+
+
+def test_what_was_learned_is_told_from_what_was_not(runs, tmp_path):
+    lines = compared(runs, tmp_path / "out")
+    assert "toy: better than the hand-made one (+" in lines[0]
+    assert "2 searches x 8 seeds" in lines[0]
+    assert lines[1].startswith("toy beats the 95th percentile of 5 random searches")
+    rows = list(csv.DictReader((tmp_path / "out" / "table.csv").open()))
+    named = {row["candidate"]: row for row in rows}
+    assert set(named) == {"hand-made", "toy", "tuned hand-made"}
+    assert named["toy"]["runs"] == "16"
+    # Tuned in the very space that was searched: nothing is left to be better at.
+    difference, interval = named["toy"]["against_tuned"].split(" ", 1)
+    low, high = (float(x) for x in interval.strip("[]").split(", "))
+    assert low <= 0 <= high or abs(float(difference)) < 0.05
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert "tuned hand-made" in page
+    assert "<svg" in page
+
+
+def test_the_same_command_trains_nothing_twice(runs, tmp_path, monkeypatch):
+    first = compared(runs, tmp_path / "out", tuned=False)
+
+    def fail(*args):
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr(comparison, "train", fail)
+    assert compared(runs, tmp_path / "out", tuned=False) == first
+
+
+def test_another_setting_is_trained_and_named(runs, tmp_path):
+    asked = []
+
+    def make(run, changes):
+        asked.append(list(changes))
+        return search(num_segments=2) if changes else search()
+
+    lines = compared(
+        runs, tmp_path / "out", make, tuned=False, controls=0, on=("a=1;b=2",)
+    )
+    assert ["a=1", "b=2"] in asked
+    assert lines[1].startswith("toy on a=1;b=2: ")
+    assert len(lines) == 2
+
+
+def test_random_searches_go_nowhere_in_particular():
+    found = compare.random_solutions(search(), Settings(controls=200))
+    ends = np.array([x["lr"] for x in found])
+    assert len(set(ends)) == 200
+    assert abs(ends.mean()) < 4 * ends.std() / np.sqrt(200)
+
+
+def test_one_search_is_the_paired_interval_over_seeds():
+    rng = np.random.default_rng(0)
+    a, b = (Scores(rng.normal(size=(1, 12)), np.zeros((1, 12))) for _ in range(2))
+    assert compare.difference(a, b) == stats.paired_difference(
+        a.fitness[0], b.fitness[0]
+    )
+
+
+def test_searches_that_disagree_widen_the_interval():
+    """On every seed alike better by 0, 1 or 5: sure of the seeds, not of the search."""
+    base = Scores(np.arange(12.0)[None], np.zeros((1, 12)))
+    mine = base.fitness + np.array([[0.0], [1.0], [5.0]])
+    found = compare.difference(Scores(mine, mine), base)
+    expected = stats.paired_difference(np.array([0.0, 1.0, 5.0]), np.zeros(3))
+    np.testing.assert_allclose(found[:3], expected[:3])
+    assert found.verdict == "no difference"
+
+
+def test_what_cannot_be_compared_is_refused(runs, tmp_path):
+    def other(run, changes):
+        return search(num_segments=2 if Path(run).name == "1" else 4)
+
+    with pytest.raises(ConfigError, match="cannot be compared"):
+        compared(runs, tmp_path / "a", other)
+
+    def no_numbers(run, changes):
+        return search()._replace(inner_loop=toys.quadratic())
+
+    with pytest.raises(ConfigError, match="names no hyperparameters"):
+        compared(runs, tmp_path / "b", no_numbers)
+
+
+def test_an_artefact_is_a_space_of_one_member(runs):
+    from metaevo import artifacts
+
+    space, params = artifacts.as_space(runs[0])
+    meta = space.bind(params, toys.Meta())
+    assert float(meta.lr) == pytest.approx(metaevo.load(runs[0]).lr)
+    spec = {"lr": {"op": "number", "transform": "log", "scale": 1.0}}
+    assert space.spec == spec == toys.space().spec
+    assert isinstance(spaces.tune(lr=spaces.log()), type(space))
