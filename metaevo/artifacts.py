@@ -198,6 +198,16 @@ def as_space(path: str | Path) -> tuple[Space, Params]:
     return Space(lambda key: params, bind, spec=spec), params
 
 
+def params(path: str | Path) -> Params:
+    """The evolved numbers of an artefact, as the space had them that it came from.
+
+    Raises:
+        ArtifactError: as `load`.
+    """
+    arrays, manifest = _read(path)
+    return {name: _subtree(arrays, name) for name in manifest["slots"]}
+
+
 _MALFORMED = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from metaevo import artifacts
 from metaevo.rundir import RunConfig
@@ -19,6 +20,35 @@ def frames_per_generation(search: Search, population_size: int) -> int:
         for loop in search.tasks
     )
     return per_member * population_size * search.num_seeds
+
+
+def starting_from(search: Search, path: str) -> Search:
+    """`search` with the artefact at `path` for its start.
+
+    Raises:
+        ConfigError: there is none, it is of another space, or the strategy cannot.
+    """
+    try:
+        params = artifacts.params(path)
+    except artifacts.ArtifactError as error:
+        raise ConfigError(f"run.start_from={path}: {error}") from None
+    shapes = jax.eval_shape(search.space.init, jax.random.key(0))
+    described = [
+        {p: (x.shape, str(x.dtype)) for p, x in jax.tree_util.tree_leaves_with_path(t)}
+        for t in (params, shapes)
+    ]
+    if described[0] != described[1]:
+        raise ConfigError(
+            f"run.start_from={path}: it holds {sorted(params)} of other shapes than "
+            f"this search's space, {sorted(shapes)}"
+        )
+    if search.strategy.over is None:
+        raise ConfigError(
+            "run.start_from: this search's strategy cannot start elsewhere"
+        )
+    params = jax.tree.map(jnp.asarray, params)
+    space = search.space._replace(init=lambda key: params, identity=False)
+    return search._replace(space=space, strategy=search.strategy.over(space))
 
 
 def check(search: Search) -> Proposal:

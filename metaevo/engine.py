@@ -114,6 +114,9 @@ def run(
             "RunConfig(directory=...) is needed: without settings a default one could "
             "not tell this search from another"
         )
+    if config.start_from is not None:
+        search = checks.starting_from(search, config.start_from)
+        settings = dict(settings or {}) | {"start_from": config.start_from}
     proposal = checks.check(search)
     population_size = population.size(proposal.params)
     fingerprint = checks.fingerprint(search, population_size)

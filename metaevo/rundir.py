@@ -49,6 +49,7 @@ class RunConfig:
         wandb: `offline` (no account needed), `online` or `disabled`; a mirror of
             `metrics.jsonl` that never stops a run. See `docs/wandb.md`.
         tensorboard: also write event files, to `tensorboard/`.
+        start_from: an artefact, or a run, of the same space: the search starts there.
 
     Raises:
         ConfigError: a value that cannot be.
@@ -63,6 +64,7 @@ class RunConfig:
     max_seconds: float | None = None
     wandb: str = "offline"
     tensorboard: bool = False
+    start_from: str | None = None
 
     def __post_init__(self):
         if self.wandb not in MODES:

@@ -20,7 +20,7 @@ import tiny_search
 import toys
 
 import metaevo
-from metaevo import artifacts, checkpoint, engine, fitness, spaces
+from metaevo import artifacts, checkpoint, comparison, engine, fitness, losses, spaces
 from metaevo.evaluators.local import LocalEvaluator
 from metaevo.loggers import jsonl
 from metaevo.types import ConfigError, FitnessFn
@@ -165,6 +165,40 @@ def test_several_tasks_and_rank_sum(tmp_path):
 
 
 # --- resume ---------------------------------------------------------------------------
+
+
+def test_a_search_starts_from_an_artefact(tmp_path):
+    first = run(tmp_path / "first", tiny_search.search(num_generations=10))
+    again = run(
+        tmp_path / "again",
+        tiny_search.search(num_generations=1),
+        start_from=str(tmp_path / "first"),
+        held_out_seeds=4,
+    )
+    start = again.held_out["start"].fitness
+    key = jax.random.fold_in(jax.random.key(0), engine._HELD_OUT)
+    expected, _ = comparison.train(
+        tiny_search.search(),
+        toys.space(),
+        {"first": first.solution},
+        key,
+        4,
+        jax.devices()[:2],
+    )
+    np.testing.assert_array_equal(start, expected["first"].fitness)
+    with pytest.raises(ConfigError, match=r"other settings.*start_from"):
+        run(tmp_path / "again", tiny_search.search(num_generations=1))
+
+
+@pytest.mark.parametrize(
+    ("path", "message"), [("nowhere", "no artefact here"), ("other", "of other shapes")]
+)
+def test_an_artefact_of_another_space_is_refused(tmp_path, path, message):
+    space = spaces.replace(value_loss=losses.residual_network())
+    params = space.init(jax.random.key(0))
+    artifacts.save(tmp_path / "other", params, space.spec, {}, {})
+    with pytest.raises(ConfigError, match=f"run.start_from=.*{message}"):
+        run(tmp_path / "run", start_from=str(tmp_path / path))
 
 
 def test_more_generations_extend_a_finished_run(tmp_path):
