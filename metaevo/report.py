@@ -330,6 +330,8 @@ def _lineage(folder: Path, records: list[dict], scores: Scores | None) -> dict |
     values = {name: [lineage.numbers(r)[name] for r in records] for name in names}
     best = scores.best if scores else lineage.fittest(records[-1])
     line = lineage.line(records, best)
+    generations = [r["generation"] for r in records]
+    grey = figures.COLORS["start"]
     rows = [
         [r["generation"], member, parent, *(values[name][i][member] for name in names)]
         for i, r in enumerate(records)
@@ -337,16 +339,18 @@ def _lineage(folder: Path, records: list[dict], scores: Scores | None) -> dict |
     ]
 
     def draw(*panels):
+        from matplotlib.collections import LineCollection
+
         for name, panel in zip(names, panels, strict=True):
-            for i, record in enumerate(records):
-                x, own = record["generation"], values[name][i]
-                for member, parent in enumerate(record["parents"]):
-                    if parent >= 0:
-                        ends = [values[name][i - 1][parent], own[member]]
-                        panel.plot(
-                            [x - 1, x], ends, color=figures.COLORS["start"], lw=0.5
-                        )
-                panel.scatter([x] * len(own), own, color=figures.COLORS["start"], s=2)
+            steps = [
+                [(x - 1, values[name][i - 1][parent]), (x, values[name][i][member])]
+                for i, (x, r) in enumerate(zip(generations, records, strict=True))
+                for member, parent in enumerate(r["parents"])
+                if parent >= 0
+            ]
+            panel.add_collection(LineCollection(steps, colors=grey, linewidths=0.5))
+            x = np.repeat(generations, len(records[0]["parents"]))
+            panel.scatter(x, np.concatenate(values[name]), color=grey, s=2)
             panel.plot(
                 [records[i]["generation"] for i, _ in line],
                 [values[name][i][member] for i, member in line],
