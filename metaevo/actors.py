@@ -77,7 +77,7 @@ def policy(
 
     def apply(params, obs, context=None):
         del context
-        x = jnp.asarray(obs, jnp.float32)
+        x = jnp.asarray(obs, jnp.result_type(float))
         x = x.reshape(*x.shape[: x.ndim - len(observation)], sizes[0])
         for i in range(len(sizes) - 1):
             layer = params["params"][f"Dense_{i}"]

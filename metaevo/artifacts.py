@@ -12,6 +12,7 @@ needs jax, numpy and safetensors alone.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -90,11 +91,27 @@ def save(
         name: {**op, "value": float(values[name])} if op["op"] == "number" else dict(op)
         for name, op in spec.items()
     }
-    checkpoint.write(
-        Path(path),
-        arrays,
-        {"artifact_schema": SCHEMA, "slots": slots, "provenance": dict(provenance)},
-    )
+    manifest = {
+        "artifact_schema": SCHEMA,
+        "slots": slots,
+        "reference": _references(params, spec),
+        "provenance": dict(provenance),
+    }
+    checkpoint.write(Path(path), arrays, manifest)
+
+
+def _references(params: Params, spec: Mapping[str, Mapping]) -> dict[str, Any]:
+    """What `metaevo.reference` evaluates with numpy, of the slots for which it can."""
+    from metaevo import export
+
+    found = {}
+    for name, op in spec.items():
+        if op["op"] in OPERATIONS:
+            apply = _operation(op).apply
+            # A solution is not lost for want of a second opinion.
+            with contextlib.suppress(NotImplementedError):
+                found[name] = export.describe(name, op, apply, params[name])
+    return found
 
 
 def complete(spec: Mapping[str, Mapping], meta: Any) -> dict[str, dict]:

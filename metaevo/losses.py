@@ -183,7 +183,7 @@ def _network(features: tuple[int, ...], scale: float, limit: float) -> _Network:
         for i in range(len(features)):
             h = jnp.tanh(h @ params[f"w{i}"] + params[f"b{i}"])
         i = len(features)
-        return (h @ params[f"w{i}"] + params[f"b{i}"])[..., 0]
+        return (h @ params[f"w{i}"] + params[f"b{i}"]).squeeze(-1)
 
     def apply(params, x):
         x = x / scale

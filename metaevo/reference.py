@@ -1,0 +1,229 @@
+"""Evolved functions in numpy alone: a second opinion, and for programs without JAX.
+
+    from metaevo import reference
+    loss = reference.load("runs/.../solution").value_loss
+    loss(value, target, old_value)             # float64
+    loss.gradient(value, target, old_value)    # a tuple, one array per input
+
+An artefact's manifest holds each function as a list of elementary operations on arrays,
+written down when it was saved (`metaevo.export`). Here they are carried out, those of a
+closed list; nothing is compiled, imported or executed. Needs numpy and safetensors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Function", "Reference", "load", "run"]
+
+
+class Reference:
+    """Evolved slots by name: functions, and numbers as floats."""
+
+    def __init__(self, slots: Mapping[str, Any]):
+        self.slots = dict(slots)
+
+    def __getattr__(self, name: str) -> Any:
+        slots = self.__dict__.get("slots", {})
+        if name not in slots:
+            known = ", ".join(sorted(slots))
+            raise AttributeError(f"no slot {name!r} with a reference, but {known}")
+        return slots[name]
+
+
+class Function:
+    """A function of arrays [n] (or [n, ...]), elementwise over n.
+
+    Attributes:
+        inputs: their names, in order.
+    """
+
+    def __init__(self, described: Mapping[str, Any], params: Sequence[np.ndarray]):
+        self.inputs = tuple(described["inputs"])
+        self._value, self._gradient = described["value"], described["gradient"]
+        self._params = params
+
+    def __call__(self, *inputs: Any, dtype: Any = np.float64) -> np.ndarray:
+        """The function's values [n, ...]."""
+        return run(self._value, [*self._params, *self._shaped(inputs, dtype)], dtype)[0]
+
+    def gradient(self, *inputs: Any, dtype: Any = np.float64) -> tuple[np.ndarray, ...]:
+        """Of the sum of all values with respect to each input."""
+        if self._gradient is None:
+            raise ValueError("this function has no gradient: it chooses")
+        arrays = [*self._params, *self._shaped(inputs, dtype)]
+        return tuple(run(self._gradient, arrays, dtype))
+
+    def _shaped(self, inputs, dtype):
+        if len(inputs) != len(self.inputs):
+            raise TypeError(f"expected {len(self.inputs)} inputs: {self.inputs}")
+        return [np.asarray(x, dtype) for x in inputs]
+
+
+def load(path: str | Path) -> Reference:
+    """The functions of an artefact.
+
+    Args:
+        path: the `solution` folder of a run, or the run's folder.
+
+    Raises:
+        ValueError: it is not one, or was altered.
+    """
+    from safetensors.numpy import load as parse
+
+    path = Path(path)
+    if (path / "solution").is_dir():
+        path = path / "solution"
+    try:
+        manifest = json.loads((path / "manifest.json").read_bytes())
+        data = (path / "arrays.safetensors").read_bytes()
+        if hashlib.sha256(data).hexdigest() != manifest["sha256"]:
+            raise ValueError("arrays.safetensors does not match its sha256")
+        arrays = parse(data)
+        slots: dict[str, Any] = {
+            name: float(op["value"])
+            for name, op in manifest["slots"].items()
+            if op["op"] == "number"
+        }
+        for name, described in manifest.get("reference", {}).items():
+            params = [arrays[array] for array in described["params"]]
+            slots[name] = Function(described, params)
+    except (OSError, KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"{path}: no artefact with a reference: {error}") from None
+    return Reference(slots)
+
+
+def run(program: Mapping[str, Any], inputs: Sequence[np.ndarray], dtype: Any) -> list:
+    """Carries out a program of `metaevo.export`.
+
+    Args:
+        dtype: of all floating numbers.
+
+    Raises:
+        ValueError: an operation that is not in the list.
+    """
+    known: dict[int, np.ndarray] = {}
+    sizes: dict[str, int] = {}
+    for variable, shape, x in zip(
+        program["inputs"], program["shapes"], inputs, strict=True
+    ):
+        for axis, size in enumerate(shape):
+            if isinstance(size, str):
+                sizes[size] = np.shape(x)[axis]
+        known[variable] = _as(x, dtype)
+
+    def value(atom):
+        if isinstance(atom, int):
+            return known[atom]
+        return _as(np.asarray(atom["value"], np.dtype(atom["type"])), dtype)
+
+    def concrete(x):
+        if isinstance(x, list):
+            return [concrete(y) for y in x]
+        return sizes.get(x, x) if isinstance(x, str) else x
+
+    for name, operands, result, settings in program["equations"]:
+        if name not in OPERATIONS:
+            raise ValueError(f"unknown operation {name!r}")
+        settings = {key: concrete(x) for key, x in settings.items()}
+        with np.errstate(all="ignore"):
+            found = OPERATIONS[name](*map(value, operands), **settings)
+        known[result] = _as(found, dtype)
+    return [value(atom) for atom in program["outputs"]]
+
+
+def _as(x: Any, dtype: Any) -> np.ndarray:
+    x = np.asarray(x)
+    return x.astype(dtype) if np.issubdtype(x.dtype, np.floating) else x
+
+
+def _convert(x, to):
+    return np.asarray(x).astype(to)
+
+
+def _broadcast(x, shape, axes):
+    expanded = [1] * len(shape)
+    for axis, size in zip(axes, np.shape(x), strict=True):
+        expanded[axis] = size
+    return np.broadcast_to(np.reshape(x, expanded), shape)
+
+
+def _dot(a, b, contract, batch):
+    """Batch axes first, then those left of a, then those left of b."""
+    letters = iter("abcdefghijklmnopqrstuvwxyz")
+    left = [next(letters) for _ in range(a.ndim)]
+    right = [next(letters) for _ in range(b.ndim)]
+    for pairs in (contract, batch):
+        for i, j in zip(*pairs, strict=True):
+            right[j] = left[i]
+    used = {left[i] for i in contract[0]} | {left[i] for i in batch[0]}
+    out = [left[i] for i in batch[0]]
+    out += [x for x in left if x not in used] + [x for x in right if x not in used]
+    return np.einsum(f"{''.join(left)},{''.join(right)}->{''.join(out)}", a, b)
+
+
+def _logistic(x):
+    return 0.5 * (np.tanh(0.5 * x) + 1)
+
+
+OPERATIONS: dict[str, Callable] = {
+    "abs": np.abs,
+    "add": np.add,
+    "add_any": np.add,
+    "and": np.logical_and,
+    "argmax": lambda x, axes: np.argmax(x, axes[0]),
+    "broadcast_in_dim": _broadcast,
+    "clamp": lambda low, x, high: np.minimum(np.maximum(x, low), high),
+    "concatenate": lambda *x, axis: np.concatenate(x, axis),
+    "convert_element_type": _convert,
+    "copy": np.asarray,
+    "cos": np.cos,
+    "div": np.true_divide,
+    "dot_general": _dot,
+    "eq": np.equal,
+    "exp": np.exp,
+    "expm1": np.expm1,
+    "floor": np.floor,
+    "ge": np.greater_equal,
+    "gt": np.greater,
+    "integer_pow": lambda x, y: np.power(x, float(y)),
+    "is_finite": np.isfinite,
+    "le": np.less_equal,
+    "log": np.log,
+    "log1p": np.log1p,
+    "logistic": _logistic,
+    "lt": np.less,
+    "max": np.maximum,
+    "min": np.minimum,
+    "mul": np.multiply,
+    "ne": np.not_equal,
+    "neg": np.negative,
+    "not": np.logical_not,
+    "or": np.logical_or,
+    "pow": np.power,
+    "reduce_max": lambda x, axes: np.max(x, tuple(axes)),
+    "reduce_min": lambda x, axes: np.min(x, tuple(axes)),
+    "reduce_sum": lambda x, axes: np.sum(x, tuple(axes)),
+    "reshape": lambda x, shape: np.reshape(x, shape),
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "select_n": lambda which, *x: np.choose(np.asarray(which, int), x),
+    "sign": np.sign,
+    "sin": np.sin,
+    "slice": lambda x, start, stop, step: x[
+        tuple(slice(*at) for at in zip(start, stop, step, strict=True))
+    ],
+    "sqrt": np.sqrt,
+    "square": np.square,
+    "squeeze": lambda x, axes: np.squeeze(x, tuple(axes)),
+    "stop_gradient": np.asarray,
+    "sub": np.subtract,
+    "tanh": np.tanh,
+    "transpose": lambda x, axes: np.transpose(x, axes),
+}
+"""The closed list: operation -> how numpy does it."""
