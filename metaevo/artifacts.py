@@ -20,15 +20,20 @@ from typing import Any
 import jax
 import numpy as np
 
-from metaevo import checkpoint, losses, schedules
+from metaevo import checkpoint, drifts, losses, schedules
 from metaevo.types import ConfigError, Params
 
 SCHEMA = 1
 MAX_FILE = 64 << 20  # bytes
 _NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,63}$")
 
-# The closed list: operation -> (its settings, the builder).
+# The closed list: operation -> (its settings, the builder). Networks also have the
+# setting `temporal`, which is written only where it is true.
 OPERATIONS = {
+    "dpo_constants": ({"alpha", "beta"}, drifts.dpo_constants),
+    "drift_network": ({"base", "features", "scale"}, drifts.drift_network),
+    "lpo_network": ({"base", "features"}, drifts.lpo_network),
+    "policy_network": ({"features", "limit"}, losses.policy_network),
     "residual_network": (
         {"base", "features", "scale", "limit", "clip_eps"},
         losses.residual_network,
@@ -147,8 +152,8 @@ def load(path: str | Path) -> Artifact:
 
     Returns:
         the evolved slots as attributes. A function takes the slot's inputs, and
-        `context` as an optional last argument; it can be jitted, differentiated and
-        vmapped.
+        `context` as a last argument, optional unless the manifest says `temporal`:
+        such a function raises without. It can be jitted, differentiated and vmapped.
 
     Raises:
         ArtifactError: there is none at `path`, or it fails verification.
@@ -195,7 +200,7 @@ def _build(op: Mapping[str, Any], params: Params) -> Any:
         raise ArtifactError(f"unknown operation {kind!r}")
     settings, builder = OPERATIONS[kind]
     given = {key: value for key, value in op.items() if key != "op"}
-    if set(given) != settings:
+    if given.keys() - {"temporal"} != settings:
         raise ArtifactError(f"{kind}: settings {sorted(given)} != {sorted(settings)}")
     learned = builder(**given)
     expected = jax.eval_shape(learned.init, jax.random.key(0))
