@@ -20,7 +20,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from metaevo import checkpoint, drifts, losses, schedules
+from metaevo import checkpoint, drifts, learned_optimizers, losses, schedules
 from metaevo.types import ConfigError, Params
 
 SCHEMA = 1
@@ -30,10 +30,15 @@ _NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,63}$")
 # The closed list: operation -> (its settings, the builder). Networks also have the
 # setting `temporal`, which is written only where it is true.
 OPERATIONS = {
+    "adam_numbers": ({"eps"}, learned_optimizers.adam_numbers),
     "dpo_constants": ({"alpha", "beta"}, drifts.dpo_constants),
     "drift_network": ({"base", "features", "scale"}, drifts.drift_network),
     "lpo_network": ({"base", "features"}, drifts.lpo_network),
     "policy_network": ({"features", "limit"}, losses.policy_network),
+    "recurrent": (
+        {"hidden", "features", "step", "eps", "noise"},
+        learned_optimizers.recurrent,
+    ),
     "residual_network": (
         {"base", "features", "scale", "limit", "clip_eps"},
         losses.residual_network,
