@@ -21,7 +21,7 @@ import numpy as np
 
 from metaevo import envs, slots
 from metaevo.initializers import orthogonal
-from metaevo.losses import Learned
+from metaevo.learned import Learned
 from metaevo.types import ConfigError, Space
 
 __all__ = ["ACTIVATIONS", "of", "policy", "space"]

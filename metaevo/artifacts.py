@@ -21,17 +21,35 @@ from typing import Any
 import jax
 import numpy as np
 
-from metaevo import actors, checkpoint, losses, schedules, slots
-from metaevo.losses import Learned
+from metaevo import (
+    actors,
+    checkpoint,
+    drifts,
+    learned_optimizers,
+    losses,
+    schedules,
+    slots,
+)
+from metaevo.learned import Learned
 from metaevo.types import ConfigError, Params, Space
 
 SCHEMA = 1
 MAX_FILE = 64 << 20  # bytes
 _NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,63}$")
 
-# The closed list: operation -> (its settings, the builder).
+# The closed list: operation -> (its settings, the builder). Networks also have the
+# setting `temporal`, which is written only where it is true.
 OPERATIONS = {
     "policy": ({"observation", "action", "features", "activation"}, actors.policy),
+    "adam_numbers": ({"eps"}, learned_optimizers.adam_numbers),
+    "dpo_constants": ({"alpha", "beta"}, drifts.dpo_constants),
+    "drift_network": ({"base", "features", "scale"}, drifts.drift_network),
+    "lpo_network": ({"base", "features"}, drifts.lpo_network),
+    "policy_network": ({"features", "limit"}, losses.policy_network),
+    "recurrent": (
+        {"hidden", "features", "step", "eps", "noise"},
+        learned_optimizers.recurrent,
+    ),
     "residual_network": (
         {"base", "features", "scale", "limit", "clip_eps"},
         losses.residual_network,
@@ -166,8 +184,8 @@ def load(path: str | Path) -> Artifact:
 
     Returns:
         the evolved slots as attributes. A function takes the slot's inputs, and
-        `context` as an optional last argument; it can be jitted, differentiated and
-        vmapped.
+        `context` as a last argument, optional unless the manifest says `temporal`:
+        such a function raises without. It can be jitted, differentiated and vmapped.
 
     Raises:
         ArtifactError: there is none at `path`, or it fails verification.
@@ -264,7 +282,7 @@ def _operation(op: Mapping[str, Any]) -> Learned:
         raise ArtifactError(f"unknown operation {kind!r}")
     settings, builder = OPERATIONS[kind]
     given = {key: value for key, value in op.items() if key != "op"}
-    if set(given) != settings:
+    if given.keys() - {"temporal"} != settings:
         raise ArtifactError(f"{kind}: settings {sorted(given)} != {sorted(settings)}")
     return builder(**given)
 

@@ -43,6 +43,8 @@ def describe(slot: str, op: Mapping[str, Any], apply: Callable, params: Any) -> 
     (n,) = jax.export.symbolic_shape("n")
     if slot in INPUTS:
         names, shapes = INPUTS[slot], [(n,)] * len(INPUTS[slot])
+        if op.get("temporal"):
+            names, shapes = (*names, "progress"), [*shapes, ()]
     elif op["op"] == "policy":
         names, shapes = ("obs",), [(n, *op["observation"])]
     elif "num_steps" in op or "num_knots" in op:
@@ -54,10 +56,11 @@ def describe(slot: str, op: Mapping[str, Any], apply: Callable, params: Any) -> 
 
     def value(*arrays):
         inside = jax.tree.unflatten(tree, arrays[: len(leaves)])
-        inputs = arrays[len(leaves) :]
-        if names == ("progress",):
-            return apply(inside, Context(progress=inputs[0]))
-        return apply(inside, *inputs, None)
+        inputs, context = arrays[len(leaves) :], None
+        if names[-1] == "progress":
+            *inputs, progress = inputs
+            context = Context(progress=progress)
+        return apply(inside, *inputs, context)
 
     def gradient(*arrays):
         inputs = tuple(range(len(leaves), len(arrays)))
@@ -102,6 +105,11 @@ def program(fn: Callable, arrays: Sequence[jax.ShapeDtypeStruct]) -> dict[str, A
             called = _called(equation)
             if called is not None:
                 found = walk(called, inputs)
+            elif equation.primitive.name == "unstack":
+                found = [next(numbers) for _ in equation.outvars]
+                for i, number in enumerate(found):
+                    at = {"axis": equation.params["axis"], "index": i}
+                    equations.append(["take", inputs, number, at])
             else:
                 operation = equation.primitive.name
                 if operation not in OPERATIONS:
@@ -151,6 +159,8 @@ def _settings(operation: str, params: Mapping[str, Any]) -> dict[str, Any]:
             return {"shape": shape, "axes": list(params["broadcast_dimensions"])}
         case "reshape":
             return {"shape": [_size(x) for x in params["new_sizes"]]}
+        case "stack":
+            return {"axis": params["axis"]}
         case "concatenate":
             return {"axis": params["dimension"]}
         case "convert_element_type":

@@ -221,8 +221,10 @@ OPERATIONS: dict[str, Callable] = {
     "sqrt": np.sqrt,
     "square": np.square,
     "squeeze": lambda x, axes: np.squeeze(x, tuple(axes)),
+    "stack": lambda *x, axis: np.stack(x, axis),
     "stop_gradient": np.asarray,
     "sub": np.subtract,
+    "take": lambda x, axis, index: np.take(x, index, axis),
     "tanh": np.tanh,
     "transpose": lambda x, axes: np.transpose(x, axes),
 }

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
-from metaevo.losses import Learned
+from metaevo.learned import Learned
 from metaevo.slots import Context
 
 __all__ = ["linear", "steps"]

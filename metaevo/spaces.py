@@ -17,7 +17,7 @@ import numpy as np
 from scipy import special
 
 from metaevo import schedules, slots
-from metaevo.losses import Learned
+from metaevo.learned import Learned
 from metaevo.types import ConfigError, Space, keep
 
 __all__ = [
