@@ -30,6 +30,10 @@ _NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,63}$")
 
 # The closed list: operation -> (its settings, the builder).
 OPERATIONS = {
+    "knots": (
+        {"kind", "num_knots", "transform", "scale", "default"},
+        schedules.around(schedules.knots),
+    ),
     "policy": ({"observation", "action", "features", "activation"}, actors.policy),
     "residual_network": (
         {"base", "features", "scale", "limit", "clip_eps"},
@@ -97,15 +101,27 @@ def save(
     )
 
 
-def complete(spec: Mapping[str, Mapping], meta: Any) -> dict[str, dict]:
+def complete(spec: Mapping[str, Mapping], meta: Any, default: Any) -> dict[str, dict]:
     """`spec` with what a slot needs to know of the algorithm that it evolved in.
 
-    PPO's hand-made value loss clips by the policy's own ε.
+    PPO's hand-made value loss clips by the policy's own ε; a schedule moves a number
+    away from its default.
+
+    Args:
+        meta: the slots, with the space's own bound.
+        default: the slots of the hand-made algorithm.
+
+    Raises:
+        ConfigError: an artefact cannot hold it.
     """
     completed = {name: dict(op) for name, op in spec.items()}
-    for op in completed.values():
-        if "clip_eps" in op and isinstance(meta.clip_eps, int | float | jax.Array):
-            op["clip_eps"] = float(meta.clip_eps)
+    for name, op in completed.items():
+        for setting in ("clip_eps", "gamma"):
+            number = getattr(meta, setting, None)
+            if setting in op and isinstance(number, int | float | jax.Array):
+                op[setting] = float(number)
+        if "default" in op:
+            op["default"] = schedules.plain(getattr(default, name))
     return completed
 
 
@@ -236,7 +252,8 @@ def _operation(op: Mapping[str, Any]) -> Learned:
     if kind not in OPERATIONS:
         raise ArtifactError(f"unknown operation {kind!r}")
     settings, builder = OPERATIONS[kind]
-    given = {key: value for key, value in op.items() if key != "op"}
+    # A label is for readers.
+    given = {key: value for key, value in op.items() if key not in ("op", "label")}
     if set(given) != settings:
         raise ArtifactError(f"{kind}: settings {sorted(given)} != {sorted(settings)}")
     return builder(**given)
