@@ -20,7 +20,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from metaevo import actors, checkpoint, losses, schedules, slots
+from metaevo import (
+    actors,
+    checkpoint,
+    exploration,
+    losses,
+    rewards,
+    schedules,
+    slots,
+)
 from metaevo.losses import Learned
 from metaevo.types import ConfigError, Params, Space
 
@@ -30,11 +38,15 @@ _NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,63}$")
 
 # The closed list: operation -> (its settings, the builder).
 OPERATIONS = {
+    "free_reward": ({"units", "action", "features", "scale"}, rewards.free),
+    "graded": ({"num_knots"}, exploration.graded),
+    "impact": ({"units", "num_knots", "scale"}, rewards.impact),
     "knots": (
         {"kind", "num_knots", "transform", "scale", "default"},
         schedules.around(schedules.knots),
     ),
     "policy": ({"observation", "action", "features", "activation"}, actors.policy),
+    "potential": ({"units", "features", "scale", "gamma"}, rewards.potential),
     "residual_network": (
         {"base", "features", "scale", "limit", "clip_eps"},
         losses.residual_network,
