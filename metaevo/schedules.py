@@ -17,7 +17,16 @@ from metaevo.losses import Learned
 from metaevo.slots import Context, Slot
 from metaevo.types import ConfigError, Key, Params
 
-__all__ = ["Moving", "basis", "knots", "linear", "plain", "steps"]
+__all__ = [
+    "Moving",
+    "around",
+    "basis",
+    "from_plain",
+    "knots",
+    "linear",
+    "plain",
+    "steps",
+]
 
 
 def _linear(start, end, fraction, context: Context):
@@ -136,7 +145,7 @@ def around(moving: Callable[..., Moving]) -> Callable[..., Learned]:
     """`moving(**settings)` away from the default of an artefact, `default=...`."""
 
     def learned(*, default: Any, **settings: Any) -> Learned:
-        start = _slot(default)
+        start = from_plain(default)
         made = moving(**settings)
 
         def apply(params, context):
@@ -164,8 +173,12 @@ def plain(slot: Slot) -> Any:
     return {"start": start, "end": end, "fraction": fraction}
 
 
-def _slot(default: Any) -> Slot:
-    """The inverse of `plain`."""
+def from_plain(default: Any) -> Slot:
+    """The inverse of `plain`.
+
+    Raises:
+        ValueError, TypeError: it is not what `plain` gives.
+    """
     numbers = default if isinstance(default, dict) else {"default": default}
     for name, x in numbers.items():
         if not isinstance(x, int | float) or not math.isfinite(x):

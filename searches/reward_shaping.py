@@ -23,8 +23,10 @@ def search(
     learning_rate: float = 0.3,
     hidden: int = 16,
     scale: float = 30.0,
-    inner: ppo.Config = ppo.Config(131_072, 16, normalize_observation=True),
-    meta: ppo.Meta = ppo.Meta(),
+    inner: ppo.Config = ppo.Config(
+        131_072, 16, normalize_observation=True, features=(32, 32)
+    ),
+    meta: ppo.Meta = ppo.Meta(lr=1e-3),
 ) -> metaevo.Search:
     task = envs.make(env)
     potential = rewards.potential(rewards.units(task), (hidden,), scale)

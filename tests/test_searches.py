@@ -40,6 +40,7 @@ TINY = {
     "td3_td_loss": {},
 }
 DRAWS_A_LOSS = {"dqn_td_loss", "td3_td_loss"}
+DRAWS_SCHEDULES = {"ppo_schedules", "sac_target_entropy"}
 
 
 @pytest.mark.parametrize("name", TINY)
@@ -67,6 +68,7 @@ def test_a_search_runs_from_end_to_end(name, tmp_path):
     page = (tmp_path / name / "report" / "index.html").read_text()
     assert "Held-out seeds" in page
     assert ("The evolved td loss" in page) == (name in DRAWS_A_LOSS)
+    assert ("The evolved schedules" in page) == (name in DRAWS_SCHEDULES)
 
 
 # --- the learned loss of a temporal difference ----------------------------------------
