@@ -22,6 +22,7 @@ import jax.numpy as jnp
 
 from metaevo import (
     distributions,
+    drifts,
     envs,
     episodes,
     evaluation,
@@ -105,7 +106,7 @@ class Meta(NamedTuple):
     vf_coef: Slot = 0.5
     clip_eps: Slot = 0.2
     max_grad_norm: Slot = 0.5
-    drift: Slot = losses.ppo_clip_drift
+    drift: Slot = drifts.ppo_clip
     value_loss: Slot = losses.clipped_square
     policy_loss: Slot | None = None
     reward: Slot = rewards.identity

@@ -23,6 +23,7 @@ import numpy as np
 from metaevo import (
     actors,
     checkpoint,
+    drifts,
     exploration,
     losses,
     rewards,
@@ -36,8 +37,11 @@ SCHEMA = 1
 MAX_FILE = 64 << 20  # bytes
 _NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,63}$")
 
-# The closed list: operation -> (its settings, the builder).
+# The closed list: operation -> (its settings, the builder). Networks also have the
+# setting `temporal`, which is written only where it is true.
 OPERATIONS = {
+    "dpo_constants": ({"alpha", "beta"}, drifts.dpo_constants),
+    "drift_network": ({"base", "features", "scale"}, drifts.drift_network),
     "free_reward": ({"units", "action", "features", "scale"}, rewards.free),
     "graded": ({"num_knots"}, exploration.graded),
     "impact": ({"units", "num_knots", "scale"}, rewards.impact),
@@ -45,7 +49,9 @@ OPERATIONS = {
         {"kind", "num_knots", "transform", "scale", "default"},
         schedules.around(schedules.knots),
     ),
+    "lpo_network": ({"base", "features"}, drifts.lpo_network),
     "policy": ({"observation", "action", "features", "activation"}, actors.policy),
+    "policy_network": ({"features", "limit"}, losses.policy_network),
     "potential": ({"units", "features", "scale", "gamma"}, rewards.potential),
     "residual_network": (
         {"base", "features", "scale", "limit", "clip_eps"},
@@ -177,8 +183,8 @@ def load(path: str | Path) -> Artifact:
 
     Returns:
         the evolved slots as attributes. A function takes the slot's inputs, and
-        `context` as an optional last argument; it can be jitted, differentiated and
-        vmapped.
+        `context` as a last argument, optional unless the manifest says `temporal`:
+        such a function raises without. It can be jitted, differentiated and vmapped.
 
     Raises:
         ArtifactError: there is none at `path`, or it fails verification.
@@ -266,7 +272,7 @@ def _operation(op: Mapping[str, Any]) -> Learned:
     settings, builder = OPERATIONS[kind]
     # A label is for readers.
     given = {key: value for key, value in op.items() if key not in ("op", "label")}
-    if set(given) != settings:
+    if given.keys() - {"temporal"} != settings:
         raise ArtifactError(f"{kind}: settings {sorted(given)} != {sorted(settings)}")
     return builder(**given)
 

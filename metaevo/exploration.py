@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from metaevo import schedules, slots, transforms
-from metaevo.losses import Learned
+from metaevo.learned import Learned
 
 __all__ = ["correlated", "epsilon_greedy", "graded", "uniform"]
 

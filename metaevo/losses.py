@@ -1,34 +1,30 @@
 """Losses: hand-made ones, and networks that learn one.
 
 Values of the slots `value_loss`, `(value, target, old_value, context) -> [...]`,
-`drift`, `(log_ratio, advantage, clip_eps, context) -> [...]`, and `td_loss`,
-`(td_error, q, target, context) -> [...]`, `actor_loss`, `(q, action, context) ->
-[...]`, elementwise. Plain jnp, so that an artefact
-loads without flax or optax.
+`policy_loss`, `(log_prob, log_ratio, advantage, entropy, context) -> [...]`,
+`td_loss`, `(td_error, q, target, context) -> [...]`, and `actor_loss`, `(q, action,
+context) -> [...]`, elementwise. Plain jnp, so that an artefact loads without flax or
+optax.
 """
 
 from __future__ import annotations
 
-import itertools
-import math
-import operator
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 from jax.tree_util import Partial
 
-from metaevo import slots
+from metaevo import learned, slots
+from metaevo.learned import Learned, Network, layers, name_of, positive, softsign
 from metaevo.slots import Context
-from metaevo.types import Key, Params
 
 __all__ = [
     "Learned",
     "clipped_square",
     "least_q",
     "minus_q",
-    "ppo_clip_drift",
+    "policy_network",
     "residual_network",
     "square",
     "td_huber",
@@ -101,45 +97,7 @@ def least_q(q, context=None):
     return q.min(0)
 
 
-# --- drifts ---------------------------------------------------------------------------
-
-
-@slots.function
-def ppo_clip_drift(log_ratio, advantage, clip_eps, context=None):
-    """ReLU((r − clip(r, 1 ± ε)) A): r A − drift is PPO's clipped objective.
-
-    References:
-        Lu et al., 2022, https://arxiv.org/abs/2210.05639, section 3.
-    """
-    del context
-    ratio = jnp.exp(log_ratio)
-    return jax.nn.relu(
-        (ratio - jnp.clip(ratio, 1 - clip_eps, 1 + clip_eps)) * advantage
-    )
-
-
 # --- learned --------------------------------------------------------------------------
-
-
-class Learned(NamedTuple):
-    """A function with parameters, to be put into a slot by `spaces.replace`.
-
-    Attributes:
-        init: `key -> params`.
-        apply: `(params, *inputs, context) -> output`.
-        spec: plain data from which `metaevo.artifacts` rebuilds it.
-        identity: whether it starts as its hand-made counterpart.
-    """
-
-    init: Callable[[Key], Params]
-    apply: Callable
-    spec: Mapping[str, Any]
-    identity: bool = False
-
-    def bind(self, params: Params) -> Partial:
-        """The slot value for these parameters."""
-        return Partial(self.apply, params)
-
 
 HAND_MADE = {
     "square": square,
@@ -149,59 +107,28 @@ HAND_MADE = {
 HAND_MADE_TD = {"td_square": td_square, "td_huber": td_huber}
 
 
-class _Network(NamedTuple):
-    """A learned function of one number, scale · n(x / scale), that starts at zero."""
+def _curve(
+    features: Sequence[int], scale: float, limit: float, temporal: bool
+) -> Network:
+    """A learned function of one number, scale · n(x / scale), that starts at zero.
 
-    init: Callable[[Key], Params]
-    apply: Callable[[Params, jax.Array], jax.Array]
-
-
-def _network(features: tuple[int, ...], scale: float, limit: float) -> _Network:
-    """n is a tanh network 1-features-1 for |x| ≤ limit · scale, and goes on as a
-    straight line outside, so that a far-off value still feels a pull of bounded size.
-
-    Hidden weights start random and the last layer at zero: the start is exactly zero,
-    and members mirrored about it differ (an all-zero tanh network is an even function
-    of its parameters: mirrored members would be equal and ES see no gradient).
+    n is a tanh network for |x| ≤ limit · scale, and goes on as a straight line outside,
+    so that a far-off value still feels a pull of bounded size.
     """
-    if not 1 <= len(features) <= 8 or not all(1 <= n <= 4096 for n in features):
-        raise ValueError(f"features={features}: 1 to 8 layers of 1 to 4096 units")
-    sizes = (1, *features, 1)
+    n = learned.network(1 + bool(temporal), features)
 
-    def init(key):
-        keys = jax.random.split(key, len(sizes) - 1)
-        params = {}
-        for i, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
-            last = i == len(sizes) - 2
-            weight = jax.random.normal(keys[i], (fan_in, fan_out)) / math.sqrt(fan_in)
-            params[f"w{i}"] = jnp.zeros_like(weight) if last else weight
-            params[f"b{i}"] = jnp.zeros(fan_out)
-        return params
+    def apply(params, x, context):
+        def at(x):
+            return n.apply(params, learned.inputs([x], temporal, context))[..., 0]
 
-    def network(params, x):
-        h = x[..., None]
-        for i in range(len(features)):
-            h = jnp.tanh(h @ params[f"w{i}"] + params[f"b{i}"])
-        i = len(features)
-        return (h @ params[f"w{i}"] + params[f"b{i}"])[..., 0]
-
-    def apply(params, x):
         x = x / scale
         inside = jnp.clip(x, -limit, limit)
-        y, slope = jax.jvp(
-            lambda x: network(params, x), (inside,), (jnp.ones_like(inside),)
-        )
+        y, slope = jax.jvp(at, (inside,), (jnp.ones_like(inside),))
         # With the slope held constant every derivative of the whole is right: inside
         # that of the network, outside that of the line.
         return scale * (y + jax.lax.stop_gradient(slope) * (x - inside))
 
-    return _Network(init, apply)
-
-
-def _check_positive(**settings: float) -> None:
-    for name, value in settings.items():
-        if not isinstance(value, int | float) or not 0 < value < math.inf:
-            raise ValueError(f"{name}={value!r} is not a positive number")
+    return Network(n.init, apply)
 
 
 def residual_network(
@@ -210,10 +137,11 @@ def residual_network(
     scale: float = 10.0,
     limit: float = 3.0,
     clip_eps: float = 0.2,
+    temporal: bool = False,
 ) -> Learned:
     """A value loss f(v, g) = base(v, g, v_old) + scale · n((v − g) / scale).
 
-    n is a small tanh network that starts at zero; see `_network`.
+    n is a small tanh network that starts at zero; see `_curve`.
 
     Args:
         base: a hand-made value loss or its name: `clipped_square` starts the search
@@ -223,6 +151,7 @@ def residual_network(
         limit: where the network's straight tails begin, in units of `scale`.
         clip_eps: ε of `clipped_square` where the context does not say; an artefact
             has that of the algorithm in which it evolved.
+        temporal: whether n also sees `context.progress`.
 
     Raises:
         ValueError: a setting is not of its type, or not positive.
@@ -230,32 +159,28 @@ def residual_network(
     References:
         The value-loss search of PureJaxRL (Lu et al., 2022), from scratch.
     """
-    name = base if isinstance(base, str) else _name_of(base, HAND_MADE)
+    name = name_of(base, HAND_MADE)
     hand_made = HAND_MADE[name]
-    _check_positive(scale=scale, limit=limit, clip_eps=clip_eps)
-    features = tuple(operator.index(n) for n in features)
-    network = _network(features, scale, limit)
-    evolved_in = Context(stats={"clip_eps": clip_eps})
+    positive(scale=scale, limit=limit, clip_eps=clip_eps)
+    network = _curve(features, scale, limit, temporal)
+    description = learned.spec(
+        "residual_network",
+        temporal,
+        base=name,
+        features=list(layers(features)),
+        scale=scale,
+        limit=limit,
+        clip_eps=clip_eps,
+    )
 
     def apply(params, value, target, old_value, context: Context | None = None):
-        if context is None or "clip_eps" not in context.stats:
-            context = evolved_in
-        residual = network.apply(params, value - target)
-        return hand_made(value, target, old_value, context) + residual
+        residual = network.apply(params, value - target, context)
+        evolved_in = Context() if context is None else context
+        if "clip_eps" not in evolved_in.stats:
+            evolved_in = evolved_in._replace(stats={"clip_eps": clip_eps})
+        return hand_made(value, target, old_value, evolved_in) + residual
 
-    return Learned(
-        network.init,
-        apply,
-        {
-            "op": "residual_network",
-            "base": name,
-            "features": list(features),
-            "scale": scale,
-            "limit": limit,
-            "clip_eps": clip_eps,
-        },
-        identity=name != "zero",
-    )
+    return Learned(network.init, apply, description, identity=name != "zero")
 
 
 def td_network(
@@ -263,10 +188,11 @@ def td_network(
     features: Sequence[int] = (16,),
     scale: float = 10.0,
     limit: float = 3.0,
+    temporal: bool = False,
 ) -> Learned:
     """A loss of a temporal difference, ℓ(δ, Q) = base(δ) + scale · n(−δ / scale) + w Q.
 
-    n is a small tanh network that starts at zero, see `_network`, and so does w: the
+    n is a small tanh network that starts at zero, see `_curve`, and so does w: the
     start is `base`. DQNReg, δ² + 0.1 Q, is a member of the family (n = 0, w = 0.05, up
     to a factor of 2).
 
@@ -275,6 +201,7 @@ def td_network(
         features: hidden layer sizes.
         scale: typical size of δ, in units of return.
         limit: where the network's straight tails begin, in units of `scale`.
+        temporal: whether n also sees `context.progress`.
 
     Raises:
         ValueError: a setting is not of its type, or not positive.
@@ -282,35 +209,69 @@ def td_network(
     References:
         Co-Reyes et al., 2021, https://arxiv.org/abs/2101.03958 (DQNReg).
     """
-    name = base if isinstance(base, str) else _name_of(base, HAND_MADE_TD)
+    name = name_of(base, HAND_MADE_TD)
     hand_made = HAND_MADE_TD[name]
-    _check_positive(scale=scale, limit=limit)
-    features = tuple(operator.index(n) for n in features)
-    network = _network(features, scale, limit)
+    positive(scale=scale, limit=limit)
+    network = _curve(features, scale, limit, temporal)
+    description = learned.spec(
+        "td_network",
+        temporal,
+        base=name,
+        features=list(layers(features)),
+        scale=scale,
+        limit=limit,
+    )
 
     def init(key):
         return {"network": network.init(key), "tilt": jnp.zeros(())}
 
     def apply(params, td_error, q, target, context: Context | None = None):
-        residual = network.apply(params["network"], -td_error)
+        residual = network.apply(params["network"], -td_error, context)
         return hand_made(td_error, q, target, context) + residual + params["tilt"] * q
 
-    return Learned(
-        init,
-        apply,
-        {
-            "op": "td_network",
-            "base": name,
-            "features": list(features),
-            "scale": scale,
-            "limit": limit,
-        },
-        identity=True,
+    return Learned(init, apply, description, identity=True)
+
+
+def policy_network(
+    features: Sequence[int] = (16,), limit: float = 10.0, temporal: bool = False
+) -> Learned:
+    """A term of the policy's loss, ℓ = limit · tanh(n(x) / limit), that starts at zero.
+
+    x = (log π, log r / 0.2, A, |A|, H), each u as u / (1 + |u|): whatever the scale of
+    rewards, whose advantages PPO standardises, and of densities. n is a small tanh
+    network that starts at zero. The policy learns through log π, r and H; the
+    advantage is held. No sum over time or environments: permuting them changes nothing.
+
+    Args:
+        features: hidden layer sizes.
+        limit: |ℓ| stays below it.
+        temporal: whether n also sees `context.progress`.
+
+    Raises:
+        ValueError: a setting is not of its type, or not positive.
+
+    References:
+        Houthooft et al., 2018, https://arxiv.org/abs/1802.04821, which evolves the
+        whole loss of a policy, over its history; here it is what a sample allows.
+    """
+    positive(limit=limit)
+    network = learned.network(5 + bool(temporal), features)
+    description = learned.spec(
+        "policy_network", temporal, features=list(layers(features)), limit=limit
     )
 
+    def apply(
+        params, log_prob, log_ratio, advantage, entropy, context: Context | None = None
+    ):
+        advantage = softsign(jax.lax.stop_gradient(advantage))
+        x = [
+            softsign(log_prob),
+            softsign(log_ratio, 0.2),
+            advantage,
+            jnp.abs(advantage),
+            softsign(entropy),
+        ]
+        n = network.apply(params, learned.inputs(x, temporal, context))[..., 0]
+        return limit * jnp.tanh(n / limit)
 
-def _name_of(loss: Partial, hand_made: Mapping[str, Partial]) -> str:
-    for name, known in hand_made.items():
-        if loss.func is known.func:
-            return name
-    raise ValueError(f"not a hand-made loss: {loss}; one of {list(hand_made)}")
+    return Learned(network.init, apply, description, identity=True)

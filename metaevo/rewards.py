@@ -21,11 +21,12 @@ import numpy as np
 
 from metaevo import envs, schedules, slots
 from metaevo.episodes import Transition
-from metaevo.losses import Learned
-from metaevo.perceptrons import perceptron, sizes
+from metaevo.learned import Learned, layers, network, positive
 from metaevo.slots import Context
 
 __all__ = ["free", "identity", "impact", "learned_from", "potential", "units"]
+
+LARGEST = 10.0  # that a component is, in its units
 
 MAY_CHANGE = "may change optimum"
 """The label of rewards under which another policy may be best."""
@@ -101,13 +102,13 @@ def potential(
         Ng, Harada and Russell, 1999, "Policy invariance under reward transformations".
     """
     size = _sizes(units)
-    _check_positive(scale=scale)
+    positive(scale=scale)
     if not isinstance(gamma, int | float) or not 0 <= gamma <= 1:
         raise ValueError(f"gamma={gamma!r} is not in [0, 1]")
-    network = perceptron(len(size), features)
+    net = network(len(size), features)
 
     def phi(params, obs):
-        return scale * network.apply(params, jnp.ravel(obs) / size)[0]
+        return scale * net.apply(params, _scaled(obs, size))[0]
 
     def apply(params, obs, action, reward, next_obs, terminated, context=None):
         del action
@@ -118,9 +119,9 @@ def potential(
     spec = {
         "op": "potential",
         "units": size.tolist(),
-        "features": list(sizes(features)),
+        "features": list(layers(features)),
     }
-    return Learned(network.init, apply, spec | {"scale": scale, "gamma": gamma}, True)
+    return Learned(net.init, apply, spec | {"scale": scale, "gamma": gamma}, True)
 
 
 def free(
@@ -142,25 +143,26 @@ def free(
         ValueError, TypeError: a setting is not of its kind.
     """
     size = _sizes(units)
-    _check_positive(scale=scale)
+    positive(scale=scale)
     (kind, width), *more = action.items()
     width = operator.index(width)
     if more or kind not in ("num", "size") or not 1 <= width <= 2**16:
         raise ValueError(f"action={action}: expected num or size, in [1, {2**16}]")
-    network = perceptron(2 * len(size) + width, features)
+    net = network(2 * len(size) + width, features)
 
     def init(key):
-        return {"network": network.init(key), "log_scale": jnp.zeros(())}
+        return {"network": net.init(key), "log_scale": jnp.zeros(())}
 
     def apply(params, obs, action, reward, next_obs, terminated, context=None):
         del terminated, context
         did = jax.nn.one_hot(action, width) if kind == "num" else jnp.ravel(action)
-        x = [jnp.ravel(obs) / size, did, jnp.ravel(next_obs) / size]
-        added = network.apply(params["network"], jnp.concatenate(x))[0]
+        x = [_scaled(obs, size), jnp.clip(did, -LARGEST, LARGEST)]
+        x += [_scaled(next_obs, size)]
+        added = net.apply(params["network"], jnp.concatenate(x))[0]
         return jnp.exp(jnp.clip(params["log_scale"], -10, 10)) * reward + scale * added
 
     spec = {"op": "free_reward", "units": size.tolist(), "action": {kind: width}}
-    spec |= {"features": list(sizes(features)), "scale": scale, "label": MAY_CHANGE}
+    spec |= {"features": list(layers(features)), "scale": scale, "label": MAY_CHANGE}
     return Learned(init, apply, spec, True)
 
 
@@ -192,7 +194,7 @@ def impact(units: Sequence[float], num_knots: int = 2, scale: float = 1.0) -> Le
         states: neither fits into a function of one transition.
     """
     size = _sizes(units)
-    _check_positive(scale=scale)
+    positive(scale=scale)
     num_knots = operator.index(num_knots)
     if not 2 <= num_knots <= 1000:
         raise ValueError(f"num_knots={num_knots} must be in [2, 1000]")
@@ -204,12 +206,17 @@ def impact(units: Sequence[float], num_knots: int = 2, scale: float = 1.0) -> Le
     def apply(params, obs, action, reward, next_obs, terminated, context):
         del action, terminated
         beta = schedules.basis(context.progress, num_knots, 1) @ params["strength"]
-        change = jnp.clip(jnp.ravel(next_obs - obs) / size, -10, 10)
+        change = _scaled(next_obs - obs, size)
         change = jnp.exp(jnp.clip(params["log_weights"], -10, 10)) * change
         return reward + scale * beta * jnp.sqrt((change**2).mean())
 
     spec = {"op": "impact", "units": size.tolist(), "num_knots": num_knots}
     return Learned(init, apply, spec | {"scale": scale, "label": MAY_CHANGE}, True)
+
+
+def _scaled(obs: jax.Array, units: np.ndarray) -> jax.Array:
+    """An observation flattened, in its units: what is far off stays finite."""
+    return jnp.clip(jnp.ravel(obs) / units, -LARGEST, LARGEST)
 
 
 def _sizes(units: Sequence[float]) -> np.ndarray:
@@ -221,9 +228,3 @@ def _sizes(units: Sequence[float]) -> np.ndarray:
     ):
         raise ValueError(f"units={units!r}: expected positive numbers, one a component")
     return found
-
-
-def _check_positive(**settings: float) -> None:
-    for name, value in settings.items():
-        if not isinstance(value, int | float) or not 0 < value < math.inf:
-            raise ValueError(f"{name}={value!r} is not a positive number")

@@ -13,7 +13,7 @@ import numpy as np
 from jax.tree_util import Partial
 
 from metaevo import slots, transforms
-from metaevo.losses import Learned
+from metaevo.learned import Learned
 from metaevo.slots import Context, Slot
 from metaevo.types import ConfigError, Key, Params
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from inner_loops import dqn, policy_es, ppo, ppo_rnn, pqn, sac, td3
-from metaevo import envs, losses, optimizers, slots
+from metaevo import drifts, envs, losses, optimizers, slots
 
 SGD = optimizers.from_optax(optax.identity())
 
@@ -85,7 +85,7 @@ def _same_epsilon(context):
 
 @slots.function
 def _half_drift(log_ratio, advantage, clip_eps, context):
-    return 0.5 * losses.ppo_clip_drift(log_ratio, advantage, clip_eps, context)
+    return 0.5 * drifts.ppo_clip(log_ratio, advantage, clip_eps, context)
 
 
 @slots.function

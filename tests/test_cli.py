@@ -317,7 +317,7 @@ def test_list_finds_what_lies_in_the_folders():
     for name, default in ppo.Meta()._asdict().items():
         shown = f"{default:g}" if isinstance(default, float) else ""
         assert f"{name}={shown}" in text
-    for kind in ("drift=losses.ppo_clip_drift", "tune ", "gymnax/ ", "CartPole-v1"):
+    for kind in ("drift=drifts.ppo_clip", "tune ", "gymnax/ ", "CartPole-v1"):
         assert kind in text
     assert max(map(len, text.splitlines())) <= 80
     assert "CartPole" not in catalogue.text("spaces")

@@ -11,6 +11,7 @@ import pytest
 from inner_loops import ppo
 from metaevo import (
     comparison,
+    drifts,
     envs,
     fitness,
     losses,
@@ -265,7 +266,7 @@ def _entropy_again(log_prob, log_ratio, advantage, entropy, context):
 
 @slots.function
 def _half_drift(log_ratio, advantage, clip_eps, context):
-    return 0.5 * losses.ppo_clip_drift(log_ratio, advantage, clip_eps, context)
+    return 0.5 * drifts.ppo_clip(log_ratio, advantage, clip_eps, context)
 
 
 @slots.function
@@ -304,7 +305,7 @@ def test_ppos_drift_gives_the_clipped_objective():
     """r A − drift = min(r A, clip(r, 1 ± ε) A), Schulman et al., equation 7."""
     ratio = jnp.linspace(0.2, 3.0, 57)[:, None]
     advantage = jnp.linspace(-2, 2, 9)
-    drift = losses.ppo_clip_drift(jnp.log(ratio), advantage, 0.2)
+    drift = drifts.ppo_clip(jnp.log(ratio), advantage, 0.2)
     clipped = jnp.minimum(ratio * advantage, jnp.clip(ratio, 0.8, 1.2) * advantage)
     np.testing.assert_allclose(ratio * advantage - drift, clipped, atol=1e-6)
     assert (drift >= 0).all()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import metaevo
-from metaevo import checks, losses, population, spaces
+from metaevo import checks, losses, population
 from metaevo.slots import Context
 
 FOLDER = Path(__file__).parent.parent / "searches"
@@ -36,6 +36,8 @@ TINY = {
     "ppo_schedules": {"kind": "cubic"},
     "reward_shaping": {"env": "gymnax/Catch-bsuite"},
     "sac_hyperparameters": {},
+    "ppo_drift": {"envs": ("gymnax/CartPole-v1", "gymnax/Catch-bsuite")},
+    "dpo_two_parameters": {},
     "sac_target_entropy": {},
     "td3_td_loss": {},
 }
@@ -102,22 +104,3 @@ def test_dqnreg_is_a_member_of_the_family():
     params = learned.init(jax.random.key(0)) | {"tilt": jnp.float32(0.05)}
     found = 2 * learned.bind(params)(DELTA, Q, DELTA + Q)
     np.testing.assert_allclose(found, DELTA**2 + 0.1 * Q, rtol=1e-5, atol=1e-5)
-
-
-def test_it_is_saved_and_loaded(tmp_path):
-    from metaevo import artifacts
-
-    space = spaces.replace(td_loss=losses.td_network(features=(4,)))
-    params = jax.tree.map(lambda x: x + 0.3, space.init(jax.random.key(0)))
-    artifacts.save(tmp_path / "solution", params, space.spec, {}, {})
-    loaded = metaevo.load(tmp_path / "solution").td_loss
-    mine = losses.td_network(features=(4,)).bind(params["td_loss"])
-    np.testing.assert_array_equal(loaded(DELTA, Q, DELTA), mine(DELTA, Q, DELTA))
-
-
-@pytest.mark.parametrize(
-    "settings", [{"features": ()}, {"scale": 0.0}, {"limit": -1.0}, {"base": "square"}]
-)
-def test_bad_settings_are_refused(settings):
-    with pytest.raises((ValueError, KeyError)):
-        losses.td_network(**settings)

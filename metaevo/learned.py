@@ -1,0 +1,182 @@
+"""Learned functions and what they are made of, in plain jnp.
+
+An artefact is rebuilt from these, so they need neither flax nor optax.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.tree_util import Partial
+
+from metaevo.slots import Context
+from metaevo.types import Key, Params
+
+__all__ = [
+    "Learned",
+    "Network",
+    "inputs",
+    "layers",
+    "name_of",
+    "network",
+    "positive",
+    "softsign",
+    "spec",
+]
+
+
+class Learned(NamedTuple):
+    """A function with parameters, to be put into a slot by `spaces.replace`.
+
+    Attributes:
+        init: `key -> params`.
+        apply: `(params, *inputs, context) -> output`.
+        spec: plain data from which `metaevo.artifacts` rebuilds it.
+        identity: whether it starts as its hand-made counterpart.
+    """
+
+    init: Callable[[Key], Params]
+    apply: Callable
+    spec: Mapping[str, Any]
+    identity: bool = False
+
+    def bind(self, params: Params) -> Partial:
+        """The slot value for these parameters."""
+        return Partial(self.apply, params)
+
+
+class Network(NamedTuple):
+    """A multilayer perceptron.
+
+    Attributes:
+        init: `key -> params`.
+        apply: `(params, x [..., num_inputs]) -> [..., num_outputs]`.
+    """
+
+    init: Callable[[Key], Params]
+    apply: Callable[[Params, jax.Array], jax.Array]
+
+
+def network(
+    num_inputs: int, features: Sequence[int], num_outputs: int = 1, bias: bool = True
+) -> Network:
+    """A tanh network that starts at exactly zero.
+
+    Hidden weights start random and the last layer at zero, so that members mirrored
+    about the start differ (an all-zero tanh network without biases is an even function
+    of its parameters: mirrored members would be equal and ES see no gradient).
+
+    Args:
+        features: hidden layer sizes, 1 to 8 of 1 to 4096 units.
+        bias: without biases it is zero where its inputs are.
+    """
+    sizes = (num_inputs, *layers(features), num_outputs)
+    last = len(sizes) - 2
+
+    def init(key):
+        keys = jax.random.split(key, last + 1)
+        params = {}
+        for i, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
+            weight = jax.random.normal(keys[i], (fan_in, fan_out)) / math.sqrt(fan_in)
+            params[f"w{i}"] = jnp.zeros_like(weight) if i == last else weight
+            if bias:
+                params[f"b{i}"] = jnp.zeros(fan_out)
+        return params
+
+    def apply(params, x):
+        for i in range(last + 1):
+            x = x @ params[f"w{i}"]
+            x = x + params[f"b{i}"] if bias else x
+            x = jnp.tanh(x) if i < last else x
+        return x
+
+    return Network(init, apply)
+
+
+def inputs(
+    features: Sequence[jax.Array], temporal: bool, context: Context | None
+) -> jax.Array:
+    """Features of one shape, [...] each, side by side, [..., n].
+
+    Args:
+        temporal: whether `context.progress` is the last.
+
+    Raises:
+        ValueError: it has to be, and there is no context.
+    """
+    if temporal:
+        features = [*features, progress(context)]
+    return jnp.stack(jnp.broadcast_arrays(*features), -1)
+
+
+def progress(context: Context | None) -> jax.Array:
+    """`context.progress`.
+
+    Raises:
+        ValueError: there is no context.
+    """
+    if context is None:
+        raise ValueError(
+            "this function changes over an agent's lifetime (temporal=True): call it "
+            "with context=metaevo.Context(progress=...), from 0 to 1"
+        )
+    return jnp.asarray(context.progress, jnp.float32)
+
+
+def softsign(x: jax.Array, scale: float = 1.0) -> jax.Array:
+    """x / (scale + |x|), in (−1, 1)."""
+    return x / (scale + jnp.abs(x))
+
+
+# --- settings -------------------------------------------------------------------------
+
+
+def spec(op: str, temporal: bool, **settings: Any) -> dict[str, Any]:
+    """A function's description; `temporal` is in it only if it is.
+
+    Raises:
+        ValueError: `temporal` is not a bool.
+    """
+    if not isinstance(temporal, bool):
+        raise ValueError(f"temporal={temporal!r}: expected true or false")
+    return {"op": op, **settings} | ({"temporal": True} if temporal else {})
+
+
+def layers(features: Sequence[int]) -> tuple[int, ...]:
+    """Hidden layer sizes, checked.
+
+    Raises:
+        ValueError: not 1 to 8 integers from 1 to 4096.
+    """
+    try:
+        sizes = tuple(operator.index(n) for n in features)
+    except TypeError:
+        sizes = ()
+    if not 1 <= len(sizes) <= 8 or not all(1 <= n <= 4096 for n in sizes):
+        raise ValueError(f"features={features!r}: expected 1 to 8 layers of 1 to 4096")
+    return sizes
+
+
+def positive(**settings: float) -> None:
+    """Raises ValueError unless all are positive, finite numbers."""
+    for name, value in settings.items():
+        if not isinstance(value, int | float) or not 0 < value < math.inf:
+            raise ValueError(f"{name}={value!r} is not a positive number")
+
+
+def name_of(function: Partial | str, hand_made: Mapping[str, Partial]) -> str:
+    """The name of one of the hand-made functions.
+
+    Raises:
+        ValueError: it is none of them.
+    """
+    for name, known in hand_made.items():
+        if function == name or getattr(function, "func", None) is known.func:
+            return name
+    raise ValueError(f"base={function!r}: expected one of {', '.join(hand_made)}")
