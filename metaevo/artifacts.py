@@ -25,6 +25,7 @@ from metaevo import (
     checkpoint,
     drifts,
     exploration,
+    learned_optimizers,
     losses,
     rewards,
     schedules,
@@ -40,6 +41,7 @@ _NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,63}$")
 # The closed list: operation -> (its settings, the builder). Networks also have the
 # setting `temporal`, which is written only where it is true.
 OPERATIONS = {
+    "adam_numbers": ({"eps"}, learned_optimizers.adam_numbers),
     "dpo_constants": ({"alpha", "beta"}, drifts.dpo_constants),
     "drift_network": ({"base", "features", "scale"}, drifts.drift_network),
     "free_reward": ({"units", "action", "features", "scale"}, rewards.free),
@@ -53,6 +55,10 @@ OPERATIONS = {
     "policy": ({"observation", "action", "features", "activation"}, actors.policy),
     "policy_network": ({"features", "limit"}, losses.policy_network),
     "potential": ({"units", "features", "scale", "gamma"}, rewards.potential),
+    "recurrent": (
+        {"hidden", "features", "step", "eps", "noise"},
+        learned_optimizers.recurrent,
+    ),
     "residual_network": (
         {"base", "features", "scale", "limit", "clip_eps"},
         losses.residual_network,

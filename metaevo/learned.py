@@ -148,7 +148,7 @@ def spec(op: str, temporal: bool, **settings: Any) -> dict[str, Any]:
     return {"op": op, **settings} | ({"temporal": True} if temporal else {})
 
 
-def layers(features: Sequence[int]) -> tuple[int, ...]:
+def layers(features: Sequence[int], name: str = "features") -> tuple[int, ...]:
     """Hidden layer sizes, checked.
 
     Raises:
@@ -159,7 +159,7 @@ def layers(features: Sequence[int]) -> tuple[int, ...]:
     except TypeError:
         sizes = ()
     if not 1 <= len(sizes) <= 8 or not all(1 <= n <= 4096 for n in sizes):
-        raise ValueError(f"features={features!r}: expected 1 to 8 layers of 1 to 4096")
+        raise ValueError(f"{name}={features!r}: expected 1 to 8 layers of 1 to 4096")
     return sizes
 
 

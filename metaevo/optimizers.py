@@ -1,31 +1,20 @@
 """Optimisers: values of the `optimizer` slot.
 
 An optimiser gives a *direction*; the algorithm does `params - lr * direction`. So a
-learning rate that evolves is an argument, never a constant of the optimiser.
+learning rate that evolves is an argument, never a constant of the optimiser. Learned
+ones are in `metaevo.learned_optimizers`.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
-from jax.tree_util import Partial
 
 from metaevo import slots
-
-
-class Optimizer(NamedTuple):
-    """Two `Partial`s.
-
-    Attributes:
-        init: `params -> state`.
-        update: `(gradient, state, params, context) -> (direction, state)`.
-    """
-
-    init: Partial
-    update: Partial
+from metaevo.slots import Optimizer
 
 
 def from_optax(transformation: optax.GradientTransformation) -> Optimizer:

@@ -37,6 +37,18 @@ class Context(NamedTuple):
     stats: Mapping[str, jax.Array | float] = {}
 
 
+class Optimizer(NamedTuple):
+    """Two `Partial`s: a value of the `optimizer` slot, see `metaevo.optimizers`.
+
+    Attributes:
+        init: `params -> state`.
+        update: `(gradient, state, params, context) -> (direction, state)`.
+    """
+
+    init: Partial
+    update: Partial
+
+
 def function(fn: Callable) -> Partial:
     """Makes a plain function a slot value; a decorator for hand-made defaults.
 

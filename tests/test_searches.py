@@ -38,6 +38,7 @@ TINY = {
     "sac_hyperparameters": {},
     "ppo_drift": {"envs": ("gymnax/CartPole-v1", "gymnax/Catch-bsuite")},
     "dpo_two_parameters": {},
+    "learned_optimizer": {"kind": "recurrent"},
     "sac_target_entropy": {},
     "td3_td_loss": {},
 }

@@ -2,17 +2,30 @@
 
 import functools
 import inspect
+import itertools
+import subprocess
+import sys
+import textwrap
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from loops import SMALL
 
 import metaevo
-from metaevo import artifacts, drifts, losses, schedules, spaces
+from metaevo import (
+    artifacts,
+    drifts,
+    learned_optimizers,
+    losses,
+    optimizers,
+    schedules,
+    spaces,
+)
 from metaevo.slots import Context
 from metaevo.types import ConfigError
 
@@ -35,6 +48,32 @@ HUGE = {
     "drift": (40 * _LINE, 1e6 * jnp.cos(9 * _LINE), 0.2),
     "policy_loss": (1e6 * _LINE, 80 * _LINE, 1e6 * jnp.cos(9 * _LINE), 1e6 * _LINE),
 }
+
+
+def network(key, *sizes):
+    """Params as flax has them, with numbers of a policy beside."""
+    layers = {}
+    for i, shape in enumerate(itertools.pairwise(sizes)):
+        layers[f"Dense_{i}"] = {
+            "kernel": jax.random.normal(jax.random.fold_in(key, i), shape),
+            "bias": jnp.zeros(shape[1]),
+        }
+    return {"actor": {"params": layers}, "log_std": jnp.ones(sizes[-1])}
+
+
+AGENT = network(jax.random.key(9), 3, 5, 4, 2)
+
+
+def gradients(*scales):
+    """One for each scale; the signs change, so that averages do as well."""
+    return [
+        jax.tree.map(lambda x: scale * jnp.cos(5 * i + 7 * x), AGENT)
+        for i, scale in enumerate(scales)
+    ]
+
+
+INPUTS["optimizer"] = (gradients(0.1, 0.01, 1.0, 0.0, 0.3),)
+HUGE["optimizer"] = (gradients(0.0, 0.0, 1e20, 1e-30, 1e30),)
 
 
 class Case(NamedTuple):
@@ -127,6 +166,30 @@ CASES = {
     "drift_network dpo": Case(
         drifts.drift_network, {"base": "dpo"}, "drift", drifts.dpo, ("ppo",), ()
     ),
+    "adam_numbers": Case(
+        learned_optimizers.adam_numbers,
+        {},
+        "optimizer",
+        optimizers.adam,
+        ("ppo", "td3", "dqn"),
+        ({"eps": 0.0}, {"eps": float("inf")}, {"temporal": 1}),
+    ),
+    "recurrent": Case(
+        learned_optimizers.recurrent,
+        {},
+        "optimizer",
+        optimizers.adam,
+        ("ppo", "td3", "ppo_rnn"),
+        ({"hidden": 0}, {"step": -1.0}, {"eps": "x"}, {"noise": 1}, *SIZES),
+    ),
+    "recurrent without noise": Case(
+        learned_optimizers.recurrent,
+        {"noise": False, "hidden": 4, "features": (8,)},
+        "optimizer",
+        optimizers.adam,
+        (),
+        (),
+    ),
     "lpo_network": Case(drifts.lpo_network, {}, "drift", None, (), (*SIZES, *BASE)),
     "lpo_network zero": Case(
         drifts.lpo_network, {"base": "zero"}, "drift", drifts.zero, ("ppo",), ()
@@ -139,13 +202,35 @@ TEMPORAL = [
 ]
 
 
+@jax.jit
+def updated(optimizer, *args):
+    return optimizer.update(*args)
+
+
+def called(function, slot, inputs, context=None):
+    """What a slot's value says to a batch of inputs; of an optimiser, all directions
+    that it goes."""
+    context = () if context is None else (context,)
+    if slot != "optimizer":
+        return function(*inputs, *context)
+    agent, directions = AGENT, []
+    state = function.init(agent)
+    for gradient in inputs[0]:
+        direction, state = updated(function, gradient, state, agent, *context)
+        agent = jax.tree.map(lambda p, d: p - 0.01 * d, agent, direction)
+        directions += [x.ravel() for x in jax.tree.leaves(direction)]
+    return jnp.concatenate(directions)
+
+
 def evaluated(function, slot, inputs, context=None):
-    """A function and its gradient in its first input, on a batch."""
+    """That, and its gradient in the first input if it has one."""
+    values = called(function, slot, inputs, context)
+    if slot == "optimizer":
+        return (values,)
 
     def total(x):
-        return function(x, *inputs[1:], *(() if context is None else (context,))).sum()
+        return called(function, slot, (x, *inputs[1:]), context).sum()
 
-    values = function(*inputs, *(() if context is None else (context,)))
     return values, jax.grad(total)(inputs[0])
 
 
@@ -226,8 +311,10 @@ def test_mirrored_members_differ_at_the_start(name):
     start, noise = moved(learned)
     values = [
         np.asarray(
-            learned.bind(jax.tree.map(lambda x, e: x + sign * e, start, noise))(
-                *INPUTS[case.slot]
+            called(
+                learned.bind(jax.tree.map(lambda x, e: x + sign * e, start, noise)),
+                case.slot,
+                INPUTS[case.slot],
             )
         )
         for sign in (-1, 0, 1)
@@ -249,7 +336,7 @@ def test_numbers_stay_finite_for_huge_inputs(name, by):
     for inputs in (INPUTS[case.slot], HUGE[case.slot]):
         for found in evaluated(function, case.slot, inputs):
             assert np.isfinite(found).all()
-            assert found.shape == _LINE.shape
+            assert case.slot == "optimizer" or found.shape == _LINE.shape
 
 
 @pytest.mark.parametrize(
@@ -279,34 +366,69 @@ def test_saved_and_loaded_it_is_the_same_function(name, tmp_path):
             np.testing.assert_array_equal(a, b)
 
 
+def test_all_load_with_jax_numpy_and_safetensors_alone(tmp_path):
+    """And run: every other dependency is made impossible to import."""
+    for name in CASES:
+        learned = CASES[name].make()
+        params = {CASES[name].slot: learned.init(jax.random.key(0))}
+        spec = {CASES[name].slot: learned.spec}
+        artifacts.save(tmp_path / name.replace(" ", "_"), params, spec, {}, {})
+    program = textwrap.dedent(
+        f"""
+        import pathlib, sys
+        for name in ("optax flax evosax gymnax gymnasium omegaconf matplotlib filelock "
+                     "brax wandb pandas").split():
+            sys.modules[name] = None
+        import jax.numpy as jnp
+        import metaevo
+        takes = dict(value_loss=3, td_loss=3, drift=3, policy_loss=4)
+        for path in sorted(pathlib.Path({str(tmp_path)!r}).iterdir()):
+            (slot, found), = metaevo.load(path).slots.items()
+            one = jnp.ones(3)
+            if slot == "optimizer":
+                found.update(one, found.init(one), one)
+            else:
+                found(*[one] * takes[slot])
+            print(path.name)
+        """
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True
+    )
+    assert out.returncode == 0, out.stderr
+    assert len(out.stdout.split()) == len(CASES)
+
+
 # --- over a lifetime ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", TEMPORAL)
 def test_a_temporal_function_changes_over_a_lifetime(name, tmp_path):
     case = CASES[name]
-    learned, inputs = case.make(temporal=True), INPUTS[case.slot]
+    learned = case.make(temporal=True)
     start, noise = moved(learned)
     params = jax.tree.map(jnp.add, start, noise)
-    early, late = (Context(x, stats={"clip_eps": 0.2}) for x in (0.0, 0.9))
+
+    def at(function, progress):
+        context = Context(progress, stats={"clip_eps": 0.2})
+        return called(function, case.slot, INPUTS[case.slot], context)
+
     function = learned.bind(params)
-    assert np.abs(function(*inputs, early) - function(*inputs, late)).max() > 1e-3
-    np.testing.assert_array_equal(
-        learned.bind(start)(*inputs, early),
-        case.make().bind(case.make().init(jax.random.key(0)))(*inputs, late),
-    )
+    assert np.abs(at(function, 0.0) - at(function, 0.9)).max() > 1e-3
+    plain = case.make().bind(case.make().init(jax.random.key(0)))
+    close(at(learned.bind(start), 0.3), at(plain, 0.9), rtol=1e-5, atol=1e-6)
     # It says so in its artefact, and does not guess where it is.
     spec = {case.slot: dict(learned.spec)}
     assert spec[case.slot]["temporal"] is True
     assert "temporal" not in case.make().spec
     artifacts.save(tmp_path / "solution", {case.slot: params}, spec, {}, {})
     loaded = metaevo.load(tmp_path / "solution").slots[case.slot]
-    np.testing.assert_array_equal(loaded(*inputs, late), function(*inputs, late))
+    np.testing.assert_array_equal(at(loaded, 0.9), at(function, 0.9))
     with pytest.raises(ValueError, match=r"temporal=True.*context=metaevo\.Context"):
-        loaded(*inputs)
+        called(loaded, case.slot, INPUTS[case.slot])
 
 
-def test_only_networks_are_temporal():
+def test_what_has_no_lifetime_refuses_one():
     assert {CASES[name].builder.__name__ for name in TEMPORAL} == {
         case.builder.__name__ for case in CASES.values()
     } - {"dpo_constants"}
@@ -341,3 +463,169 @@ def test_a_policys_loss_is_bounded_and_takes_samples_in_any_order():
     np.testing.assert_allclose(
         shuffled, loss(*INPUTS["policy_loss"])[order], rtol=1e-4, atol=1e-4
     )
+
+
+# --- optimisers -----------------------------------------------------------------------
+
+
+def bound(learned, by=0.5, **params):
+    start, noise = moved(learned, by)
+    return learned.bind(jax.tree.map(jnp.add, start, noise) | params)
+
+
+@pytest.mark.parametrize("name", ["adam_numbers", "recurrent"])
+def test_a_learned_optimizer_starts_as_adam(name):
+    learned = CASES[name].make()
+    start = learned.bind(learned.init(jax.random.key(0)))
+    adam = called(optimizers.adam, "optimizer", INPUTS["optimizer"], Context())
+    found = called(start, "optimizer", INPUTS["optimizer"])
+    np.testing.assert_allclose(found, adam, rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("number", "x", "transformation"),
+    [
+        (
+            "gain",
+            0.7,
+            optax.chain(optax.scale_by_adam(eps=1e-5), optax.scale(np.e**0.7)),
+        ),
+        ("beta1", 1.0, optax.scale_by_adam(b1=1 - 0.1 * np.e, eps=1e-5)),
+        ("beta2", 2.0, optax.scale_by_adam(b2=1 - 0.001 * np.e**2, eps=1e-5)),
+        ("eps", 4.0, optax.scale_by_adam(eps=1e-5 * np.e**4)),
+        (
+            "decay",
+            0.5,
+            optax.chain(optax.scale_by_adam(eps=1e-5), optax.add_decayed_weights(0.05)),
+        ),
+        (
+            "clip",
+            -3.0,
+            optax.chain(optax.scale_by_adam(eps=1e-5), optax.clip(10 * np.e**-3)),
+        ),
+    ],
+)
+def test_adams_numbers_are_those_of_optax(number, x, transformation):
+    learned = learned_optimizers.adam_numbers()
+    params = learned.init(jax.random.key(0)) | {number: jnp.float32(x)}
+    theirs = optimizers.from_optax(transformation)
+    inputs = INPUTS["optimizer"]
+    expected = called(theirs, "optimizer", inputs, Context())
+    found = called(learned.bind(params), "optimizer", inputs)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    adam = called(optimizers.adam, "optimizer", inputs, Context())
+    assert np.abs(found - adam).max() > 1e-3
+
+
+def test_adams_own_direction_is_never_clipped():
+    """Its bound, (1 − β₁)/√(1 − β₂) / √(1 − β₁²/β₂) = 7.27, against the clip at 10,
+    by the gradients that are worst for it."""
+    decays = 0.9 / 0.999
+    worst = [jnp.float32(decays ** (400 - i)) for i in range(400)]
+    adam = optax.scale_by_adam(eps=0.0)
+    state = adam.init(jnp.float32(0))
+    for gradient in [jnp.float32(0)] * 600 + worst:
+        direction, state = adam.update(gradient, state)
+    bound = 0.1 / 0.001**0.5 / (1 - 0.81 / 0.999) ** 0.5
+    assert bound == pytest.approx(7.27, abs=0.01)
+    corrected = bound * (1 - 0.999**1000) ** 0.5
+    assert direction == pytest.approx(corrected, rel=1e-3)
+
+
+def test_a_learned_optimizer_goes_in_straight_lines_over_a_lifetime():
+    learned = learned_optimizers.adam_numbers(temporal=True)
+    params = learned.init(jax.random.key(0)) | {"gain": jnp.float32([0.0, 2.0])}
+    inputs = INPUTS["optimizer"]
+    half = called(learned.bind(params), "optimizer", inputs, Context(0.5))
+    plain = learned_optimizers.adam_numbers()
+    same = plain.bind(plain.init(jax.random.key(0)) | {"gain": jnp.float32(1.0)})
+    np.testing.assert_allclose(half, called(same, "optimizer", inputs), rtol=1e-5)
+
+
+def test_a_loaded_optimizer_trains_a_network_of_another_shape(tmp_path):
+    """As optax wants it, and away from where it evolved; far from Adam's start."""
+    learned = learned_optimizers.recurrent(step=0.01)
+    start, noise = moved(learned, 0.1)
+    params = {"optimizer": jax.tree.map(jnp.add, start, noise)}
+    spec = {"optimizer": learned.spec}
+    artifacts.save(tmp_path / "solution", params, spec, {}, {})
+    found = metaevo.load(tmp_path / "solution").optimizer
+    rule = optax.chain(
+        optax.GradientTransformation(found.init, found.update), optax.scale(-0.01)
+    )
+    agent = network(jax.random.key(3), 2, 32, 32, 32, 1)
+    x = jax.random.normal(jax.random.key(4), (64, 2))
+
+    def loss(agent):
+        h = x
+        for i in range(4):
+            layer = agent["actor"]["params"][f"Dense_{i}"]
+            h = jnp.tanh(h @ layer["kernel"] / 5 + layer["bias"])
+        return ((h[:, 0] - jnp.tanh(x[:, 0] * x[:, 1])) ** 2).mean()
+
+    @jax.jit
+    def step(agent, state):
+        updates, state = rule.update(jax.grad(loss)(agent), state, agent)
+        return optax.apply_updates(agent, updates), state
+
+    state, before = rule.init(agent), loss(agent)
+    for _ in range(200):
+        agent, state = step(agent, state)
+    assert loss(agent) < 0.5 * before
+
+
+def test_units_of_a_network_may_change_places():
+    learned = learned_optimizers.recurrent(noise=False)
+    optimizer = bound(learned)
+    order = jnp.array([3, 0, 4, 1, 2])
+
+    def shuffled(tree):
+        layers = tree["actor"]["params"]
+        first = {k: x[..., order] for k, x in layers["Dense_0"].items()}
+        second = layers["Dense_1"] | {"kernel": layers["Dense_1"]["kernel"][order]}
+        layers = layers | {"Dense_0": first, "Dense_1": second}
+        return tree | {"actor": {"params": layers}}
+
+    def run(change):
+        state = optimizer.init(change(AGENT))
+        for gradient in INPUTS["optimizer"][0]:
+            direction, state = optimizer.update(change(gradient), state, change(AGENT))
+        return direction
+
+    close(run(shuffled), shuffled(run(lambda x: x)), rtol=1e-4, atol=1e-5)
+
+
+def test_a_layer_knows_where_it_lies():
+    depths = learned_optimizers._layers(AGENT)
+    layers = depths["actor"]["params"]
+    assert [x["bias"] for x in layers.values()] == [0.0, 0.5, 1.0]
+    assert [x["kernel"] for x in layers.values()] == [0.0, 0.5, 1.0]
+    assert depths["log_std"] == 0.0
+
+
+def test_the_noise_of_an_optimizer():
+    """δ alone: normal, new in each update and tensor, that of the agent's start."""
+    learned = learned_optimizers.recurrent(step=1.0)
+    params = learned.init(jax.random.key(0))
+    last = params["head"] | {"b2": jnp.float32([0.0, 0.0, 0.5])}
+    optimizer = learned.bind(params | {"head": last})
+    agent = {"a": jnp.ones((60, 60)), "b": jnp.ones((60, 60))}
+    still = jax.tree.map(jnp.zeros_like, agent)
+
+    def run(agent):
+        state = optimizer.init(agent)
+        drawn = []
+        for _ in range(2):
+            direction, state = optimizer.update(still, state, agent)
+            drawn += [np.asarray(x).ravel() for x in jax.tree.leaves(direction)]
+        return np.stack(drawn)
+
+    drawn = run(agent)
+    expected = 3 * np.tanh(0.5 / 3)
+    np.testing.assert_allclose(drawn.mean(1), 0.0, atol=0.1)
+    np.testing.assert_allclose(drawn.std(1), expected, rtol=0.05)
+    between = np.corrcoef(drawn)[~np.eye(4, dtype=bool)]
+    assert np.abs(between).max() < 0.07
+    np.testing.assert_array_equal(run(agent), drawn)
+    other = run({"a": agent["a"].at[0, 0].set(1.5), "b": agent["b"]})
+    assert np.abs(np.corrcoef(other[0], drawn[0])[0, 1]) < 0.07

@@ -1,0 +1,301 @@
+"""Learned optimisers: values of the `optimizer` slot that evolve.
+
+Both start as Adam (Kingma and Ba, 2015) and give a direction: an agent does
+`params - lr * direction`. They act on every number of an agent's networks alike, so
+they run on networks of any shape. Plain jnp, so that an artefact loads without optax.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.tree_util import Partial
+
+from metaevo import learned
+from metaevo.learned import layers, positive
+from metaevo.slots import Context, Optimizer
+from metaevo.types import Key, Params, PyTree
+
+__all__ = ["LearnedOptimizer", "adam_numbers", "recurrent"]
+
+
+class LearnedOptimizer(NamedTuple):
+    """What `learned.Learned` is for functions, for an `Optimizer`.
+
+    Attributes:
+        init: `key -> params`, the optimiser's own.
+        start: `agent's params -> state`.
+        update: `(params, gradient, state, agent's params, context) -> (direction,
+            state)`.
+        spec: plain data from which `metaevo.artifacts` rebuilds it.
+        identity: whether it starts as its hand-made counterpart.
+    """
+
+    init: Callable[[Key], Params]
+    start: Callable[[PyTree], PyTree]
+    update: Callable
+    spec: Mapping[str, Any]
+    identity: bool = False
+
+    def bind(self, params: Params) -> Optimizer:
+        """The slot value for these parameters."""
+        return Optimizer(Partial(self.start), Partial(self.update, params))
+
+
+def _each(function: Callable, *trees: PyTree) -> list[PyTree]:
+    """`function` of the trees' leaves, several outputs, as that many trees."""
+    structure = jax.tree.structure(trees[0])
+    leaves = [structure.flatten_up_to(tree) for tree in trees]
+    outputs = [function(*at) for at in zip(*leaves, strict=True)]
+    return [jax.tree.unflatten(structure, x) for x in zip(*outputs, strict=True)]
+
+
+# --- six numbers ----------------------------------------------------------------------
+
+
+class Moments(NamedTuple):
+    """Adam's state with decays that may change."""
+
+    forgotten: jax.Array  # [2], the products of all β₁ and of all β₂
+    mean: PyTree
+    square: PyTree
+
+
+def adam_numbers(eps: float = 1e-5, temporal: bool = False) -> LearnedOptimizer:
+    """Adam with its numbers evolved: x = 0 is Adam with β = (0.9, 0.999) and `eps`.
+
+        gain eˣ;   β₁ = 1 − 0.1 eˣ;   β₂ = 1 − 0.001 eˣ;   ε = eps eˣ
+        decay 0.1 x, of the weights, times lr, as in AdamW; below 0 they grow
+        clip 10 eˣ, of each number of the direction: Adam's own is below 7.3
+
+    β₁ is kept in [0, 0.9999], β₂ in [0, 0.999999]. Bias is corrected by the products of
+    the decays.
+
+    Args:
+        eps: ε of the hand-made one.
+        temporal: whether each has a first and a last x, and goes from one to the other
+            in a straight line of `context.progress`: twelve numbers.
+
+    Raises:
+        ValueError: a setting is not of its type, or not positive.
+
+    References:
+        Loshchilov and Hutter, 2019, https://arxiv.org/abs/1711.05101 (AdamW).
+    """
+    positive(eps=eps)
+    description = learned.spec("adam_numbers", temporal, eps=eps)
+    names = ("gain", "beta1", "beta2", "eps", "decay", "clip")
+
+    def init(key):
+        del key
+        return {name: jnp.zeros(2 if temporal else ()) for name in names}
+
+    def start(agent):
+        zeros = jax.tree.map(jnp.zeros_like, agent)
+        return Moments(jnp.ones(2), zeros, zeros)
+
+    def update(params, gradient, state, agent, context: Context | None = None):
+        now = params
+        if temporal:
+            done = learned.progress(context)
+            now = {name: x[0] + (x[1] - x[0]) * done for name, x in params.items()}
+        beta1 = jnp.clip(1 - 0.1 * jnp.exp(now["beta1"]), 0.0, 0.9999)
+        beta2 = jnp.clip(1 - 0.001 * jnp.exp(now["beta2"]), 0.0, 0.999999)
+        floor = eps * jnp.exp(now["eps"])
+        most = 10 * jnp.exp(now["clip"])
+        forgotten = state.forgotten * jnp.stack([beta1, beta2])
+        left1, left2 = 1 - forgotten
+
+        def direction(g, p, mean, square):
+            mean = (1 - beta1) * g + beta1 * mean
+            square = (1 - beta2) * g**2 + beta2 * square
+            step = (mean / left1) / (jnp.sqrt(square / left2) + floor)
+            step = jnp.exp(now["gain"]) * jnp.clip(step, -most, most)
+            return step + 0.1 * now["decay"] * p, mean, square
+
+        steps, mean, square = _each(
+            direction, gradient, agent, state.mean, state.square
+        )
+        return steps, Moments(forgotten, mean, square)
+
+    return LearnedOptimizer(init, start, update, description, identity=True)
+
+
+# --- a recurrent network --------------------------------------------------------------
+
+DECAYS = (0.1, 0.5, 0.9, 0.99, 0.999, 0.9999)
+BETA1, BETA2 = 2, 0.999  # Adam's mean is one of the momenta
+LIMIT = 3.0  # of the network's outputs
+
+
+class Memory(NamedTuple):
+    """What the recurrent optimiser keeps of a network's params."""
+
+    count: jax.Array  # int32, updates
+    seed: jax.Array  # uint32, of the noise
+    momenta: PyTree  # [6, ...]
+    square: PyTree  # [...]
+    hidden: PyTree  # [..., hidden]
+
+
+def recurrent(
+    hidden: int = 8,
+    features: Sequence[int] = (16, 16),
+    step: float = 0.1,
+    eps: float = 1e-5,
+    noise: bool = True,
+    temporal: bool = False,
+) -> LearnedOptimizer:
+    """A recurrent network over Adam: direction = Adam · eᵉ + step · (m + δ N(0, 1)).
+
+    For each number of the agent a GRU and a tanh network, the same for all, give e, m
+    and δ, each kept within ±3; the last layer starts at zero, which is Adam. The GRU
+    sees, each divided by its root mean square over the tensor: the number, and sign and
+    logarithm of the gradient and of its averages with decays 0.1, 0.5, 0.9, 0.99, 0.999
+    and 0.9999; and where the layer lies, from 0 to 1. It takes 8 + `hidden` numbers of
+    memory for each of the agent's.
+
+    The noise's key is made of the bits of the agent's first params: members that start
+    alike draw alike, and so does the copy of an agent.
+
+    Args:
+        hidden: units of the GRU.
+        features: hidden layer sizes of the network on top.
+        step: the weight of m and δ; Adam's direction is of size 1.
+        eps: Adam's ε.
+        noise: whether there is a δ.
+        temporal: whether the GRU also sees `context.progress`.
+
+    Raises:
+        ValueError: a setting is not of its type, or not positive.
+
+    References:
+        Goldie et al., 2024, https://arxiv.org/abs/2407.07082 (OPEN), which has no Adam
+        in it, layer normalisation and ReLU, noise for the actor alone, and sees the
+        dormancy of neurons and the minibatch's number: of those an optimiser here is
+        not told.
+    """
+    positive(step=step, eps=eps)
+    layers([hidden], "hidden")
+    if not isinstance(noise, bool):
+        raise ValueError(f"noise={noise!r}: expected true or false")
+    description = learned.spec(
+        "recurrent",
+        temporal,
+        hidden=hidden,
+        features=list(layers(features)),
+        step=step,
+        eps=eps,
+        noise=noise,
+    )
+    width = 3 + 2 * len(DECAYS) + 1 + bool(temporal)
+    head = learned.network(hidden, features, 2 + noise)
+
+    def init(key):
+        head_key, *keys = jax.random.split(key, 5)
+        shapes = {
+            "gates_x": (width, 2 * hidden),
+            "gates_h": (hidden, 2 * hidden),
+            "new_x": (width, hidden),
+            "new_h": (hidden, hidden),
+        }
+        weights = {
+            name: jax.random.normal(k, shape) / math.sqrt(shape[0])
+            for k, (name, shape) in zip(keys, shapes.items(), strict=True)
+        }
+        biases = {"gates_b": jnp.zeros(2 * hidden), "new_b": jnp.zeros(hidden)}
+        return {"gru": weights | biases, "head": head.init(head_key)}
+
+    def start(agent):
+        zeros = jax.tree.map(jnp.zeros_like, agent)
+        return Memory(
+            jnp.int32(0),
+            _bits(agent),
+            jax.tree.map(lambda x: jnp.zeros((len(DECAYS), *x.shape)), agent),
+            zeros,
+            jax.tree.map(lambda x: jnp.zeros((*x.shape, hidden)), agent),
+        )
+
+    def update(params, gradient, state, agent, context: Context | None = None):
+        count = state.count + 1
+        key = jax.random.fold_in(jax.random.key(state.seed), count)
+        time = [learned.progress(context)] if temporal else []
+
+        def direction(g, p, momenta, square, memory, layer, place):
+            momenta = jnp.stack(
+                [(1 - d) * g + d * m for d, m in zip(DECAYS, momenta, strict=True)]
+            )
+            square = (1 - BETA2) * g**2 + BETA2 * square
+            mean = momenta[BETA1] / (1 - DECAYS[BETA1] ** count)
+            adam = mean / (jnp.sqrt(square / (1 - BETA2**count)) + eps)
+
+            sizes = [f(x) for x in (g, *momenta) for f in (jnp.sign, _log)]
+            seen = [_normalised(x) for x in (p, *sizes)]
+            x = learned.inputs([*seen, jnp.float32(layer), *time], False, None)
+            memory = _gru(params["gru"], x, memory)
+            out = LIMIT * jnp.tanh(head.apply(params["head"], memory) / LIMIT)
+            added = out[..., 1]
+            if noise:
+                drawn = jax.random.normal(jax.random.fold_in(key, place), p.shape)
+                added = added + out[..., 2] * drawn
+            return adam * jnp.exp(out[..., 0]) + step * added, momenta, square, memory
+
+        steps, *memory = _each(
+            direction, gradient, agent, *state[2:], _layers(agent), _places(agent)
+        )
+        return steps, Memory(count, state.seed, *memory)
+
+    return LearnedOptimizer(init, start, update, description, identity=True)
+
+
+def _gru(params, x, hidden):
+    """Cho et al., 2014, https://arxiv.org/abs/1406.1078."""
+    gates = x @ params["gates_x"] + hidden @ params["gates_h"] + params["gates_b"]
+    keep, reset = jnp.split(jax.nn.sigmoid(gates), 2, -1)
+    seen = x @ params["new_x"] + (reset * hidden) @ params["new_h"] + params["new_b"]
+    return keep * hidden + (1 - keep) * jnp.tanh(seen)
+
+
+def _log(x):
+    return jnp.log(jnp.abs(x) + 1e-13)
+
+
+def _normalised(x):
+    """By the root mean square over the tensor, which does not overflow."""
+    largest = jnp.maximum(jnp.abs(x).max(), 1e-5)
+    x = x / largest
+    return x / jnp.sqrt((x**2).mean() + 1e-5)
+
+
+def _bits(tree: PyTree) -> jax.Array:
+    """The sum of all bit patterns of a tree's numbers, uint32."""
+    patterns = [
+        jax.lax.bitcast_convert_type(x.astype(jnp.float32), jnp.uint32).sum()
+        for x in jax.tree.leaves(tree)
+    ]
+    return jnp.stack(patterns).sum()
+
+
+def _places(tree: PyTree) -> PyTree:
+    """The number of each leaf."""
+    structure = jax.tree.structure(tree)
+    return jax.tree.unflatten(structure, range(structure.num_leaves))
+
+
+def _layers(tree: PyTree) -> PyTree:
+    """Where each leaf's layer lies in its network, in [0, 1].
+
+    A layer is what holds the leaf, a network what holds the layer.
+    """
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
+
+    def depth(path):
+        beside = [p[:-1] for p in paths if p[:-2] == path[:-2] and len(p) == len(path)]
+        order = list(dict.fromkeys(beside))
+        return order.index(path[:-1]) / max(len(order) - 1, 1)
+
+    return jax.tree.unflatten(jax.tree.structure(tree), map(depth, paths))
