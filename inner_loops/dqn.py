@@ -87,7 +87,7 @@ class Meta(NamedTuple):
             `target_period` updates, in (0, 1].
         td_loss: `(td_error, q, target, context) -> [...]`, td_error = target − q.
         reward: `(obs, action, reward, next_obs, terminated, context) -> scalar`, what
-            the agent learns from.
+            the agent learns from; `context.stats` holds `gamma`.
         optimizer: an `optimizers.Optimizer`: gives a direction.
     """
 
@@ -196,7 +196,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
     def target_of(params, target_params, batch, meta, context):
         """n-step targets [B] of a minibatch of windows [n, B, ...]."""
-        reward = rewards.learned_from(meta.reward, batch, context)
+        reward = rewards.learned_from(meta, batch, context)
         total, factor, last = returns.n_step_window(
             reward, batch.terminated, batch.done, slots.value(meta.gamma, context)
         )

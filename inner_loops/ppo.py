@@ -82,7 +82,7 @@ class Meta(NamedTuple):
         policy_loss: added term `(log_prob, log_ratio, advantage, entropy, context)
             -> [...]`, or None.
         reward: `(obs, action, reward, next_obs, terminated, context) -> scalar`, what
-            the agent learns from.
+            the agent learns from; `context.stats` holds `gamma`.
         optimizer: an `optimizers.Optimizer`: gives a direction.
 
     `context.stats` of the losses holds `clip_eps`.
@@ -241,9 +241,8 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             after, out, finished = episodes.step(
                 env, world(drawn), experience.episodes, action
             )
-            reward = jax.vmap(meta.reward, (0, 0, 0, 0, 0, None))(
-                before, action, out.reward, out.final_obs, out.terminated, context
-            )
+            seen = before, action, out.reward, out.final_obs, out.terminated, out.done
+            reward = rewards.learned_from(meta, episodes.Transition(*seen), context)
             discounted = reward + slots.value(meta.gamma, context) * (
                 experience.discounted_return
             )

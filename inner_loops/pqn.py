@@ -72,7 +72,7 @@ class Meta(NamedTuple):
         max_grad_norm: global norm that gradients are clipped to.
         td_loss: `(td_error, q, target, context) -> [...]`, td_error = target − q.
         reward: `(obs, action, reward, next_obs, terminated, context) -> scalar`, what
-            the agent learns from.
+            the agent learns from; `context.stats` holds `gamma`.
         optimizer: an `optimizers.Optimizer`: gives a direction.
     """
 
@@ -203,7 +203,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         @population.phase
         def improve(params, opt_state, steps, order):
             target = returns.lambda_return(
-                rewards.learned_from(meta.reward, steps, context),
+                rewards.learned_from(meta, steps, context),
                 network.apply(params, steps.next_obs).max(-1),
                 steps.terminated,
                 steps.done,

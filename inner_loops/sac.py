@@ -87,7 +87,7 @@ class Meta(NamedTuple):
         td_loss: `(td_error, q, target, context) -> [...]`, td_error = target − q.
         q_aggregation: `(q [2, ...], context) -> [...]`, one value of the critics' two.
         reward: `(obs, action, reward, next_obs, terminated, context) -> scalar`, what
-            the agent learns from.
+            the agent learns from; `context.stats` holds `gamma`.
         optimizer: an `optimizers.Optimizer`: gives a direction.
 
     `context.stats` of the losses and of `target_entropy` holds `temperature`.
@@ -343,7 +343,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         shape = (config.num_gradient_steps, config.batch_size)
         sampled = buffer.sample(sample_key, rows, inserted, own, shape)
         sampled = jax.tree.map(lambda x: x[0], sampled)
-        reward = rewards.learned_from(meta.reward, sampled, context)
+        reward = rewards.learned_from(meta, sampled, context)
         batches = sampled._replace(
             obs=see(agent, sampled.obs),
             action=to_unit(sampled.action),

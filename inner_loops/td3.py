@@ -98,7 +98,7 @@ class Meta(NamedTuple):
         td_loss: `(td_error, q, target, context) -> [...]`, td_error = target − q.
         actor_loss: `(q, action, context) -> [...]` of the actor's own actions.
         reward: `(obs, action, reward, next_obs, terminated, context) -> scalar`, what
-            the agent learns from.
+            the agent learns from; `context.stats` holds `gamma`.
         optimizer: an `optimizers.Optimizer`: gives a direction.
         actor: the actor's first parameters; None: random ones.
         learn: whether the actor learns: above 0.5. None: it does.
@@ -461,7 +461,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         batches = sampled._replace(
             obs=see(agent, sampled.obs),
             action=to_unit(sampled.action),
-            reward=rewards.learned_from(meta.reward, sampled, context),
+            reward=rewards.learned_from(meta, sampled, context),
             next_obs=see(agent, sampled.next_obs),
         )
         smoothing = jax.random.normal(smoothing_key, (*shape, num_actions))

@@ -25,8 +25,10 @@ from metaevo import (
     actors,
     checkpoint,
     drifts,
+    exploration,
     learned_optimizers,
     losses,
+    rewards,
     schedules,
     slots,
 )
@@ -40,12 +42,20 @@ _NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,63}$")
 # The closed list: operation -> (its settings, the builder). Networks also have the
 # setting `temporal`, which is written only where it is true.
 OPERATIONS = {
-    "policy": ({"observation", "action", "features", "activation"}, actors.policy),
     "adam_numbers": ({"eps"}, learned_optimizers.adam_numbers),
     "dpo_constants": ({"alpha", "beta"}, drifts.dpo_constants),
     "drift_network": ({"base", "features", "scale"}, drifts.drift_network),
+    "free_reward": ({"units", "action", "features", "scale"}, rewards.free),
+    "graded": ({"num_knots"}, exploration.graded),
+    "impact": ({"units", "num_knots", "scale"}, rewards.impact),
+    "knots": (
+        {"kind", "num_knots", "transform", "scale", "default"},
+        schedules.around(schedules.knots),
+    ),
     "lpo_network": ({"base", "features"}, drifts.lpo_network),
+    "policy": ({"observation", "action", "features", "activation"}, actors.policy),
     "policy_network": ({"features", "limit"}, losses.policy_network),
+    "potential": ({"units", "features", "scale", "gamma"}, rewards.potential),
     "recurrent": (
         {"hidden", "features", "step", "eps", "noise"},
         learned_optimizers.recurrent,
@@ -124,23 +134,35 @@ def _references(params: Params, spec: Mapping[str, Mapping]) -> dict[str, Any]:
 
     found = {}
     for name, op in spec.items():
-        if op["op"] in OPERATIONS:
-            apply = _operation(op).apply
-            # A solution is not lost for want of a second opinion.
-            with contextlib.suppress(NotImplementedError):
+        # A solution is not lost for want of a second opinion.
+        with contextlib.suppress(NotImplementedError, ValueError, TypeError):
+            if op["op"] in OPERATIONS:
+                apply = _operation(op).apply
                 found[name] = export.describe(name, op, apply, params[name])
     return found
 
 
-def complete(spec: Mapping[str, Mapping], meta: Any) -> dict[str, dict]:
+def complete(spec: Mapping[str, Mapping], meta: Any, default: Any) -> dict[str, dict]:
     """`spec` with what a slot needs to know of the algorithm that it evolved in.
 
-    PPO's hand-made value loss clips by the policy's own ε.
+    PPO's hand-made value loss clips by the policy's own ε; a schedule moves a number
+    away from its default.
+
+    Args:
+        meta: the slots, with the space's own bound.
+        default: the slots of the hand-made algorithm.
+
+    Raises:
+        ConfigError: an artefact cannot hold it.
     """
     completed = {name: dict(op) for name, op in spec.items()}
-    for op in completed.values():
-        if "clip_eps" in op and isinstance(meta.clip_eps, int | float | jax.Array):
-            op["clip_eps"] = float(meta.clip_eps)
+    for name, op in completed.items():
+        for setting in ("clip_eps", "gamma"):
+            number = getattr(meta, setting, None)
+            if setting in op and isinstance(number, int | float | jax.Array):
+                op[setting] = float(number)
+        if "default" in op:
+            op["default"] = schedules.plain(getattr(default, name))
     return completed
 
 
@@ -281,7 +303,8 @@ def _operation(op: Mapping[str, Any]) -> Learned:
     if kind not in OPERATIONS:
         raise ArtifactError(f"unknown operation {kind!r}")
     settings, builder = OPERATIONS[kind]
-    given = {key: value for key, value in op.items() if key != "op"}
+    # A label is for readers.
+    given = {key: value for key, value in op.items() if key not in ("op", "label")}
     if given.keys() - {"temporal"} != settings:
         raise ArtifactError(f"{kind}: settings {sorted(given)} != {sorted(settings)}")
     return builder(**given)

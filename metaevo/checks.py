@@ -67,7 +67,9 @@ def check(search: Search) -> Proposal:
             )
         params = jax.eval_shape(search.space.init, jax.random.key(0))
         jax.eval_shape(partial(_bound, search.space, loop), params)
-    artifacts.check(params, search.space.spec)
+    default = search.tasks[0].meta
+    spec = artifacts.complete(search.space.spec, default, default)
+    artifacts.check(params, spec)
     key = jax.random.key(0)
     state = jax.eval_shape(search.strategy.init, key)
     proposal, _ = jax.eval_shape(search.strategy.ask, key, state)

@@ -69,13 +69,14 @@ def save(
 ) -> None:
     """The artefact of a solution, in `DIRECTORY/solution`."""
     space, params = solution
-    meta = space.bind(params, search.tasks[0].meta)
+    default = search.tasks[0].meta
+    meta = space.bind(params, default)
     numbers = {
         name: getattr(meta, name)
         for name, op in space.spec.items()
         if op["op"] == "number"
     }
-    spec = artifacts.complete(space.spec, meta)
+    spec = artifacts.complete(space.spec, meta, default)
     artifacts.save(directory / "solution", params, spec, numbers, provenance)
 
 

@@ -7,12 +7,15 @@ continuous ones: noise that is correlated in time.
 
 from __future__ import annotations
 
+import operator
+
 import jax
 import jax.numpy as jnp
 
-from metaevo import slots
+from metaevo import schedules, slots, transforms
+from metaevo.learned import Learned
 
-__all__ = ["correlated", "epsilon_greedy", "uniform"]
+__all__ = ["correlated", "epsilon_greedy", "graded", "uniform"]
 
 
 @slots.function
@@ -22,6 +25,50 @@ def epsilon_greedy(q, epsilon, context=None):
     num_actions = q.shape[-1]
     greedy = jax.nn.one_hot(jnp.argmax(q, -1), num_actions)
     return (1 - epsilon) * greedy + epsilon / num_actions
+
+
+def graded(num_knots: int = 3) -> Learned:
+    """ε-greedy that learns how much to explore, and what not to try.
+
+    (1 − ε') greedy + ε' softmax(β z),  z = (q − max q) / (max q − min q) in [−1, 0]
+
+    The log-odds of ε' are those of ε plus s. s and β are piecewise linear in the
+    progress, with knots that start at zero: then ε' = ε and the softmax is uniform,
+    which is ε-greedy. β > 0 tries better actions more often, β < 0 worse ones. An ε of
+    0 or 1 stays what it is.
+
+    Params are {"share": s [num_knots], "preference": β [num_knots]}.
+
+    Args:
+        num_knots: equally spaced in a lifetime, at least 2.
+
+    Raises:
+        ValueError, TypeError: a setting is not of its kind.
+    """
+    num_knots = operator.index(num_knots)
+    if not 2 <= num_knots <= 1000:
+        raise ValueError(f"num_knots={num_knots} must be in [2, 1000]")
+    odds = transforms.logit()
+
+    def init(key):
+        del key
+        return {"share": jnp.zeros(num_knots), "preference": jnp.zeros(num_knots)}
+
+    def apply(params, q, epsilon, context):
+        basis = schedules.basis(context.progress, num_knots, 1)
+        epsilon = odds.moved(epsilon, basis @ params["share"])
+        top = q.max(-1, keepdims=True)
+        # Halves: the difference of two float32 numbers may be none.
+        spread = top / 2 - q.min(-1, keepdims=True) / 2
+        z = (q / 2 - top / 2) / jnp.maximum(spread, 1e-30)
+        x = jnp.clip(basis @ params["preference"], -1e3, 1e3) * z
+        weight = jnp.exp(x - x.max(-1, keepdims=True))
+        greedy = jax.nn.one_hot(jnp.argmax(q, -1), q.shape[-1])
+        # The order of epsilon_greedy's operations, for its very bits.
+        rest = epsilon * weight / weight.sum(-1, keepdims=True)
+        return (1 - epsilon) * greedy + rest
+
+    return Learned(init, apply, {"op": "graded", "num_knots": num_knots}, True)
 
 
 def uniform(normal: jax.Array) -> jax.Array:

@@ -47,7 +47,7 @@ def describe(slot: str, op: Mapping[str, Any], apply: Callable, params: Any) -> 
             names, shapes = (*names, "progress"), [*shapes, ()]
     elif op["op"] == "policy":
         names, shapes = ("obs",), [(n, *op["observation"])]
-    elif "num_steps" in op or "num_knots" in op:
+    elif op["op"] in ("steps", "knots"):
         names, shapes = ("progress",), [()]
     else:
         raise NotImplementedError(f"{slot}: its inputs are not known")

@@ -22,6 +22,8 @@ from metaevo import (
     figures,
     lineage,
     losses,
+    schedules,
+    slots,
     stats,
 )
 from metaevo.comparison import HeldOut
@@ -83,6 +85,7 @@ def write(directory: str | Path) -> Path:
     for slot, op in _drawn(artifact.manifest["slots"]):
         visited = _visited(held_out)
         drawn.append(_loss(folder, slot, artifact.slots[slot], op, visited))
+    drawn.append(_schedules(folder, artifact))
     if "parents" in records[-1]:
         drawn.append(_lineage(folder, records, scores))
     drawn.append(_strategy(folder, records))
@@ -320,6 +323,56 @@ def _loss_curves(
         header += [f"{name} loss", f"{name} gradient"]
         columns += [value, gradient]
     return draw, (header, np.stack(columns, 1))
+
+
+def _schedules(folder: Path, artifact: artifacts.Artifact) -> dict | None:
+    """Numbers that change over a lifetime, beside the hand-made ones."""
+    evolved = {
+        name: {
+            "solution": artifact.slots[name],
+            "hand-made": schedules.from_plain(op["default"]),
+        }
+        for name, op in artifact.manifest["slots"].items()
+        if op["op"] == "knots"
+    }
+    if not evolved:
+        return None
+    progress = np.linspace(0.0, 1.0, 101, dtype=np.float32)
+
+    def over_life(number):
+        at = jax.vmap(lambda t: jnp.asarray(slots.value(number, Context(progress=t))))
+        return np.asarray(at(progress))
+
+    curves = {
+        name: {who: over_life(number) for who, number in both.items()}
+        for name, both in evolved.items()
+    }
+
+    def draw(*panels):
+        for (name, both), panel in zip(curves.items(), panels, strict=True):
+            for who, values in both.items():
+                panel.plot(progress, values, color=figures.COLORS[who], label=who)
+            panel.set(xlabel="share of the lifetime", ylabel=name)
+            figures.legend_above(panel, 2)
+
+    columns = {
+        f"{name} {who}": values
+        for name, both in curves.items()
+        for who, values in both.items()
+    }
+    return figures.figure(
+        folder,
+        "schedules",
+        "The evolved schedules",
+        draw,
+        (
+            ["progress", *columns],
+            zip(progress.tolist(), *columns.values(), strict=True),
+        ),
+        "What the number is at each moment of an agent's life, before any decay that "
+        "the algorithm's own settings add.",
+        num_panels=len(curves),
+    )
 
 
 def _lineage(folder: Path, records: list[dict], scores: Scores | None) -> dict | None:

@@ -1,20 +1,46 @@
 """Rewards that an agent learns from: values of the `reward` slot.
 
-`(obs, action, reward, next_obs, terminated, context) -> scalar`, one transition.
-Fitness is always on the environment's own reward.
+`(obs, action, reward, next_obs, terminated, context) -> scalar`, one transition;
+`context.stats` holds `gamma`, the agent's discount. Fitness is always on the
+environment's own reward.
+
+A reward is a function of one transition: it has no memory. Bonuses that need one
+(counts of visits, the error of a predictor that learns, an episode's past) do not fit.
 """
 
 from __future__ import annotations
 
+import math
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import jax
+import jax.numpy as jnp
+import numpy as np
 
-from metaevo import slots
+from metaevo import envs, schedules, slots
 from metaevo.episodes import Transition
-from metaevo.slots import Context, Slot
+from metaevo.learned import Learned, layers, network, positive
+from metaevo.slots import Context
+
+__all__ = ["free", "identity", "impact", "learned_from", "potential", "units"]
+
+LARGEST = 10.0  # that a component is, in its units
+
+MAY_CHANGE = "may change optimum"
+"""The label of rewards under which another policy may be best."""
 
 
-def learned_from(reward: Slot, steps: Transition, context: Context) -> jax.Array:
-    """What `reward` makes of transitions with any leading axes."""
+def learned_from(meta: Any, steps: Transition, context: Context) -> jax.Array:
+    """What the slot `reward` makes of transitions with any leading axes.
+
+    Args:
+        meta: with slots `reward` and `gamma`.
+    """
+    gamma = slots.value(meta.gamma, context)
+    context = context._replace(stats={**context.stats, "gamma": gamma})
+    reward = meta.reward
     for _ in range(steps.reward.ndim):
         reward = jax.vmap(reward, (0, 0, 0, 0, 0, None))
     return reward(
@@ -32,3 +58,173 @@ def identity(obs, action, reward, next_obs, terminated, context=None):
     """The environment's own reward."""
     del obs, action, next_obs, terminated, context
     return reward
+
+
+# --- learned --------------------------------------------------------------------------
+
+
+def units(env: envs.Env) -> list[float]:
+    """The typical size of each component of an observation, flattened.
+
+    Half the distance between its bounds; 1 where they are further than 2000 apart.
+    """
+    low, high = (
+        np.broadcast_to(np.float64(x), env.observation.shape).ravel()
+        for x in (env.observation.low, env.observation.high)
+    )
+    half = high / 2 - low / 2
+    return np.where((half > 0) & (half <= 1000), half, 1.0).tolist()
+
+
+def potential(
+    units: Sequence[float],
+    features: Sequence[int] = (32, 32),
+    scale: float = 1.0,
+    gamma: float = 0.99,
+) -> Learned:
+    """r' = r + γ (1 − terminated) Φ(o') − Φ(o): the best policies stay the best.
+
+    Φ(o) = scale · n(o / units), n a small tanh network that starts at zero. After an
+    episode's end there is nothing, Φ = 0; a time limit is not one, and has the
+    potential of the true last observation.
+
+    Args:
+        units: typical sizes of the components of an observation, flattened; `units`.
+        features: hidden layer sizes.
+        scale: typical size of a return.
+        gamma: γ where the context does not say; an artefact has that of the algorithm
+            in which it evolved.
+
+    Raises:
+        ValueError, TypeError: a setting is not of its kind.
+
+    References:
+        Ng, Harada and Russell, 1999, "Policy invariance under reward transformations".
+    """
+    size = _sizes(units)
+    positive(scale=scale)
+    if not isinstance(gamma, int | float) or not 0 <= gamma <= 1:
+        raise ValueError(f"gamma={gamma!r} is not in [0, 1]")
+    net = network(len(size), features)
+
+    def phi(params, obs):
+        return scale * net.apply(params, _scaled(obs, size))[0]
+
+    def apply(params, obs, action, reward, next_obs, terminated, context=None):
+        del action
+        discount = (context.stats if context else {}).get("gamma", gamma)
+        after = jnp.where(terminated, 0.0, phi(params, next_obs))
+        return reward + discount * after - phi(params, obs)
+
+    spec = {
+        "op": "potential",
+        "units": size.tolist(),
+        "features": list(layers(features)),
+    }
+    return Learned(net.init, apply, spec | {"scale": scale, "gamma": gamma}, True)
+
+
+def free(
+    units: Sequence[float],
+    action: Mapping[str, int],
+    features: Sequence[int] = (32, 32),
+    scale: float = 1.0,
+) -> Learned:
+    """r' = eˢ r + scale · n(o / units, a, o' / units): may change the optimum.
+
+    n is a small tanh network that starts at zero, and so does s.
+
+    Args:
+        units, features: as in `potential`.
+        action: `{"num": N}` if discrete, `{"size": A}` if continuous; `kind_of`.
+        scale: typical size of a reward.
+
+    Raises:
+        ValueError, TypeError: a setting is not of its kind.
+    """
+    size = _sizes(units)
+    positive(scale=scale)
+    (kind, width), *more = action.items()
+    width = operator.index(width)
+    if more or kind not in ("num", "size") or not 1 <= width <= 2**16:
+        raise ValueError(f"action={action}: expected num or size, in [1, {2**16}]")
+    net = network(2 * len(size) + width, features)
+
+    def init(key):
+        return {"network": net.init(key), "log_scale": jnp.zeros(())}
+
+    def apply(params, obs, action, reward, next_obs, terminated, context=None):
+        del terminated, context
+        did = jax.nn.one_hot(action, width) if kind == "num" else jnp.ravel(action)
+        x = [_scaled(obs, size), jnp.clip(did, -LARGEST, LARGEST)]
+        x += [_scaled(next_obs, size)]
+        added = net.apply(params["network"], jnp.concatenate(x))[0]
+        return jnp.exp(jnp.clip(params["log_scale"], -10, 10)) * reward + scale * added
+
+    spec = {"op": "free_reward", "units": size.tolist(), "action": {kind: width}}
+    spec |= {"features": list(layers(features)), "scale": scale, "label": MAY_CHANGE}
+    return Learned(init, apply, spec, True)
+
+
+def kind_of(env: envs.Env) -> dict[str, int]:
+    """The kind and the size of an environment's actions, for `free`."""
+    if isinstance(env.action, envs.Discrete):
+        return {"num": env.action.num}
+    return {"size": math.prod(env.action.shape)}
+
+
+def impact(units: Sequence[float], num_knots: int = 2, scale: float = 1.0) -> Learned:
+    """r' = r + β(τ) |w ⊙ (o' − o) / units|: what changes the world is interesting.
+
+    |·| is the root of the mean square over components, β piecewise linear in the
+    progress τ with knots that start at zero, and log w starts at zero. It may change
+    the optimum while β is not zero; a last knot of zero gives the task back its own.
+
+    Args:
+        units: as in `potential`.
+        num_knots: of β, at least 2.
+        scale: typical size of a reward.
+
+    Raises:
+        ValueError, TypeError: a setting is not of its kind.
+
+    References:
+        Raileanu and Rocktäschel, 2020, https://arxiv.org/abs/2002.12292 (RIDE), whose
+        bonus is taken between learned features and divided by counts of an episode's
+        states: neither fits into a function of one transition.
+    """
+    size = _sizes(units)
+    positive(scale=scale)
+    num_knots = operator.index(num_knots)
+    if not 2 <= num_knots <= 1000:
+        raise ValueError(f"num_knots={num_knots} must be in [2, 1000]")
+
+    def init(key):
+        del key
+        return {"strength": jnp.zeros(num_knots), "log_weights": jnp.zeros(len(size))}
+
+    def apply(params, obs, action, reward, next_obs, terminated, context):
+        del action, terminated
+        beta = schedules.basis(context.progress, num_knots, 1) @ params["strength"]
+        change = _scaled(next_obs - obs, size)
+        change = jnp.exp(jnp.clip(params["log_weights"], -10, 10)) * change
+        return reward + scale * beta * jnp.sqrt((change**2).mean())
+
+    spec = {"op": "impact", "units": size.tolist(), "num_knots": num_knots}
+    return Learned(init, apply, spec | {"scale": scale, "label": MAY_CHANGE}, True)
+
+
+def _scaled(obs: jax.Array, units: np.ndarray) -> jax.Array:
+    """An observation flattened, in its units: what is far off stays finite."""
+    return jnp.clip(jnp.ravel(obs) / units, -LARGEST, LARGEST)
+
+
+def _sizes(units: Sequence[float]) -> np.ndarray:
+    found = np.asarray(units, np.float32)
+    if (
+        found.ndim != 1
+        or not len(found)
+        or not (np.isfinite(found) & (found > 0)).all()
+    ):
+        raise ValueError(f"units={units!r}: expected positive numbers, one a component")
+    return found

@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import math
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
+from metaevo import slots, transforms
 from metaevo.learned import Learned
-from metaevo.slots import Context
+from metaevo.slots import Context, Slot
+from metaevo.types import ConfigError, Key, Params
 
-__all__ = ["linear", "steps"]
+__all__ = [
+    "Moving",
+    "around",
+    "basis",
+    "from_plain",
+    "knots",
+    "linear",
+    "plain",
+    "steps",
+]
 
 
 def _linear(start, end, fraction, context: Context):
@@ -41,3 +58,129 @@ def steps(num_steps: int) -> Learned:
         return jnp.zeros(num_steps)
 
     return Learned(init, _steps, {"op": "steps", "num_steps": num_steps})
+
+
+# --- away from a default --------------------------------------------------------------
+
+DEGREES = {"linear": 1, "cubic": 3}
+
+
+def basis(progress: jax.Array | float, num_knots: int, degree: int) -> jax.Array:
+    """The B-splines of a degree on [0, 1], with clamped ends: [num_knots], sum 1.
+
+    Degree 1 interpolates between values at equally spaced knots. The recursion is that
+    of de Boor (1978, A Practical Guide to Splines, chapter IX).
+
+    Args:
+        progress: scalar; what lies outside [0, 1] is taken for the nearer end.
+        num_knots: at least degree + 1.
+    """
+    inner = np.linspace(0.0, 1.0, num_knots - degree + 1)
+    t = np.concatenate([np.zeros(degree), inner, np.ones(degree)])
+    x = jnp.clip(progress, 0.0, 1.0)
+    # Of degree 0: one in the interval that x is in, the last one closed.
+    interval = degree + jnp.clip(
+        jnp.searchsorted(jnp.float32(inner), x, side="right") - 1, 0, len(inner) - 2
+    )
+    b = jnp.where(jnp.arange(len(t) - 1) == interval, 1.0, 0.0)
+    for d in range(1, degree + 1):
+        width = t[d:] - t[:-d]
+        # Where knots coincide the B-spline below is zero, and so is its share.
+        slope = jnp.float32(np.divide(1.0, width, where=width > 0, out=width * 0.0))
+        rising = (x - jnp.float32(t[:-d])) * slope
+        b = rising[:-1] * b[:-1] + (jnp.where(width > 0, 1.0, 0.0) - rising)[1:] * b[1:]
+    return b
+
+
+class Moving(NamedTuple):
+    """How a number moves away from its default.
+
+    Attributes:
+        init: `key -> params`, with which it does not move.
+        at: `(params, default, context) -> number`; the default is a number or a
+            schedule.
+        spec: plain data for `metaevo.artifacts`, in which `default` is still None.
+    """
+
+    init: Callable[[Key], Params]
+    at: Callable[[Params, Slot, Context], jax.Array]
+    spec: Mapping[str, Any]
+
+
+def knots(kind: str, num_knots: int, transform: str, scale: float) -> Moving:
+    """number(τ) = T(T⁻¹(default) + scale · Σₖ xₖ Bₖ(τ)), params x [num_knots].
+
+    Args:
+        kind: `linear` or `cubic`, the B-splines B.
+        num_knots: from 2, or 4 if cubic, to 1,000.
+        transform: name of the scale T on which it moves, see `metaevo.transforms`.
+        scale: how far a knot of 1 moves it there.
+
+    Raises:
+        ValueError, TypeError: a setting is not of its kind.
+    """
+    if kind not in DEGREES:
+        raise ValueError(f"kind={kind!r}: one of {', '.join(DEGREES)}")
+    degree, num_knots = DEGREES[kind], operator.index(num_knots)
+    if not degree + 1 <= num_knots <= 1000:
+        raise ValueError(
+            f"num_knots={num_knots} must be in [{degree + 1}, 1000] if {kind}"
+        )
+    scale_of = transforms.named(transform, scale)
+
+    def init(key):
+        del key
+        return jnp.zeros(num_knots)
+
+    def at(params, default, context):
+        y = scale * (basis(context.progress, num_knots, degree) @ params)
+        return scale_of.moved(slots.value(default, context), y)
+
+    spec = {"op": "knots", "kind": kind, "num_knots": num_knots}
+    spec |= {"transform": transform, "scale": scale, "default": None}
+    return Moving(init, at, spec)
+
+
+def around(moving: Callable[..., Moving]) -> Callable[..., Learned]:
+    """`moving(**settings)` away from the default of an artefact, `default=...`."""
+
+    def learned(*, default: Any, **settings: Any) -> Learned:
+        start = from_plain(default)
+        made = moving(**settings)
+
+        def apply(params, context):
+            return made.at(params, start, context)
+
+        return Learned(made.init, apply, {**made.spec, "default": default}, True)
+
+    return learned
+
+
+def plain(slot: Slot) -> Any:
+    """A number slot's default as plain data, for an artefact: a number, or a dict.
+
+    Raises:
+        ConfigError: it is another schedule than `linear`.
+    """
+    if not callable(slot):
+        return float(slot)
+    if getattr(slot, "func", None) is not _linear:
+        raise ConfigError(
+            "the default is a schedule that an artefact cannot hold; set a number or "
+            "schedules.linear(...)"
+        )
+    start, end, fraction = (float(x) for x in slot.args)
+    return {"start": start, "end": end, "fraction": fraction}
+
+
+def from_plain(default: Any) -> Slot:
+    """The inverse of `plain`.
+
+    Raises:
+        ValueError, TypeError: it is not what `plain` gives.
+    """
+    numbers = default if isinstance(default, dict) else {"default": default}
+    for name, x in numbers.items():
+        if not isinstance(x, int | float) or not math.isfinite(x):
+            raise ValueError(f"{name}={x!r} is not a finite number")
+    return linear(**default) if isinstance(default, dict) else default

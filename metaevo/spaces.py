@@ -1,8 +1,8 @@
 """Spaces: what may evolve, as replacements of slots.
 
 `replace(value_loss=...)` puts learned functions into slots, `tune(lr=...)` evolves
-numbers around their defaults, `prior(lr=...)` draws them from ranges, `combine` joins
-spaces.
+numbers around their defaults, `schedule(lr=...)` lets them change over a lifetime,
+`prior(lr=...)` draws them from ranges, `combine` joins spaces.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from scipy import special
+from jax.tree_util import Partial
 
 from metaevo import schedules, slots
 from metaevo.learned import Learned
+from metaevo.transforms import Transform, checked, linear, log, logit, one_minus_log
 from metaevo.types import ConfigError, Space, keep
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "one_minus_log",
     "prior",
     "replace",
+    "schedule",
     "tune",
     "uniform",
 ]
@@ -66,58 +67,14 @@ def replace(**learned: Learned) -> Space:
     )
 
 
-class Transform(NamedTuple):
-    """How a number is searched: x ∈ ℝ ↦ number.
-
-    Attributes:
-        to_number: traced, of x times `scale` plus where the default lies.
-        from_number: its inverse, on numpy: defaults are concrete numbers.
-        scale: how far one unit of x moves in the transformed number. Choose it such
-            that one sigma fits all numbers of a space.
-        name: for the artefact.
-    """
-
-    to_number: Callable[[jax.Array], jax.Array]
-    from_number: Callable[[np.float64], np.float64]
-    scale: float
-    name: str
-
-
-def linear(scale: float = 1.0) -> Transform:
-    """The number itself."""
-    return Transform(lambda y: y, lambda n: n, scale, "linear")
-
-
-def log(scale: float = 1.0) -> Transform:
-    """A positive number on a log scale; scale 1 is a factor of e per unit."""
-    return Transform(jnp.exp, np.log, scale, "log")
-
-
-def logit(scale: float = 1.0) -> Transform:
-    """A number in (0, 1) by its log-odds."""
-    return Transform(jax.nn.sigmoid, special.logit, scale, "logit")
-
-
-def one_minus_log(scale: float = 1.0) -> Transform:
-    """A number below 1, such as a discount, by the log of its distance to 1.
-
-    Kept in [0, 1 − 1e-6].
-    """
-    return Transform(
-        lambda y: jnp.clip(1 - jnp.exp(y), 0.0, 1 - 1e-6),
-        lambda n: np.log1p(-n),
-        scale,
-        "one_minus_log",
-    )
-
-
 def tune(**transforms: Transform) -> Space:
     """Numbers, searched around their defaults: zero is the hand-made algorithm.
 
     number = T(T⁻¹(default) + scale · x), x starting at 0, one per slot.
 
     Args:
-        **transforms: slot name -> `log()`, `logit()`, `one_minus_log()`, `linear()`.
+        **transforms: slot name -> `log()`, `logit()`, `one_minus_log()`, `linear()`;
+            see `metaevo.transforms`.
 
     Returns:
         a space of params {slot: scalar}.
@@ -133,14 +90,8 @@ def tune(**transforms: Transform) -> Space:
             default = slots.get(meta, name)
             if callable(default) or default is None:
                 raise ConfigError(f"tune({name}=...): slot {name!r} holds no number")
-            with np.errstate(all="ignore"):
-                start = np.float32(transform.from_number(np.float64(default)))
-            if not np.isfinite(start):
-                raise ConfigError(
-                    f"tune({name}={transform.name}()): the default {default} is "
-                    "outside that scale; set another default or use linear()"
-                )
-            numbers[name] = transform.to_number(start + transform.scale * params[name])
+            default = checked(f"tune({name}", transform, default)
+            numbers[name] = transform.moved(default, transform.scale * params[name])
         return slots.replace(meta, **numbers)
 
     return Space(
@@ -152,6 +103,62 @@ def tune(**transforms: Transform) -> Space:
         },
         identity=True,
     )
+
+
+def schedule(
+    kind: str = "linear", num_knots: int = 5, **transforms: Transform
+) -> Space:
+    """Numbers that change over a lifetime: zero is the hand-made algorithm.
+
+    number(τ) = T(T⁻¹(default) + scale · Σₖ xₖ Bₖ(τ)), τ in [0, 1] the progress, x
+    starting at 0; see `schedules.knots`. Where the default is a schedule itself, such
+    as DQN's `epsilon`, it is that which bends.
+
+    Args:
+        kind: `linear`, through the knots, or `cubic`, a smooth B-spline near them.
+        num_knots: per slot; at least 2, or 4 if cubic.
+        **transforms: slot name -> `log()` and so on, as in `tune`.
+
+    Returns:
+        a space of params {slot: [num_knots]}.
+
+    Raises:
+        ConfigError: settings, or a slot, of which there is no schedule.
+    """
+    try:
+        curves = {
+            name: schedules.knots(kind, num_knots, t.name, t.scale)
+            for name, t in transforms.items()
+        }
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"schedule: {error}") from None
+    return _moving("schedule", curves, transforms)
+
+
+def _moving(
+    what: str, curves: Mapping[str, schedules.Moving], scales: Mapping[str, Transform]
+) -> Space:
+    """Number slots that move away from their defaults as `curves` say."""
+
+    def init(key):
+        return {
+            name: curve.init(jax.random.fold_in(key, i))
+            for i, (name, curve) in enumerate(sorted(curves.items()))
+        }
+
+    def bind(params, meta):
+        bound = {}
+        for name, curve in curves.items():
+            default = slots.get(meta, name)
+            if default is None or not slots.is_number(default):
+                raise ConfigError(f"{what}({name}=...): slot {name!r} holds no number")
+            if not callable(default):
+                checked(f"{what}({name}", scales[name], default)
+            bound[name] = Partial(curve.at, params[name], default)
+        return slots.replace(meta, **bound)
+
+    spec = {name: dict(curve.spec) for name, curve in curves.items()}
+    return Space(init, bind, spec=spec, identity=True)
 
 
 class Range(NamedTuple):

@@ -159,7 +159,7 @@ def test_a_manifest_altered_by_accident_is_refused(solution):
 def test_an_artefact_knows_the_clip_that_it_evolved_with(tmp_path):
     space, params = saved(tmp_path / "x", "clipped_square")
     meta = ppo.Meta(clip_eps=0.5)
-    spec = artifacts.complete(space.spec, meta)
+    spec = artifacts.complete(space.spec, meta, meta)
     artifacts.save(tmp_path / "y", params, spec, {}, {})
     searched = space.bind(params, meta).value_loss
     context = slots.Context(stats={"clip_eps": 0.5})

@@ -47,6 +47,54 @@ def test_uniform_noise_is_uniform():
     assert stats.kstest(np.asarray(x), stats.uniform(-1, 2).cdf).pvalue > 1e-3
 
 
+# --- learned exploration --------------------------------------------------------------
+
+
+def graded(share, preference):
+    params = {"share": jnp.float32(share), "preference": jnp.float32(preference)}
+    return exploration.graded(len(share)).bind(params)
+
+
+Q = jnp.array([[1.0, 3.0, 3.0, -1.0], [0.0, 0.0, 0.0, 0.0], [-5.0, 1e30, 2.0, 7.0]])
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.05, 0.3, 1.0])
+def test_graded_starts_as_epsilon_greedy_to_the_bit(epsilon):
+    function = exploration.graded()
+    assert function.identity
+    start = function.bind(function.init(jax.random.key(0)))
+    for progress in (0.0, 0.4, 1.0):
+        now = Context(progress=progress)
+        np.testing.assert_array_equal(
+            start(Q, epsilon, now), exploration.epsilon_greedy(Q, epsilon, now)
+        )
+
+
+def test_graded_by_hand():
+    """z = (−1/2, 0, 0, −1); at half of life β = 2 and the odds of ε are doubled."""
+    function = graded([0.0, np.log(2), 0.0], [0.0, 2.0, 0.0])
+    found = function(Q[:1], 0.2, Context(progress=0.5))
+    epsilon = 2 * (0.2 / 0.8) / (1 + 2 * (0.2 / 0.8))
+    weight = np.exp([-1.0, 0.0, 0.0, -2.0])
+    expected = epsilon * weight / weight.sum() + [0, 1 - epsilon, 0, 0]
+    np.testing.assert_allclose(found[0], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("size", [-1e9, -30.0, 30.0, 1e9])
+def test_graded_is_a_distribution_whatever_it_learned(size):
+    for share, preference in ((size, 0.0), (0.0, size), (size, size)):
+        function = graded([share] * 2, [preference] * 2)
+        for epsilon in (0.0, 0.1, 1.0):
+            p = function(1e7 * Q, epsilon, Context())
+            np.testing.assert_allclose(p.sum(-1), 1.0, rtol=1e-5)
+            assert (p >= 0).all()
+
+
+def test_graded_refuses_a_single_knot():
+    with pytest.raises(ValueError, match="num_knots=1"):
+        exploration.graded(1)
+
+
 # --- diversity (DvD) ------------------------------------------------------------------
 
 

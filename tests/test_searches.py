@@ -32,11 +32,18 @@ def test_every_search_passes_the_checks_as_it_is(name):
 # What runs in seconds, of each.
 TINY = {
     "dqn_td_loss": {"env": "gymnax/Catch-bsuite"},
+    "ppo_hyperparameters": {},
+    "ppo_schedules": {"kind": "cubic"},
+    "reward_shaping": {"env": "gymnax/Catch-bsuite"},
     "sac_hyperparameters": {},
     "ppo_drift": {"envs": ("gymnax/CartPole-v1", "gymnax/Catch-bsuite")},
     "dpo_two_parameters": {},
     "learned_optimizer": {"kind": "recurrent"},
+    "sac_target_entropy": {},
+    "td3_td_loss": {},
 }
+DRAWS_A_LOSS = {"dqn_td_loss", "td3_td_loss"}
+DRAWS_SCHEDULES = {"ppo_schedules", "sac_target_entropy"}
 
 
 @pytest.mark.parametrize("name", TINY)
@@ -46,11 +53,11 @@ def test_a_search_runs_from_end_to_end(name, tmp_path):
     default = search.__kwdefaults__ or dict(
         zip(search.__code__.co_varnames, search.__defaults__, strict=False)
     )
-    sized = type(default["inner"])
-    sizes = {"total_timesteps": 512, "learning_starts": 128, "num_segments": 2}
-    sizes |= {"features": (8,), "batch_size": 16, "num_steps": 8}
-    known = {field.name for field in dataclasses.fields(sized)}
-    inner = sized(**{key: x for key, x in sizes.items() if key in known})
+    sizes = {"total_timesteps": 512, "num_segments": 2, "features": (8,)}
+    sizes |= {"learning_starts": 128, "batch_size": 16, "num_steps": 16}
+    config = type(default["inner"])
+    known = {field.name for field in dataclasses.fields(config)}
+    inner = config(**{name: x for name, x in sizes.items() if name in known})
     made = search(population_size=4, num_generations=2, inner=inner, **TINY[name])
     config = metaevo.RunConfig(
         directory=str(tmp_path / name), held_out_seeds=4, wandb="disabled"
@@ -63,7 +70,8 @@ def test_a_search_runs_from_end_to_end(name, tmp_path):
     assert set(artifact.slots) == set(made.space.spec)
     page = (tmp_path / name / "report" / "index.html").read_text()
     assert "Held-out seeds" in page
-    assert ("The evolved td loss" in page) == (name == "dqn_td_loss")
+    assert ("The evolved td loss" in page) == (name in DRAWS_A_LOSS)
+    assert ("The evolved schedules" in page) == (name in DRAWS_SCHEDULES)
 
 
 # --- the learned loss of a temporal difference ----------------------------------------

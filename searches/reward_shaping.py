@@ -1,0 +1,40 @@
+"""Evolve a potential that PPO's reward is shaped by, where the reward says nothing.
+
+r' = r + gamma Phi(o') - Phi(o) leaves the best policies the best (Ng et al., 1999). Phi
+is a small network that starts at zero: generation 0 is PPO, which stays at -200 on
+MountainCar. OpenAI-ES (Salimans et al., 2017) raises the mean return of the task's own
+reward over a lifetime.
+"""
+
+import optax
+
+import metaevo
+from inner_loops import ppo
+from metaevo import envs, fitness, rewards, spaces
+from strategies.open_es import open_es
+
+
+def search(
+    env: str = "gymnax/MountainCar-v0",
+    population_size: int = 32,
+    num_generations: int = 40,
+    num_seeds: int = 1,
+    sigma: float = 1.0,
+    learning_rate: float = 0.3,
+    hidden: int = 16,
+    scale: float = 30.0,
+    inner: ppo.Config = ppo.Config(
+        131_072, 16, normalize_observation=True, features=(32, 32)
+    ),
+    meta: ppo.Meta = ppo.Meta(lr=1e-3),
+) -> metaevo.Search:
+    task = envs.make(env)
+    potential = rewards.potential(rewards.units(task), (hidden,), scale)
+    space = spaces.replace(reward=potential)
+    strategy = open_es(space, population_size, sigma, optax.adam(learning_rate))
+    loop, auc = ppo.make(task, inner, meta), fitness.area_under_curve
+    return metaevo.Search(loop, space, strategy, num_generations, auc, num_seeds)
+
+
+if __name__ == "__main__":
+    metaevo.main(search)

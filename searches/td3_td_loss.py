@@ -1,0 +1,34 @@
+"""Evolve the loss of TD3's critics, as the square + f(-delta) + w Q.
+
+f is a small tanh network and w a number, both of which start at zero: generation 0 is
+TD3. OpenAI-ES (Salimans et al., 2017) raises the final return.
+"""
+
+import optax
+
+import metaevo
+from inner_loops import td3
+from metaevo import envs, fitness, losses, spaces
+from strategies.open_es import open_es
+
+
+def search(
+    env: str = "gymnax/Pendulum-v1",
+    population_size: int = 16,
+    num_generations: int = 20,
+    num_seeds: int = 2,
+    sigma: float = 0.1,
+    learning_rate: float = 0.05,
+    hidden: int = 16,
+    inner: td3.Config = td3.Config(6_000, batch_size=64, features=(64, 64)),
+    meta: td3.Meta = td3.Meta(1e-3, 1e-3),
+) -> metaevo.Search:
+    space = spaces.replace(td_loss=losses.td_network(features=(hidden,)))
+    strategy = open_es(space, population_size, sigma, optax.adam(learning_rate))
+    loop = td3.make(envs.make(env), inner, meta)
+    score = fitness.final_return
+    return metaevo.Search(loop, space, strategy, num_generations, score, num_seeds)
+
+
+if __name__ == "__main__":
+    metaevo.main(search)

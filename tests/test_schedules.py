@@ -1,0 +1,193 @@
+"""Numbers that change over a lifetime."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import toys
+from scipy.interpolate import BSpline
+
+import metaevo
+from inner_loops import dqn, ppo
+from metaevo import artifacts, schedules, slots, spaces, transforms
+from metaevo.slots import Context
+from metaevo.types import ConfigError
+
+KEY = jax.random.key(0)
+TIMES = np.float32([0.0, 0.1, 0.25, 1 / 3, 0.5, 0.77, 0.999, 1.0])
+
+
+def over_time(slot, times=TIMES):
+    return np.array([slots.value(slot, Context(progress=t)) for t in times])
+
+
+# --- the basis ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("degree", "num_knots"), [(1, 2), (1, 5), (3, 4), (3, 9)])
+def test_the_basis_is_scipys(degree, num_knots):
+    inner = np.linspace(0, 1, num_knots - degree + 1)
+    knots = np.concatenate([np.zeros(degree), inner, np.ones(degree)])
+    expected = BSpline.design_matrix(TIMES.astype(float), knots, degree).toarray()
+    found = np.stack([schedules.basis(t, num_knots, degree) for t in TIMES])
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("degree", [1, 3])
+def test_what_is_outside_the_lifetime_is_its_end(degree):
+    ends = jnp.eye(6)[jnp.array([0, 5])]
+    for outside, end in ((-3.0, ends[0]), (1.5, ends[1]), (1e30, ends[1])):
+        found = schedules.basis(outside, 6, degree)
+        np.testing.assert_allclose(found, end, atol=1e-6)
+
+
+def test_a_linear_anneal_is_a_member_of_the_family():
+    """On the linear scale, exactly: from 3e-4 to 0."""
+    space = spaces.schedule(lr=spaces.linear(), num_knots=2)
+    bound = space.bind({"lr": jnp.array([0.0, -3e-4])}, ppo.Meta(lr=3e-4))
+    np.testing.assert_allclose(over_time(bound.lr), 3e-4 * (1 - TIMES), atol=1e-10)
+
+
+def test_linear_goes_through_its_knots_on_its_scale():
+    space = spaces.schedule(lr=spaces.log(2.0), num_knots=3)
+    bound = space.bind({"lr": jnp.array([0.0, 1.0, -1.0])}, ppo.Meta(lr=1e-3))
+    found = over_time(bound.lr, (0.0, 0.25, 0.5, 1.0))
+    np.testing.assert_allclose(found, 1e-3 * np.exp([0, 1, 2, -2]), rtol=1e-5)
+
+
+# --- the start ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", schedules.DEGREES)
+@pytest.mark.parametrize(
+    ("transform", "default"),
+    [
+        ("log", 2.5e-4),
+        ("log", 7.3),
+        ("logit", 0.95),
+        ("logit", 1e-3),
+        ("one_minus_log", 0.99),
+        ("one_minus_log", 0.0),
+        ("linear", -1.0),
+    ],
+)
+def test_zero_is_the_default_to_the_bit(kind, transform, default):
+    scale = transforms.named(transform, 1.0)
+    meta = toys.Meta(lr=default)
+    moving = spaces.schedule(kind, lr=scale)
+    slot = moving.bind(moving.init(KEY), meta).lr
+    found = jax.jit(jax.vmap(lambda t: slot(Context(progress=t))))(TIMES)
+    np.testing.assert_array_equal(found, np.full(len(TIMES), default, np.float32))
+    # And so it is for a number that stays what it is.
+    tuned = spaces.tune(lr=scale)
+    start = jax.jit(lambda params: tuned.bind(params, meta).lr)
+    assert start(tuned.init(KEY)) == np.float32(default)
+
+
+def test_a_default_that_is_a_schedule_is_what_bends():
+    space = spaces.schedule(epsilon=spaces.logit())
+    meta = dqn.Meta()
+    start = space.bind(space.init(KEY), meta).epsilon
+    np.testing.assert_array_equal(over_time(start), over_time(meta.epsilon))
+    more = space.bind({"epsilon": jnp.full(5, 2.0)}, meta).epsilon
+    less = space.bind({"epsilon": jnp.full(5, -50.0)}, meta).epsilon
+    # One remains one: the first actions are random; nothing leaves [0, 1].
+    assert over_time(more)[0] == over_time(less)[0] == 1.0
+    assert (over_time(more)[1:] > over_time(meta.epsilon)[1:]).all()
+    assert (over_time(less) >= 0).all()
+
+
+def test_numbers_stay_where_they_make_sense():
+    space = spaces.schedule(gamma=spaces.one_minus_log(), clip_eps=spaces.log())
+    for size in (1e2, 1e9):
+        for sign in (size, -size):
+            bound = space.bind(
+                {"gamma": jnp.full(5, sign), "clip_eps": jnp.full(5, sign)}, ppo.Meta()
+            )
+            gamma, eps = over_time(bound.gamma), over_time(bound.clip_eps)
+            assert ((gamma >= 0) & (gamma < 1)).all()
+            assert ((eps > 0) & np.isfinite(eps)).all()
+
+
+# --- what cannot be -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kind": "quintic"}, "kind='quintic': one of linear, cubic"),
+        ({"num_knots": 1}, r"num_knots=1 must be in \[2, 1000\]"),
+        ({"kind": "cubic", "num_knots": 3}, r"num_knots=3 must be in \[4, 1000\]"),
+        ({"num_knots": 2.5}, "schedule: "),
+    ],
+)
+def test_bad_settings_are_refused(options, message):
+    with pytest.raises(ConfigError, match=message):
+        spaces.schedule(**options, lr=spaces.log())
+
+
+@pytest.mark.parametrize(
+    ("slot", "message"),
+    [
+        ("lrr", "Did you mean 'lr'"),
+        ("drift", "slot 'drift' holds no number"),
+        ("ent_coef", r"schedule\(ent_coef=log\(\)\): the default 0.0 is outside"),
+    ],
+)
+def test_what_has_no_schedule_is_refused(slot, message):
+    space = spaces.schedule(**{slot: spaces.log()})
+    with pytest.raises(ConfigError, match=message):
+        space.bind(space.init(KEY), ppo.Meta(ent_coef=0.0))
+
+
+def test_a_default_that_no_artefact_can_hold_is_refused():
+    @slots.function
+    def own(context):
+        return 0.1 * context.progress
+
+    space = spaces.schedule(lr=spaces.log())
+    meta = ppo.Meta(lr=own)
+    with pytest.raises(ConfigError, match="an artefact cannot hold"):
+        artifacts.complete(space.spec, meta, meta)
+
+
+# --- artefacts ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("default", [5e-4, schedules.linear(1e-3, 1e-5, 0.5)])
+def test_an_artefact_holds_the_knots_and_the_default(tmp_path, default):
+    space = spaces.schedule("cubic", 6, lr=spaces.log(0.5))
+    meta, params = ppo.Meta(lr=default), {"lr": jnp.linspace(-1.0, 2.0, 6)}
+    bound = space.bind(params, meta)
+    spec = artifacts.complete(space.spec, bound, meta)
+    artifacts.save(tmp_path / "solution", params, spec, {}, {})
+    loaded = metaevo.load(tmp_path).lr
+    np.testing.assert_allclose(over_time(loaded), over_time(bound.lr), rtol=1e-6)
+    manifest = metaevo.load(tmp_path).manifest
+    assert manifest["slots"]["lr"]["default"] == schedules.plain(default)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"default": None},
+        {"default": float("nan")},
+        {"default": {"start": 1.0, "end": 0.1, "fraction": "x"}},
+        {"default": {"evil": 1.0}},
+        {"kind": "exec"},
+        {"transform": "__import__"},
+        {"scale": -1.0},
+        {"num_knots": 10**9},
+        {"num_knots": 4},
+    ],
+)
+def test_an_altered_schedule_is_refused(tmp_path, change):
+    spec = {"op": "knots", "kind": "linear", "num_knots": 5, "transform": "log"}
+    spec |= {"scale": 1.0, "default": 0.1}
+    for changes in ({}, change):
+        op = {"lr": spec | changes}
+        artifacts.save(tmp_path / "solution", {"lr": np.zeros(5, "f4")}, op, {}, {})
+        if not changes:
+            assert metaevo.load(tmp_path).lr(Context()) == np.float32(0.1)
+    with pytest.raises(metaevo.ArtifactError):
+        metaevo.load(tmp_path)
