@@ -20,7 +20,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from metaevo import checkpoint, drifts, learned_optimizers, losses, schedules
+from metaevo import (
+    activations,
+    checkpoint,
+    drifts,
+    learned_optimizers,
+    losses,
+    schedules,
+)
 from metaevo.types import ConfigError, Params
 
 SCHEMA = 1
@@ -34,6 +41,7 @@ OPERATIONS = {
     "dpo_constants": ({"alpha", "beta"}, drifts.dpo_constants),
     "drift_network": ({"base", "features", "scale"}, drifts.drift_network),
     "lpo_network": ({"base", "features"}, drifts.lpo_network),
+    "piecewise": ({"base", "num_knots", "limit"}, activations.piecewise),
     "policy_network": ({"features", "limit"}, losses.policy_network),
     "recurrent": (
         {"hidden", "features", "step", "eps", "noise"},
