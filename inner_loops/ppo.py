@@ -84,6 +84,7 @@ class Meta(NamedTuple):
         reward: `(obs, action, reward, next_obs, terminated, context) -> scalar`, what
             the agent learns from; `context.stats` holds `gamma`.
         optimizer: an `optimizers.Optimizer`: gives a direction.
+        activation: `(x) -> [...]`, of hidden layers; None: that of the Config.
 
     `context.stats` of the losses holds `clip_eps`.
     """
@@ -100,6 +101,7 @@ class Meta(NamedTuple):
     policy_loss: Slot | None = None
     reward: Slot = rewards.identity
     optimizer: Slot = optimizers.adam
+    activation: Slot | None = None
 
 
 class Agent(NamedTuple):
@@ -182,14 +184,14 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     actor = networks.MLP(config.features, num_outputs, 0.01, *net)
     critic = networks.MLP(config.features, 1, 1.0, *net)
 
-    def policy(params, obs):
-        out = actor.apply(params["actor"], obs)
+    def policy(meta, params, obs):
+        out = actor.apply(params["actor"], obs, meta.activation)
         if discrete:
             return distributions.Categorical(out)
         return distributions.Normal(out, params["log_std"])
 
-    def value_of(params, obs):
-        return critic.apply(params["critic"], obs)[..., 0]
+    def value_of(meta, params, obs):
+        return critic.apply(params["critic"], obs, meta.activation)[..., 0]
 
     def see(agent, obs):
         """The observation as the networks see it."""
@@ -236,7 +238,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         def step(experience, drawn):
             before, (noise, drawn) = experience.episodes.obs, drawn
             obs = see(agent, before)
-            pi = policy(agent.params, obs)
+            pi = policy(meta, agent.params, obs)
             action = pi.transform(noise)
             after, out, finished = episodes.step(
                 env, world(drawn), experience.episodes, action
@@ -250,7 +252,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
                 obs=obs,
                 action=action,
                 log_prob=pi.log_prob(action),
-                value=value_of(agent.params, obs),
+                value=value_of(meta, agent.params, obs),
                 reward=reward,
                 terminated=out.terminated,
                 done=out.done,
@@ -269,7 +271,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     # --- learning ---------------------------------------------------------------------
 
     def loss(params, batch, meta, context):
-        pi = policy(params, batch.obs)
+        pi = policy(meta, params, batch.obs)
         log_prob = pi.log_prob(batch.action)
         log_ratio = log_prob - batch.log_prob
         ratio = jnp.exp(log_ratio)
@@ -285,7 +287,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
                 log_prob, log_ratio, advantage, entropy, context
             ).mean()
         value_loss = meta.value_loss(
-            value_of(params, batch.obs), batch.target, batch.value, context
+            value_of(meta, params, batch.obs), batch.target, batch.value, context
         ).mean()
         total = (
             policy_loss
@@ -318,8 +320,8 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         )
         return params, opt_state, entropy.mean(), kl.mean()
 
-    def advantages(params, rollout, gamma, gae_lambda):
-        next_value = value_of(params, rollout.next_obs)
+    def advantages(meta, params, rollout, gamma, gae_lambda):
+        next_value = value_of(meta, params, rollout.next_obs)
         return returns.generalized_advantage(
             rollout.reward,
             rollout.value,
@@ -349,6 +351,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         @population.phase
         def improve(params, opt_state, data, order):
             advantage = advantages(
+                meta,
                 params,
                 data,
                 slots.value(meta.gamma, context),
@@ -402,8 +405,8 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         }
 
     def act(key, meta, agent, carry, obs):
-        del key, meta
-        return policy(agent.params, see(agent, obs)).mode(), carry
+        del key
+        return policy(meta, agent.params, see(agent, obs)).mode(), carry
 
     return InnerLoop(
         meta=meta,

@@ -22,6 +22,7 @@ import jax
 import numpy as np
 
 from metaevo import (
+    activations,
     actors,
     checkpoint,
     drifts,
@@ -53,6 +54,7 @@ OPERATIONS = {
         schedules.around(schedules.knots),
     ),
     "lpo_network": ({"base", "features"}, drifts.lpo_network),
+    "piecewise": ({"base", "num_knots", "limit"}, activations.piecewise),
     "policy": ({"observation", "action", "features", "activation"}, actors.policy),
     "policy_network": ({"features", "limit"}, losses.policy_network),
     "potential": ({"units", "features", "scale", "gamma"}, rewards.potential),

@@ -16,6 +16,9 @@ __all__ = ["MLP", "orthogonal"]
 class MLP(nn.Module):
     """Multilayer perceptron over a flattened observation, [..., *shape] -> [..., out].
 
+    Applied with a second argument, that is the activation: one that evolves, which is
+    an argument of a program and no constant in it.
+
     Attributes:
         features: sizes of the hidden layers.
         num_outputs: size of the last, linear layer.
@@ -36,12 +39,13 @@ class MLP(nn.Module):
     dueling: bool = False
 
     @nn.compact
-    def __call__(self, obs: jax.Array) -> jax.Array:
+    def __call__(self, obs: jax.Array, activation: Callable | None = None) -> jax.Array:
+        activation = activation or getattr(nn, self.activation)
         x = obs.reshape((*obs.shape[: obs.ndim - self.obs_ndim], -1))
         for size in self.features:
             x = nn.Dense(size, kernel_init=orthogonal(math.sqrt(2)))(x)
             x = nn.LayerNorm()(x) if self.layer_norm else x
-            x = getattr(nn, self.activation)(x)
+            x = activation(x)
         head = orthogonal(self.output_scale)
         out = nn.Dense(self.num_outputs, kernel_init=head)(x)
         if not self.dueling:

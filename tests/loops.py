@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from inner_loops import dqn, policy_es, ppo, ppo_rnn, pqn, sac, td3
-from metaevo import drifts, envs, losses, optimizers, slots
+from metaevo import activations, drifts, envs, losses, optimizers, slots
 
 SGD = optimizers.from_optax(optax.identity())
 
@@ -160,8 +160,8 @@ SMALL = {
         {"total_timesteps": 1280, "num_envs": 4, "num_steps": 80, "num_epochs": 2}
         | {"features": (16,)},
         ppo.Meta(lr=1e-2),
-        PPO_CHANGES,
-        PPO_REWRITTEN,
+        PPO_CHANGES | {"activation": activations.relu},
+        PPO_REWRITTEN | {"activation": activations.tanh},
     ),
     "ppo_rnn": Small(
         ppo_rnn,

@@ -18,6 +18,7 @@ from loops import SMALL
 
 import metaevo
 from metaevo import (
+    activations,
     artifacts,
     drifts,
     learned_optimizers,
@@ -72,6 +73,7 @@ def gradients(*scales):
     ]
 
 
+INPUTS["activation"], HUGE["activation"] = (4 * _LINE,), (1e6 * _LINE,)
 INPUTS["optimizer"] = (gradients(0.1, 0.01, 1.0, 0.0, 0.3),)
 HUGE["optimizer"] = (gradients(0.0, 0.0, 1e20, 1e-30, 1e30),)
 
@@ -190,6 +192,22 @@ CASES = {
         (),
         (),
     ),
+    "piecewise": Case(
+        activations.piecewise,
+        {},
+        "activation",
+        activations.tanh,
+        ("ppo",),
+        ({"limit": 0.0}, {"num_knots": 1}, {"num_knots": 2.5}, *BASE),
+    ),
+    "piecewise relu": Case(
+        activations.piecewise,
+        {"base": "relu", "num_knots": 3},
+        "activation",
+        activations.relu,
+        ("ppo",),
+        (),
+    ),
     "lpo_network": Case(drifts.lpo_network, {}, "drift", None, (), (*SIZES, *BASE)),
     "lpo_network zero": Case(
         drifts.lpo_network, {"base": "zero"}, "drift", drifts.zero, ("ppo",), ()
@@ -210,7 +228,7 @@ def updated(optimizer, *args):
 def called(function, slot, inputs, context=None):
     """What a slot's value says to a batch of inputs; of an optimiser, all directions
     that it goes."""
-    context = () if context is None else (context,)
+    context = () if context is None or slot == "activation" else (context,)
     if slot != "optimizer":
         return function(*inputs, *context)
     agent, directions = AGENT, []
@@ -243,6 +261,11 @@ def moved(learned, by=0.3, seed=1):
         by * jax.random.normal(k, x.shape) for x, k in zip(leaves, keys, strict=True)
     ]
     return start, jax.tree.unflatten(tree, noise)
+
+
+def bound(learned, by=0.5):
+    start, noise = moved(learned, by)
+    return learned.bind(jax.tree.map(jnp.add, start, noise))
 
 
 def test_every_operation_is_here():
@@ -381,7 +404,7 @@ def test_all_load_with_jax_numpy_and_safetensors_alone(tmp_path):
             sys.modules[name] = None
         import jax.numpy as jnp
         import metaevo
-        takes = dict(value_loss=3, td_loss=3, drift=3, policy_loss=4)
+        takes = dict(activation=1, value_loss=3, td_loss=3, drift=3, policy_loss=4)
         for path in sorted(pathlib.Path({str(tmp_path)!r}).iterdir()):
             (slot, found), = metaevo.load(path).slots.items()
             one = jnp.ones(3)
@@ -431,7 +454,7 @@ def test_a_temporal_function_changes_over_a_lifetime(name, tmp_path):
 def test_what_has_no_lifetime_refuses_one():
     assert {CASES[name].builder.__name__ for name in TEMPORAL} == {
         case.builder.__name__ for case in CASES.values()
-    } - {"dpo_constants"}
+    } - {"dpo_constants", "piecewise"}
     spec = {"lr": schedules.steps(2).spec | {"temporal": True}}
     with pytest.raises(ConfigError, match="temporal"):
         artifacts.check({"lr": jax.ShapeDtypeStruct((2,), jnp.float32)}, spec)
@@ -440,22 +463,16 @@ def test_what_has_no_lifetime_refuses_one():
 # --- the policy's loss ----------------------------------------------------------------
 
 
-def policy_term(by=0.5):
-    learned = losses.policy_network()
-    start, noise = moved(learned, by)
-    return learned.bind(jax.tree.map(jnp.add, start, noise))
-
-
 def test_a_policys_loss_is_felt_through_the_policy_alone():
     inputs = INPUTS["policy_loss"]
-    gradients = jax.grad(lambda x: policy_term()(*x).sum())(inputs)
+    gradients = jax.grad(lambda x: bound(losses.policy_network())(*x).sum())(inputs)
     felt = [bool((jnp.abs(g) > 1e-4).any()) for g in gradients]
     assert felt == [True, True, False, True]
     assert (gradients[2] == 0).all()
 
 
 def test_a_policys_loss_is_bounded_and_takes_samples_in_any_order():
-    loss = policy_term(by=20.0)
+    loss = bound(losses.policy_network(), 20.0)
     assert jnp.abs(loss(*INPUTS["policy_loss"])).max() <= 10.0
     assert jnp.abs(loss(*HUGE["policy_loss"])).max() <= 10.0
     order = jax.random.permutation(jax.random.key(0), len(_LINE))
@@ -465,12 +482,31 @@ def test_a_policys_loss_is_bounded_and_takes_samples_in_any_order():
     )
 
 
+# --- activations ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["piecewise", "piecewise relu"])
+def test_an_activation_keeps_the_size_of_its_layer(name):
+    """The mean of σ² over N(0, 1), whatever its numbers."""
+    learned = CASES[name].make()
+    x = jax.random.normal(jax.random.key(0), (100_000,))
+    expected = float((CASES[name].hand_made(x) ** 2).mean())
+    for by in (0.3, 3.0):
+        found = bound(learned, by)(x)
+        assert float((found**2).mean()) == pytest.approx(expected, rel=0.02)
+    assert expected != pytest.approx(float((x**2).mean()), rel=0.1)
+
+
+def test_an_activation_is_linear_between_its_knots():
+    learned = activations.piecewise(num_knots=5, limit=2.0)
+    params = learned.init(jax.random.key(0)).at[3].set(0.1).at[4].set(-0.2)
+    σ = learned.bind(params)
+    added = σ(jnp.array([1.0, 1.5, 2.0, 9.0])) / (σ(-1.0) / jnp.tanh(-1.0))
+    added -= jnp.tanh(jnp.array([1.0, 1.5, 2.0, 9.0]))
+    np.testing.assert_allclose(added, [0.1, -0.05, -0.2, -0.2], atol=1e-5)
+
+
 # --- optimisers -----------------------------------------------------------------------
-
-
-def bound(learned, by=0.5, **params):
-    start, noise = moved(learned, by)
-    return learned.bind(jax.tree.map(jnp.add, start, noise) | params)
 
 
 @pytest.mark.parametrize("name", ["adam_numbers", "recurrent"])

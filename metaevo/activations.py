@@ -1,0 +1,76 @@
+"""Activation functions: values of the `activation` slot, `(x) -> [...]`, elementwise.
+
+Plain jnp, so that an artefact loads without flax.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from metaevo import learned, slots
+from metaevo.learned import Learned, name_of, positive
+
+__all__ = ["piecewise", "relu", "tanh"]
+
+tanh = slots.function(jnp.tanh)
+relu = slots.function(jax.nn.relu)
+HAND_MADE = {"tanh": tanh, "relu": relu}
+
+
+def piecewise(
+    base: slots.Slot | str = "tanh", num_knots: int = 17, limit: float = 4.0
+) -> Learned:
+    """σ(x) = c · (base(x) + w(x)), w piecewise linear and at first zero.
+
+    w has `num_knots` values, its params, evenly spaced on ± `limit`, and is constant
+    outside. c keeps the mean of σ² over N(0, 1) that of `base`, so that the sizes for
+    which networks are initialised stay right; at the start it is 1.
+
+    Args:
+        base: a hand-made activation or its name, `tanh` or `relu`.
+        num_knots: 2 to 65.
+        limit: where the outermost knots lie.
+
+    Raises:
+        ValueError: a setting is not of its type, or out of range.
+
+    References:
+        Learned piecewise-linear activations: Agostinelli et al., 2015,
+        https://arxiv.org/abs/1412.6830.
+    """
+    name = name_of(base, HAND_MADE)
+    hand_made = HAND_MADE[name]
+    positive(limit=limit)
+    if not isinstance(num_knots, int) or not 2 <= num_knots <= 65:
+        raise ValueError(f"num_knots={num_knots!r}: expected 2 to 65")
+    knots = np.linspace(-limit, limit, num_knots)
+    width = 2 * limit / (num_knots - 1)
+    # Nodes and weights of a mean over N(0, 1).
+    nodes = np.linspace(-4.0, 4.0, 257, dtype=np.float32)
+    weights = np.exp(-(nodes**2) / 2) / np.exp(-(nodes**2) / 2).sum()
+
+    def raw(params, x):
+        # Hats, not an interpolation: elementwise, with neither search nor gather.
+        at = jnp.clip(x, -limit, limit)
+        moved = hand_made(x)
+        for value, knot in zip(params, knots.tolist(), strict=True):
+            moved += value * jax.nn.relu(1 - jnp.abs(at - knot) / width)
+        return moved
+
+    def apply(params, x):
+        usual, now = (
+            (weights * raw(p, nodes) ** 2).sum()
+            for p in (jnp.zeros_like(params), params)
+        )
+        return jnp.sqrt(usual / jnp.maximum(now, 1e-3)) * raw(params, x)
+
+    def init(key):
+        del key
+        return jnp.zeros(num_knots)
+
+    description = learned.spec(
+        "piecewise", False, base=name, num_knots=num_knots, limit=limit
+    )
+    return Learned(init, apply, description, identity=True)
