@@ -86,7 +86,8 @@ class Meta(NamedTuple):
         optimizer: an `optimizers.Optimizer`: gives a direction.
         activation: `(x) -> [...]`, of hidden layers; None: that of the Config.
 
-    `context.stats` of the losses holds `clip_eps`.
+    `context.stats` of all slots holds `entropy`, `kl` and `clip_fraction`, means over
+    the last update's minibatches, 0 before the first; of the losses also `clip_eps`.
     """
 
     lr: Slot = 2.5e-4
@@ -112,6 +113,7 @@ class Agent(NamedTuple):
     opt_state: Any
     obs_stats: normalization.RunningStats
     return_stats: normalization.RunningStats
+    stats: dict[str, jax.Array]  # of the last update, for the context
 
 
 class Experience(NamedTuple):
@@ -162,12 +164,16 @@ NUMBERS = spaces.tune(
 )
 """The hyperparameters that a baseline is tuned in."""
 
+STATS = ("entropy", "kl", "clip_fraction")
+"""What the context says of the last update."""
+
 
 def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> InnerLoop:
     """PPO on `env`.
 
-    Metrics of `train`: those of `episodes.metrics`, `entropy`, `kl`, and mean and root
-    mean square of value − target on the rollouts, `value_error_mean` and `_rms`.
+    Metrics of `train`: those of `episodes.metrics`, `entropy`, `kl`, `clip_fraction`
+    (the share of ratios outside 1 ± ε), and mean and root mean square of value − target
+    on the rollouts, `value_error_mean` and `_rms`.
 
     Raises:
         ConfigError: sizes that do not fit each other.
@@ -200,7 +206,8 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         return obs
 
     def context_of(agent):
-        return Context(progress=jnp.minimum(agent.age / num_updates, 1.0))
+        progress = jnp.minimum(agent.age / num_updates, 1.0)
+        return Context(progress=progress, stats=agent.stats)
 
     # --- birth ------------------------------------------------------------------------
 
@@ -219,6 +226,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             meta.optimizer.init(params),
             normalization.init(env.observation.shape),
             normalization.init(()),
+            dict.fromkeys(STATS, jnp.zeros(())),
         )
         experience = Experience(
             episodes.start(env_key, env, config.num_envs), jnp.zeros(config.num_envs)
@@ -294,7 +302,11 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             + slots.value(meta.vf_coef, context) * value_loss
             - slots.value(meta.ent_coef, context) * entropy.mean()
         )
-        return total, (entropy.mean(), (ratio - 1 - log_ratio).mean())
+        return total, {
+            "entropy": entropy.mean(),
+            "kl": (ratio - 1 - log_ratio).mean(),
+            "clip_fraction": (jnp.abs(ratio - 1) > clip_eps).mean(dtype=jnp.float32),
+        }
 
     def learn(params, opt_state, batch, order, meta, context):
         """Gradient steps on minibatches; `order` is [steps, minibatch] int32."""
@@ -315,10 +327,8 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             )
             return (params, opt_state), info
 
-        (params, opt_state), (entropy, kl) = jax.lax.scan(
-            step, (params, opt_state), order
-        )
-        return params, opt_state, entropy.mean(), kl.mean()
+        (params, opt_state), info = jax.lax.scan(step, (params, opt_state), order)
+        return params, opt_state, jax.tree.map(jnp.mean, info)
 
     def advantages(meta, params, rollout, gamma, gae_lambda):
         next_value = value_of(meta, params, rollout.next_obs)
@@ -360,7 +370,10 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             target = advantage + data.value
             in_loss = context._replace(
                 return_std=target.std(),
-                stats={"clip_eps": slots.value(meta.clip_eps, context)},
+                stats={
+                    **context.stats,
+                    "clip_eps": slots.value(meta.clip_eps, context),
+                },
             )
             batch = Batch(
                 data.obs, data.action, data.log_prob, data.value, advantage, target
@@ -370,15 +383,14 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             error = -advantage.mean(), (advantage**2).mean()
             return *learn(params, opt_state, batch, order, meta, in_loss), error
 
-        params, opt_state, entropy, kl, error = improve(
+        params, opt_state, info, error = improve(
             agent.params, agent.opt_state, data, order
         )
-        agent = Agent(agent.age + 1, params, opt_state, obs_stats, return_stats)
+        agent = Agent(agent.age + 1, params, opt_state, obs_stats, return_stats, info)
         state = InnerState(agent, experience, (), Clock(clock.update + 1))
         return state, {
+            **info,
             "totals": episodes.totals(data.finished),
-            "entropy": entropy,
-            "kl": kl,
             "error": error[0],
             "squared_error": error[1],
         }
@@ -398,8 +410,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         state, info = jax.lax.scan(step, state, None, length=updates_per_segment)
         return state, {
             **episodes.metrics(state.experience.episodes, info["totals"]),
-            "entropy": info["entropy"].mean(),
-            "kl": info["kl"].mean(),
+            **{name: info[name].mean() for name in STATS},
             "value_error_mean": info["error"].mean(),
             "value_error_rms": jnp.sqrt(info["squared_error"].mean()),
         }

@@ -46,6 +46,10 @@ OPERATIONS = {
     "adam_numbers": ({"eps"}, learned_optimizers.adam_numbers),
     "dpo_constants": ({"alpha", "beta"}, drifts.dpo_constants),
     "drift_network": ({"base", "features", "scale"}, drifts.drift_network),
+    "feedback": (
+        {"stats", "features", "transform", "scale", "default"},
+        schedules.around(schedules.feedback),
+    ),
     "free_reward": ({"units", "action", "features", "scale"}, rewards.free),
     "graded": ({"num_knots"}, exploration.graded),
     "impact": ({"units", "num_knots", "scale"}, rewards.impact),

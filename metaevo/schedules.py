@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -13,7 +13,7 @@ import numpy as np
 from jax.tree_util import Partial
 
 from metaevo import slots, transforms
-from metaevo.learned import Learned
+from metaevo.learned import Learned, layers, network, positive
 from metaevo.slots import Context, Slot
 from metaevo.types import ConfigError, Key, Params
 
@@ -21,6 +21,7 @@ __all__ = [
     "Moving",
     "around",
     "basis",
+    "feedback",
     "from_plain",
     "knots",
     "linear",
@@ -139,6 +140,46 @@ def knots(kind: str, num_knots: int, transform: str, scale: float) -> Moving:
     spec = {"op": "knots", "kind": kind, "num_knots": num_knots}
     spec |= {"transform": transform, "scale": scale, "default": None}
     return Moving(init, at, spec)
+
+
+def feedback(
+    stats: Mapping[str, float], features: Sequence[int], transform: str, scale: float
+) -> Moving:
+    """number = T(T⁻¹(default) + scale · n(stats / units)), n starting at zero.
+
+    n is a small tanh network; what it sees is clipped to ±10 units.
+
+    Args:
+        stats: names in `context.stats`, and their units, typical sizes.
+        features: hidden layer sizes.
+        transform, scale: as in `knots`.
+
+    Raises:
+        ValueError, TypeError: a setting is not of its kind; `at` raises ValueError
+            where the context does not say one of `stats`.
+    """
+    if not isinstance(stats, Mapping) or not stats:
+        raise ValueError(f"stats={stats!r}: expected names and units")
+    positive(**stats)
+    net = network(len(stats), features)
+    scale_of = transforms.named(transform, scale)
+
+    def at(params, default, context):
+        if missing := stats.keys() - context.stats.keys():
+            raise ValueError(
+                f"context.stats has no {min(missing)!r}, but "
+                f"{', '.join(sorted(context.stats)) or 'nothing'}"
+            )
+        seen = [
+            jnp.float32(context.stats[name]) / stats[name] for name in sorted(stats)
+        ]
+        x = jnp.clip(jnp.stack(seen), -10.0, 10.0)
+        y = scale * net.apply(params, x)[0]
+        return scale_of.moved(slots.value(default, context), y)
+
+    spec = {"op": "feedback", "stats": dict(stats), "features": list(layers(features))}
+    spec |= {"transform": transform, "scale": scale, "default": None}
+    return Moving(net.init, at, spec)
 
 
 def around(moving: Callable[..., Moving]) -> Callable[..., Learned]:

@@ -8,7 +8,7 @@ numbers around their defaults, `schedule(lr=...)` lets them change over a lifeti
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -24,6 +24,7 @@ __all__ = [
     "Range",
     "Transform",
     "combine",
+    "feedback",
     "horizon_uniform",
     "linear",
     "log",
@@ -125,20 +126,43 @@ def schedule(
     Raises:
         ConfigError: settings, or a slot, of which there is no schedule.
     """
-    try:
-        curves = {
-            name: schedules.knots(kind, num_knots, t.name, t.scale)
-            for name, t in transforms.items()
-        }
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"schedule: {error}") from None
-    return _moving("schedule", curves, transforms)
+
+    def curve(transform, scale):
+        return schedules.knots(kind, num_knots, transform, scale)
+
+    return _moving("schedule", curve, transforms)
 
 
-def _moving(
-    what: str, curves: Mapping[str, schedules.Moving], scales: Mapping[str, Transform]
+def feedback(
+    stats: Mapping[str, float], features: Sequence[int] = (16,), **transforms: Transform
 ) -> Space:
-    """Number slots that move away from their defaults as `curves` say."""
+    """Numbers that follow from how training goes: zero is the hand-made algorithm.
+
+    number = T(T⁻¹(default) + scale · n(stats / units)), n a small network for each
+    number that starts at zero; see `schedules.feedback`.
+
+    Args:
+        stats: what n sees of `context.stats`, by name, with typical sizes; PPO's are
+            `{"entropy": 1.0, "kl": 0.01, "clip_fraction": 0.1}`.
+        features: hidden layer sizes.
+        **transforms: slot name -> `log()` and so on, as in `tune`.
+
+    Raises:
+        ConfigError: settings, or a slot, of which there is no such space.
+    """
+
+    def curve(transform, scale):
+        return schedules.feedback(stats, features, transform, scale)
+
+    return _moving("feedback", curve, transforms)
+
+
+def _moving(what: str, curve: Callable, scales: Mapping[str, Transform]) -> Space:
+    """Number slots that move away from their defaults as `curve` says."""
+    try:
+        curves = {name: curve(t.name, t.scale) for name, t in scales.items()}
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{what}: {error}") from None
 
     def init(key):
         return {

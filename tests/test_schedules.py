@@ -151,6 +151,58 @@ def test_a_default_that_no_artefact_can_hold_is_refused():
         artifacts.complete(space.spec, meta, meta)
 
 
+# --- what follows from how training goes ----------------------------------------------
+
+
+def test_feedback_follows_the_statistics():
+    space = spaces.feedback({"kl": 0.01}, (4,), lr=spaces.log())
+    params = space.init(KEY)
+    params["lr"]["b1"] = jnp.array([1.0])
+    params["lr"]["w1"] = jnp.ones((4, 1))
+    lr = space.bind(params, ppo.Meta(lr=1e-3)).lr
+    found = [lr(Context(stats={"kl": kl, "other": 5.0})) for kl in (0.0, 0.02, 1e9)]
+    assert found[0] == pytest.approx(1e-3 * np.e, rel=1e-5)
+    w = np.asarray(params["lr"]["w0"][0])
+    assert found[1] == pytest.approx(1e-3 * np.exp(1 + np.tanh(2 * w).sum()), rel=1e-4)
+    assert np.isfinite(found[2])
+
+
+def test_feedback_on_what_an_algorithm_does_not_say_is_refused():
+    space = spaces.feedback({"kl": 0.01}, lr=spaces.log())
+    lr = space.bind(space.init(KEY), dqn.Meta()).lr
+    with pytest.raises(ValueError, match=r"context\.stats has no 'kl', but nothing"):
+        lr(Context())
+    for stats in ({}, {"kl": 0.0}, {"kl": "x"}, ["kl"]):
+        with pytest.raises(ConfigError, match="feedback: "):
+            spaces.feedback(stats, lr=spaces.log())
+
+
+def test_ppo_says_how_its_last_update_went():
+    """Which is what its metrics say of a segment of one update."""
+    from loops import SMALL
+
+    loop = SMALL["ppo"].make(num_segments=4)
+    state = loop.init(KEY, loop.meta)
+    assert all(x == 0 for x in state.agent.stats.values())
+    train = jax.jit(loop.train)
+    for _ in range(2):
+        state, metrics = train(KEY, loop.meta, state)
+        for name in ppo.STATS:
+            assert state.agent.stats[name] == metrics[name]
+    assert 0 < state.agent.stats["clip_fraction"] < 1
+    # And a number sees it: of the update before, not of its own.
+    seen = []
+
+    @slots.function
+    def watching(context):
+        jax.debug.callback(lambda kl: seen.append(float(kl)), context.stats["kl"])
+        return 0.2
+
+    loop.train(KEY, loop.meta._replace(clip_eps=watching), state)
+    jax.effects_barrier()
+    assert float(state.agent.stats["kl"]) in seen
+
+
 # --- artefacts ------------------------------------------------------------------------
 
 

@@ -43,6 +43,15 @@ FIVE_UPDATES = {"total_timesteps": 144}  # of DQN, ten minibatches
 CASES = {
     "ppo, linear": Case("ppo", bent("linear", **OF_PPO)),
     "ppo, cubic": Case("ppo", bent("cubic", **OF_PPO)),
+    "ppo, feedback": Case(
+        "ppo",
+        spaces.feedback(
+            {"entropy": 1.0, "kl": 0.01, "clip_fraction": 0.1},
+            lr=spaces.log(),
+            clip_eps=spaces.log(),
+            gae_lambda=spaces.one_minus_log(),
+        ),
+    ),
     "dqn, linear": Case(
         "dqn",
         bent("linear", lr="log", epsilon="logit", target_rate="linear"),
@@ -142,10 +151,11 @@ def inputs(case, slot, size):
 
 def values(case, slots, size=1.0):
     """What the slots of a space come to, at three times of a life."""
+    stats = {"gamma": 0.9, "entropy": 0.6 * size, "kl": -size, "clip_fraction": 0.1}
     return [
         slots[name](
             *inputs(case, name, size),
-            Context(progress=jnp.float32(progress), stats={"gamma": 0.9}),
+            Context(progress=jnp.float32(progress), stats=stats),
         )
         for name in sorted(case.space.spec)
         for progress in (0.0, 0.37, 1.0)
