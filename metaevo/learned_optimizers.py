@@ -223,6 +223,7 @@ def recurrent(
     def update(params, gradient, state, agent, context: Context | None = None):
         count = state.count + 1
         key = jax.random.fold_in(jax.random.key(state.seed), count)
+        age = count.astype(jnp.float32)
         time = [learned.progress(context)] if temporal else []
 
         def direction(g, p, momenta, square, memory, layer, place):
@@ -230,8 +231,8 @@ def recurrent(
                 [(1 - d) * g + d * m for d, m in zip(DECAYS, momenta, strict=True)]
             )
             square = (1 - BETA2) * g**2 + BETA2 * square
-            mean = momenta[BETA1] / (1 - DECAYS[BETA1] ** count)
-            adam = mean / (jnp.sqrt(square / (1 - BETA2**count)) + eps)
+            mean = momenta[BETA1] / (1 - DECAYS[BETA1] ** age)
+            adam = mean / (jnp.sqrt(square / (1 - BETA2**age)) + eps)
 
             sizes = [f(x) for x in (g, *momenta) for f in (jnp.sign, _log)]
             seen = [_normalised(x) for x in (p, *sizes)]
