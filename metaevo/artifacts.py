@@ -142,9 +142,9 @@ def _references(params: Params, spec: Mapping[str, Mapping]) -> dict[str, Any]:
     for name, op in spec.items():
         # A solution is not lost for want of a second opinion.
         with contextlib.suppress(NotImplementedError, ValueError, TypeError):
-            if op["op"] in OPERATIONS:
-                apply = _operation(op).apply
-                found[name] = export.describe(name, op, apply, params[name])
+            function = _operation(op) if op["op"] in OPERATIONS else None
+            if isinstance(function, Learned):
+                found[name] = export.describe(name, op, function.apply, params[name])
     return found
 
 
