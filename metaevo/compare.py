@@ -360,8 +360,6 @@ def _sentences(found, groups, measure, control, settings) -> list[str]:
 
 def _write(out, rows, found, lines, measure, settings) -> None:
     """table.csv, sentences.txt, figures and index.html."""
-    import jinja2
-
     out.mkdir(parents=True, exist_ok=True)
     columns = list(dict.fromkeys(key for row in rows for key in row))
     figures.write_csv(
@@ -375,11 +373,13 @@ def _write(out, rows, found, lines, measure, settings) -> None:
     (out / "sentences.txt").write_text("\n".join(lines) + "\n")
     places = list(dict.fromkeys(condition for condition, _ in found))
     drawn = [_profiles(out, place, found, measure) for place in places]
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("metaevo"), autoescape=True
-    )
-    page = environment.get_template("compare.html").render(
-        lines=lines, rows=rows, figures=drawn, measure=measure, settings=settings
+    page = figures.page(
+        "compare.html",
+        lines=lines,
+        rows=rows,
+        figures=drawn,
+        measure=measure,
+        settings=settings,
     )
     (out / "index.html").write_text(page)
 

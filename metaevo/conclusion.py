@@ -22,7 +22,19 @@ from metaevo.comparison import HeldOut
 from metaevo.evaluators.local import LocalEvaluator
 from metaevo.types import Key, Params, Proposal, PyTree, Search, Space
 
-__all__ = ["Solution", "best_agent", "compare", "noise", "policies", "save", "schedule"]
+__all__ = [
+    "Scores",
+    "Solution",
+    "best_agent",
+    "breeds_policies",
+    "compare",
+    "noise",
+    "policies",
+    "read_scores",
+    "save",
+    "schedule",
+    "write_scores",
+]
 
 BEST, AVERAGE, SOLUTION = "best agent", "population mean", "solution"
 

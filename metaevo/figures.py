@@ -11,7 +11,16 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["COLORS", "INK", "color", "figure", "legend_above", "png", "write_csv"]
+__all__ = [
+    "COLORS",
+    "INK",
+    "color",
+    "figure",
+    "legend_above",
+    "page",
+    "png",
+    "write_csv",
+]
 
 COLORS = {"solution": "#0072B2", "hand-made": "#D55E00", "start": "#8a8a8a"}
 # Drawn in this colour, and shown in the page's own, dark or light. The template gives
@@ -105,6 +114,16 @@ def _svg(figure: Any, salt: str) -> str:
     # Fluid: as wide as its place, as high as that makes it.
     svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
     return re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
+
+
+def page(template: str, **values: Any) -> str:
+    """A template of `metaevo/templates` as an HTML page; values are escaped."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("metaevo"), autoescape=True
+    )
+    return environment.get_template(template).render(**values)
 
 
 def legend_above(axes: Any, num_columns: int) -> None:

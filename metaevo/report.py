@@ -65,8 +65,6 @@ def write(directory: str | Path) -> Path:
     Raises:
         ArtifactError, CheckpointError: the run's files are missing or altered.
     """
-    import jinja2
-
     directory = Path(directory)
     folder = directory / "report"
     folder.mkdir(exist_ok=True)
@@ -92,10 +90,8 @@ def write(directory: str | Path) -> Path:
 
     if held_out:
         _held_out_table(folder, held_out)
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("metaevo"), autoescape=True
-    )
-    page = environment.get_template("report.html").render(
+    page = figures.page(
+        "report.html",
         manifest=manifest,
         verdicts=[
             verdict_sentence(paired, measure)

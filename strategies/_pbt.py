@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from metaevo.types import ConfigError
+from strategies import _options
 
 EXPLOITS = ("truncation", "tournament", "winner")
 
@@ -15,10 +16,8 @@ def check(population_size: int, exploit: str, fraction: float) -> None:
     Raises:
         ConfigError: a value that cannot be.
     """
-    if population_size < 2:
-        raise ConfigError(f"population_size={population_size} must be at least 2")
-    if exploit not in EXPLOITS:
-        raise ConfigError(f"exploit={exploit!r} must be one of {', '.join(EXPLOITS)}")
+    _options.at_least(2, population_size=population_size)
+    _options.one_of(EXPLOITS, exploit=exploit)
     if not 0 <= fraction <= 0.5:
         raise ConfigError(f"fraction={fraction} must be in [0, 0.5]")
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from metaevo import spaces
 from metaevo.types import ConfigError, Proposal, Space, Strategy, remakeable
+from strategies import _options
 
 
 class State(NamedTuple):
@@ -32,8 +33,7 @@ def grid(space: Space, num_points: int) -> Strategy:
         ConfigError: too few points, too many combinations, or another space.
     """
     numbers = spaces.of_prior(space, "grid")
-    if num_points < 2:
-        raise ConfigError(f"num_points={num_points} must be at least 2")
+    _options.at_least(2, num_points=num_points)
     size = num_points ** len(numbers)
     if size > 1 << 20:
         raise ConfigError(

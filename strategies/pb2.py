@@ -21,8 +21,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from metaevo import spaces
-from metaevo.types import ConfigError, Fitness, Proposal, Space, Strategy, remakeable
-from strategies import _pbt
+from metaevo.types import Fitness, Proposal, Space, Strategy, remakeable
+from strategies import _options, _pbt
 
 LENGTHS = (0.1, 0.2, 0.4, 0.8, 1.6)
 FORGETTING = (0.0, 0.1, 0.3)
@@ -79,9 +79,7 @@ def pb2(
     """
     _pbt.check(population_size, exploit, fraction)
     names = spaces.of_prior(space, "pb2")
-    for name, x in (("window", window), ("num_candidates", num_candidates)):
-        if x < 1:
-            raise ConfigError(f"{name}={x} must be at least 1")
+    _options.at_least(1, window=window, num_candidates=num_candidates)
     size, rows = population_size, window * population_size
 
     def points(params):

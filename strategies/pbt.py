@@ -24,7 +24,7 @@ from metaevo.types import (
     Strategy,
     remakeable,
 )
-from strategies import _pbt
+from strategies import _options, _pbt
 
 
 class State(NamedTuple):
@@ -79,10 +79,8 @@ def pbt(
     _pbt.check(population_size, exploit, fraction)
     if not factors or min(factors) <= 0:
         raise ConfigError(f"factors={tuple(factors)} must be positive numbers")
-    if not 0 <= resample <= 1:
-        raise ConfigError(f"resample={resample} must be in [0, 1]")
-    if copies not in ("both", "agent", "params"):
-        raise ConfigError(f"copies={copies!r} must be one of both, agent, params")
+    _options.fraction(resample=resample)
+    _options.one_of(("both", "agent", "params"), copies=copies)
 
     def perturb_or_resample(key, params):
         factor_key, which_key, init_key = jax.random.split(key, 3)

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from metaevo.types import ConfigError, Proposal, Space, Strategy, remakeable
+from strategies import _options
 
 
 class State(NamedTuple):
@@ -41,8 +42,7 @@ def random_search(
     Raises:
         ConfigError: a value that cannot be.
     """
-    if population_size < 2:
-        raise ConfigError(f"population_size={population_size} must be at least 2")
+    _options.at_least(2, population_size=population_size)
     size = max(1, population_size // 4) if num_elites is None else num_elites
     if not 1 <= size < population_size:
         raise ConfigError(f"num_elites={size} must be in [1, {population_size - 1}]")

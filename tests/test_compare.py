@@ -10,7 +10,7 @@ import pytest
 import toys
 
 import metaevo
-from metaevo import compare, comparison, spaces, stats
+from metaevo import compare, comparison, stats
 from metaevo.compare import Scores, Settings
 from metaevo.types import ConfigError
 from strategies.open_es import open_es
@@ -134,4 +134,3 @@ def test_an_artefact_is_a_space_of_one_member(runs):
     assert float(meta.lr) == pytest.approx(metaevo.load(runs[0]).lr)
     spec = {"lr": {"op": "number", "transform": "log", "scale": 1.0}}
     assert space.spec == spec == toys.space().spec
-    assert isinstance(spaces.tune(lr=spaces.log()), type(space))
