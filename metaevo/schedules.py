@@ -155,7 +155,7 @@ def feedback(
         transform, scale: as in `knots`.
 
     Raises:
-        ValueError, TypeError: a setting is not of its kind; `at` raises ValueError
+        ValueError, TypeError: a setting is not of its kind; `at` raises ConfigError
             where the context does not say one of `stats`.
     """
     if not isinstance(stats, Mapping) or not stats:
@@ -166,8 +166,8 @@ def feedback(
 
     def at(params, default, context):
         if missing := stats.keys() - context.stats.keys():
-            raise ValueError(
-                f"context.stats has no {min(missing)!r}, but "
+            raise ConfigError(
+                f"feedback: context.stats has no {min(missing)!r}, but "
                 f"{', '.join(sorted(context.stats)) or 'nothing'}"
             )
         seen = [
