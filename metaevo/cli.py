@@ -349,7 +349,7 @@ COMMANDS = {
         "Runs that differ in their seed alone count as one candidate. seeds=N,\n"
         "tuned=false, controls=N random searches, control_seeds=N, on='KEY=VALUE'\n"
         "another setting (as often as you like; several keys joined by ;), seed=N,\n"
-        "out=FOLDER (default: RUN/compare). The same command continues what stopped.",
+        "optimum=X, out=FOLDER (default: RUN/compare). What stopped is continued.",
         "metaevo compare runs/a runs/b on=env=gymnax/Acrobot-v1",
     ),
     "wandb-push": Command(
@@ -489,6 +489,7 @@ def _compare(argv: Sequence[str]) -> None:
         controls: int = 20,
         control_seeds: int = 8,
         seed: int = 0,
+        optimum: float | None = None,
         out: str | None = None,
     ): ...
 

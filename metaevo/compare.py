@@ -73,6 +73,8 @@ class Settings(NamedTuple):
         control_seeds: fresh seeds for each of these.
         on: other settings, each `key=value` or several joined by `;`.
         seed: of the fresh seeds.
+        optimum: a fitness beyond which more is not asked for; the optimality gap is
+            how far runs stay below it, on average.
     """
 
     seeds: int = 32
@@ -81,6 +83,7 @@ class Settings(NamedTuple):
     control_seeds: int = 8
     on: tuple[str, ...] = ()
     seed: int = 0
+    optimum: float | None = None
 
 
 def compare(
@@ -147,7 +150,7 @@ def compare(
     finally:
         console.close()
     measure = search.fitness.name
-    rows = _table(found)
+    rows = _table(found, settings.optimum)
     lines = _sentences(found, list(groups), measure, control, settings)
     _write(out, rows, found, lines, measure, settings)
     return lines
@@ -286,7 +289,9 @@ def difference(a: Scores, b: Scores) -> stats.Paired:
     return widest._replace(num_failed=over_seeds.num_failed)
 
 
-def _table(found: Mapping[tuple[str, str], Scores]) -> list[dict[str, Any]]:
+def _table(
+    found: Mapping[tuple[str, str], Scores], optimum: float | None = None
+) -> list[dict[str, Any]]:
     """A row per setting and candidate."""
     rows = []
     for (condition, name), scores in found.items():
@@ -305,6 +310,8 @@ def _table(found: Mapping[tuple[str, str], Scores]) -> list[dict[str, Any]]:
         }
         if len(finite) >= 3:
             row["iqm"] = stats.bootstrap(finite, stats.iqm)
+        if optimum is not None and len(finite):
+            row["optimality_gap"] = float(stats.optimality_gap(finite, optimum))
         if name != HAND_MADE and len(finite):
             row["improvement"] = stats.probability_of_improvement(
                 finite, baseline.fitness[np.isfinite(baseline.fitness)]

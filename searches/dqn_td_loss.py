@@ -16,13 +16,13 @@ from strategies.open_es import open_es
 def search(
     env: str = "gymnax/CartPole-v1",
     population_size: int = 32,
-    num_generations: int = 100,
-    num_seeds: int = 2,
-    sigma: float = 0.1,
-    learning_rate: float = 0.05,
+    num_generations: int = 40,
+    num_seeds: int = 1,
+    sigma: float = 0.2,
+    learning_rate: float = 0.1,
     hidden: int = 16,
-    inner: dqn.Config = dqn.Config(50_000, 1_000, num_steps=4, num_gradient_steps=4),
-    meta: dqn.Meta = dqn.Meta(lr=5e-4),
+    inner: dqn.Config = dqn.Config(24_000, 1_000, num_steps=4),
+    meta: dqn.Meta = dqn.Meta(lr=2e-3),
 ) -> metaevo.Search:
     space = spaces.replace(td_loss=losses.td_network(features=(hidden,)))
     strategy = open_es(space, population_size, sigma, optax.adam(learning_rate))

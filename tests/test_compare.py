@@ -45,7 +45,7 @@ def compared(runs, out, make=lambda run, changes: search(), **settings):
 
 
 def test_what_was_learned_is_told_from_what_was_not(runs, tmp_path):
-    lines = compared(runs, tmp_path / "out")
+    lines = compared(runs, tmp_path / "out", optimum=1e3)
     assert "toy: better than the hand-made one (+" in lines[0]
     assert "2 searches x 8 seeds" in lines[0]
     assert lines[1].startswith("toy beats the 95th percentile of 5 random searches")
@@ -53,12 +53,16 @@ def test_what_was_learned_is_told_from_what_was_not(runs, tmp_path):
     named = {row["candidate"]: row for row in rows}
     assert set(named) == {"hand-made", "toy", "tuned hand-made"}
     assert named["toy"]["runs"] == "16"
+    for row in rows:  # All are below the optimum.
+        gap = float(row["optimality_gap"])
+        assert gap == pytest.approx(1e3 - float(row["mean"]), abs=1e-3)
     # Tuned in the very space that was searched: nothing is left to be better at.
     difference, interval = named["toy"]["against_tuned"].split(" ", 1)
     low, high = (float(x) for x in interval.strip("[]").split(", "))
     assert low <= 0 <= high or abs(float(difference)) < 0.05
     page = (tmp_path / "out" / "index.html").read_text()
     assert "tuned hand-made" in page
+    assert "optimality gap" in page
     assert "<svg" in page
 
 

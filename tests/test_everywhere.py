@@ -180,7 +180,7 @@ def test_feedback_where_nothing_is_told_is_refused(loop, tmp_path):
     strategy = open_es(made, 4, 0.1, optax.adam(0.1))
     search = Search(small.make(), made, strategy, 2, fitness.final_return)
     config = RunConfig(directory=str(tmp_path), held_out_seeds=0, wandb="disabled")
-    with pytest.raises(ConfigError, match="context.stats has no"):
+    with pytest.raises(ConfigError, match="has no 'clip_fraction'"):
         engine.run(search, config, "everywhere")
 
 
