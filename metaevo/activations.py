@@ -48,7 +48,7 @@ def piecewise(
     knots = np.linspace(-limit, limit, num_knots)
     width = 2 * limit / (num_knots - 1)
     # Nodes and weights of a mean over N(0, 1).
-    nodes = np.linspace(-4.0, 4.0, 257, dtype=np.float32)
+    nodes = np.linspace(-4.0, 4.0, 257)
     weights = np.exp(-(nodes**2) / 2) / np.exp(-(nodes**2) / 2).sum()
 
     def raw(params, x):

@@ -145,6 +145,8 @@ def _references(params: Params, spec: Mapping[str, Mapping]) -> dict[str, Any]:
             function = _operation(op) if op["op"] in OPERATIONS else None
             if isinstance(function, Learned):
                 found[name] = export.describe(name, op, function.apply, params[name])
+            elif isinstance(function, learned_optimizers.LearnedOptimizer):
+                found[name] = export.optimizer(name, op, function, params[name])
     return found
 
 

@@ -267,7 +267,7 @@ class _Run:
         """A PNG of the solution as it is now, for the mirrors."""
         solution = self.programs["solution"](state.strategy)
         meta = self.search.space.bind(solution, self.search.tasks[0].meta)
-        return report.evolved(self.search.space, meta)
+        return report.evolved(self.search.space, meta, solution)
 
     def _hopeless(self) -> NumericalError:
         return NumericalError(

@@ -7,25 +7,92 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
+from metaevo.learned_optimizers import LearnedOptimizer
 from metaevo.reference import OPERATIONS
 from metaevo.slots import Context
 
-__all__ = ["INPUTS", "describe", "program"]
+__all__ = ["INPUTS", "describe", "optimizer", "program", "signature"]
 
 INPUTS = {
     "value_loss": ("value", "target", "old_value"),
     "td_loss": ("td_error", "q", "target"),
     "drift": ("log_ratio", "advantage", "clip_eps"),
     "policy_loss": ("log_prob", "log_ratio", "advantage", "entropy"),
+    "activation": ("x",),
 }
 """Slots of elementwise functions: the names of their inputs, all [n]."""
+
+_N, _A = jax.export.symbolic_shape("n, a")
+
+
+class Signature(NamedTuple):
+    """What a slot's function is given.
+
+    Attributes:
+        given: name -> shape, in order; n and a are open.
+        seen: scalars that it reads of its context, in order.
+        call: `(apply, params, given arrays, context) -> values`.
+    """
+
+    given: Mapping[str, tuple]
+    seen: tuple[str, ...]
+    call: Callable
+
+
+def signature(slot: str, op: Mapping[str, Any]) -> Signature:
+    """What the function of a slot takes, by its entry in `Space.spec`.
+
+    Raises:
+        NotImplementedError: nothing is known of its inputs.
+    """
+    seen = ("progress",) if op.get("temporal") else ()
+    if slot == "activation":
+        return Signature({"x": (_N,)}, (), lambda f, params, x, _: f(params, *x))
+    if slot in INPUTS:
+        return Signature(dict.fromkeys(INPUTS[slot], (_N,)), seen, _plainly)
+    match op["op"]:
+        case "policy":
+            return Signature({"obs": (_N, *op["observation"])}, (), _plainly)
+        case "steps" | "knots":
+            return Signature({}, ("progress",), _plainly)
+        case "feedback":
+            moves = ("progress",) if isinstance(op["default"], dict) else ()
+            return Signature({}, (*sorted(op["stats"]), *moves), _plainly)
+        case "graded":
+            return Signature({"q": (_N, _A), "epsilon": ()}, ("progress",), _plainly)
+        case "potential" | "free_reward" | "impact":
+            ((kind, width),) = op.get("action", {"num": 0}).items()
+            given = {
+                "obs": (_N, len(op["units"])),
+                "action": (_N,) if kind == "num" else (_N, width),
+                "reward": (_N,),
+                "next_obs": (_N, len(op["units"])),
+                "terminated": (_N,),
+            }
+            beta = ("progress",) if op["op"] == "impact" else ()
+            return Signature(given, beta, _transitions)
+    raise NotImplementedError(f"{slot}: its inputs are not known")
+
+
+def _plainly(apply, params, given, context):
+    return apply(params, *given, context)
+
+
+def _transitions(apply, params, given, context):
+    """Of one transition each; choices come as floats, as all that is given."""
+
+    def one(obs, action, reward, next_obs, terminated):
+        action = action if action.ndim else action.astype(jnp.int32)
+        return apply(params, obs, action, reward, next_obs, terminated != 0, context)
+
+    return jax.vmap(one)(*given)
 
 
 def describe(slot: str, op: Mapping[str, Any], apply: Callable, params: Any) -> dict:
@@ -40,43 +107,99 @@ def describe(slot: str, op: Mapping[str, Any], apply: Callable, params: Any) -> 
         NotImplementedError: the function has an operation that the reference does not
             know, or nothing is known of the slot's inputs.
     """
-    (n,) = jax.export.symbolic_shape("n")
-    if slot in INPUTS:
-        names, shapes = INPUTS[slot], [(n,)] * len(INPUTS[slot])
-        if op.get("temporal"):
-            names, shapes = (*names, "progress"), [*shapes, ()]
-    elif op["op"] == "policy":
-        names, shapes = ("obs",), [(n, *op["observation"])]
-    elif op["op"] in ("steps", "knots"):
-        names, shapes = ("progress",), [()]
-    else:
-        raise NotImplementedError(f"{slot}: its inputs are not known")
-    leaves, tree = jax.tree.flatten_with_path(params)
-    paths = ["/".join([slot, *(str(k.key) for k in path)]) for path, _ in leaves]
+    given, seen, call = signature(slot, op)
+    leaves, tree, paths = _leaves(slot, params)
 
     def value(*arrays):
         inside = jax.tree.unflatten(tree, arrays[: len(leaves)])
-        inputs, context = arrays[len(leaves) :], None
-        if names[-1] == "progress":
-            *inputs, progress = inputs
-            context = Context(progress=progress)
-        return apply(inside, *inputs, context)
+        inputs = arrays[len(leaves) :]
+        scalars = dict(zip(seen, inputs[len(given) :], strict=True))
+        context = _context(scalars) if seen else None
+        return call(apply, inside, inputs[: len(given)], context)
 
     def gradient(*arrays):
+        *arrays, along = arrays
         inputs = tuple(range(len(leaves), len(arrays)))
-        return jax.grad(lambda *x: value(*x).sum(), inputs)(*arrays)
+        return jax.grad(lambda *x: (value(*x) * along).sum(), inputs)(*arrays)
 
-    shapes = [np.shape(x) for _, x in leaves] + shapes
+    shapes = [*map(np.shape, leaves), *given.values(), *[()] * len(seen)]
     # In double precision: a constant such as 0.2 is then written down as what it is.
     with jax.enable_x64(True):
         arrays = [jax.ShapeDtypeStruct(shape, jnp.float64) for shape in shapes]
-        chooses = jnp.issubdtype(jax.eval_shape(value, *arrays).dtype, jnp.integer)
+        values = jax.eval_shape(value, *arrays)
+        chooses = jnp.issubdtype(values.dtype, jnp.integer)
         return {
-            "inputs": list(names),
+            "inputs": [*given, *seen],
             "params": paths,
             "value": program(value, arrays),
-            "gradient": None if chooses else program(gradient, arrays),
+            "gradient": None if chooses else program(gradient, [*arrays, values]),
         }
+
+
+def optimizer(
+    slot: str, op: Mapping[str, Any], learned: LearnedOptimizer, params: Any
+) -> dict:
+    """An optimiser's step for one array [n] of the agent, as plain data.
+
+    `state` says what it keeps of it and starts with, `inputs` and `outputs` name what
+    its program takes and gives.
+
+    Raises:
+        NotImplementedError: it has an operation that the reference does not know.
+    """
+    leaves, tree, paths = _leaves(slot, params)
+    extra = list(learned.told) + ["progress"] * bool(op.get("temporal"))
+
+    def step(*arrays):
+        inside = jax.tree.unflatten(tree, arrays[: len(leaves)])
+        gradient, agent, *rest = arrays[len(leaves) :]
+        kept = dict(zip(kinds, rest, strict=False))
+        more = dict(zip(extra, rest[len(kinds) :], strict=True))
+        context = _context({"progress": more.pop("progress", 0.0)})
+        # The seed stays out: noise is given.
+        direction, state = learned.update(
+            inside, gradient, whole._replace(**kept), agent, context, **more
+        )
+        return direction, *(getattr(state, name) for name in kinds)
+
+    with jax.enable_x64(True):
+        array = jax.ShapeDtypeStruct((_N,), jnp.float64)
+        whole = jax.eval_shape(learned.start, array)
+        kinds = {name: x for name, x in whole._asdict().items() if name != "seed"}
+        first = learned.start(jnp.zeros(1))
+        shapes = [*map(np.shape, leaves), (_N,), (_N,)]
+        arrays = [jax.ShapeDtypeStruct(shape, jnp.float64) for shape in shapes]
+        arrays += kinds.values()
+        arrays += [
+            jax.ShapeDtypeStruct((_N,) if x == "noise" else (), jnp.float64)
+            for x in extra
+        ]
+        return {
+            "inputs": ["gradient", "params", *kinds, *extra],
+            "params": paths,
+            "state": {
+                name: {
+                    "shape": [_size(x) for x in kind.shape],
+                    "type": str(kind.dtype),
+                    "start": float(np.asarray(getattr(first, name)).flat[0]),
+                }
+                for name, kind in kinds.items()
+            },
+            "outputs": ["direction", *kinds],
+            "step": program(step, arrays),
+        }
+
+
+def _leaves(slot: str, params: Any) -> tuple[list, Any, list[str]]:
+    """Leaves, structure, and the names of the leaves in an artefact."""
+    leaves, tree = jax.tree.flatten_with_path(params)
+    paths = ["/".join([slot, *(str(k.key) for k in path)]) for path, _ in leaves]
+    return [x for _, x in leaves], tree, paths
+
+
+def _context(scalars: Mapping[str, Any]) -> Context:
+    stats = {name: x for name, x in scalars.items() if name != "progress"}
+    return Context(progress=scalars.get("progress", 0.0), stats=stats)
 
 
 def program(fn: Callable, arrays: Sequence[jax.ShapeDtypeStruct]) -> dict[str, Any]:
@@ -105,10 +228,13 @@ def program(fn: Callable, arrays: Sequence[jax.ShapeDtypeStruct]) -> dict[str, A
             called = _called(equation)
             if called is not None:
                 found = walk(called, inputs)
+            elif equation.primitive.name == "split":
+                found = [next(numbers) for _ in equation.outvars]
+                equations.extend(_pieces(equation, inputs, found))
             elif equation.primitive.name == "unstack":
                 found = [next(numbers) for _ in equation.outvars]
                 for i, number in enumerate(found):
-                    at = {"axis": equation.params["axis"], "index": i}
+                    at = {"axis": _size(equation.params["axis"]), "index": i}
                     equations.append(["take", inputs, number, at])
             else:
                 operation = equation.primitive.name
@@ -144,23 +270,55 @@ def _called(equation: Any) -> Any:
     return None
 
 
+def _pieces(equation: Any, operands: list, results: list) -> list:
+    """`split` as slices."""
+    axis, shape = equation.params["axis"], equation.invars[0].aval.shape
+    stops = list(itertools.accumulate(map(_size, equation.params["sizes"])))
+    slices = []
+    for result, start, stop in zip(results, [0, *stops], stops, strict=False):
+        settings = {
+            "start": [start if i == axis else 0 for i in range(len(shape))],
+            "stop": [stop if i == axis else _size(x) for i, x in enumerate(shape)],
+            "step": [1] * len(shape),
+        }
+        slices.append(["slice", operands, result, settings])
+    return slices
+
+
 def _size(x: Any) -> int | str:
-    return x if isinstance(x, int) else str(x)
+    if isinstance(x, int | np.integer):
+        return int(x)
+    if str(x) not in ("n", "a"):
+        raise NotImplementedError(f"an array of size {x}")
+    return str(x)
 
 
 def _settings(operation: str, params: Mapping[str, Any]) -> dict[str, Any]:
     """What the reference needs to know of an operation."""
-    axes = {"axes": "axes", "dimensions": "axes", "permutation": "axes"}
     match operation:
         case "integer_pow":
             return {"y": params["y"]}
         case "broadcast_in_dim":
             shape = [_size(x) for x in params["shape"]]
-            return {"shape": shape, "axes": list(params["broadcast_dimensions"])}
+            axes = [_size(x) for x in params["broadcast_dimensions"]]
+            return {"shape": shape, "axes": axes}
+        case "pad":
+            low, high, inner = zip(*params["padding_config"], strict=True)
+            if any(inner) or min(*low, *high) < 0:
+                raise NotImplementedError("operation 'pad' other than around")
+            return {"low": [_size(x) for x in low], "high": [_size(x) for x in high]}
         case "reshape":
             return {"shape": [_size(x) for x in params["new_sizes"]]}
+        case "dim_as_value":
+            return {"size": _size(params["dim"])}
+        case "iota":
+            return {
+                "shape": [_size(x) for x in params["shape"]],
+                "axis": params["dimension"],
+                "type": str(np.dtype(params["dtype"])),
+            }
         case "stack":
-            return {"axis": params["axis"]}
+            return {"axis": _size(params["axis"])}
         case "concatenate":
             return {"axis": params["dimension"]}
         case "convert_element_type":
@@ -168,8 +326,8 @@ def _settings(operation: str, params: Mapping[str, Any]) -> dict[str, Any]:
         case "dot_general":
             contract, batch = params["dimension_numbers"]
             return {
-                "contract": [list(x) for x in contract],
-                "batch": [list(x) for x in batch],
+                "contract": [[_size(i) for i in x] for x in contract],
+                "batch": [[_size(i) for i in x] for x in batch],
             }
         case "slice":
             rank = len(params["start_indices"])
@@ -179,4 +337,7 @@ def _settings(operation: str, params: Mapping[str, Any]) -> dict[str, Any]:
                 "step": list(params["strides"] or [1] * rank),
             }
         case _:
-            return {axes[key]: list(x) for key, x in params.items() if key in axes}
+            axes = [
+                params[x] for x in ("axes", "dimensions", "permutation") if x in params
+            ]
+            return {"axes": [_size(i) for i in axes[0]]} if axes else {}

@@ -71,13 +71,13 @@ def figure(
 
 
 def png(draw: Callable, num_panels: int) -> bytes:
-    """All panels, at most three in a row."""
+    """All panels, at most three in a row; four are two by two."""
     # Not pyplot: no window system, no global state.
     import matplotlib
     from matplotlib.figure import Figure
 
     buffer = io.BytesIO()
-    columns = min(num_panels, 3)
+    columns = 2 if num_panels == 4 else min(num_panels, 3)
     rows = -(-num_panels // columns)
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(PANEL[0] * columns, PANEL[1] * rows))

@@ -33,6 +33,8 @@ class LearnedOptimizer(NamedTuple):
             state)`.
         spec: plain data from which `metaevo.artifacts` rebuilds it.
         identity: whether it starts as its hand-made counterpart.
+        told: trees like the agent's params that `update` takes by name, and makes
+            where it is not given them.
     """
 
     init: Callable[[Key], Params]
@@ -40,6 +42,7 @@ class LearnedOptimizer(NamedTuple):
     update: Callable
     spec: Mapping[str, Any]
     identity: bool = False
+    told: tuple[str, ...] = ()
 
     def bind(self, params: Params) -> Optimizer:
         """The slot value for these parameters."""
@@ -194,6 +197,7 @@ def recurrent(
     )
     width = 3 + 2 * len(DECAYS) + 1 + bool(temporal)
     head = learned.network(hidden, features, 2 + noise)
+    noisy, told = noise, ("layer", "noise")[: 1 + noise]
 
     def init(key):
         head_key, *keys = jax.random.split(key, 5)
@@ -220,16 +224,27 @@ def recurrent(
             jax.tree.map(lambda x: jnp.zeros((*x.shape, hidden)), agent),
         )
 
-    def update(params, gradient, state, agent, context: Context | None = None):
+    def update(
+        params, gradient, state, agent, context: Context | None = None,
+        layer: PyTree | None = None, noise: PyTree | None = None,
+    ):  # fmt: skip
+        if layer is None:
+            layer = _layers(agent)
         count = state.count + 1
-        key = jax.random.fold_in(jax.random.key(state.seed), count)
-        age = count.astype(jnp.float32)
+        if noisy and noise is None:
+            key = jax.random.fold_in(jax.random.key(state.seed), count)
+            noise = jax.tree.map(
+                lambda p, i: jax.random.normal(jax.random.fold_in(key, i), p.shape),
+                agent,
+                _places(agent),
+            )
+        age = count.astype(jnp.result_type(float))
         time = [learned.progress(context)] if temporal else []
 
-        def direction(g, p, momenta, square, memory, layer, place):
-            momenta = jnp.stack(
-                [(1 - d) * g + d * m for d, m in zip(DECAYS, momenta, strict=True)]
-            )
+        def direction(g, p, momenta, square, memory, layer, drawn):
+            momenta = [
+                (1 - d) * g + d * m for d, m in zip(DECAYS, momenta, strict=True)
+            ]
             square = (1 - BETA2) * g**2 + BETA2 * square
             mean = momenta[BETA1] / (1 - DECAYS[BETA1] ** age)
             adam = mean / (jnp.sqrt(square / (1 - BETA2**age)) + eps)
@@ -239,18 +254,18 @@ def recurrent(
             x = learned.inputs([*seen, jnp.float32(layer), *time], False, None)
             memory = _gru(params["gru"], x, memory)
             out = LIMIT * jnp.tanh(head.apply(params["head"], memory) / LIMIT)
-            added = out[..., 1]
-            if noise:
-                drawn = jax.random.normal(jax.random.fold_in(key, place), p.shape)
-                added = added + out[..., 2] * drawn
-            return adam * jnp.exp(out[..., 0]) + step * added, momenta, square, memory
+            gain, added, *spread = jnp.unstack(out, axis=-1)
+            if noisy:
+                added = added + spread[0] * drawn
+            towards = adam * jnp.exp(gain) + step * added
+            return towards, jnp.stack(momenta), square, memory
 
         steps, *memory = _each(
-            direction, gradient, agent, *state[2:], _layers(agent), _places(agent)
+            direction, gradient, agent, *state[2:], layer, noise if noisy else layer
         )
         return steps, Memory(count, state.seed, *memory)
 
-    return LearnedOptimizer(init, start, update, description, identity=True)
+    return LearnedOptimizer(init, start, update, description, True, told)
 
 
 def _gru(params, x, hidden):

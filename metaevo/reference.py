@@ -5,6 +5,9 @@
     loss(value, target, old_value)             # float64
     loss.gradient(value, target, old_value)    # a tuple, one array per input
 
+Numbers that change over a lifetime are functions of `progress`, optimisers have `init`
+and `update`.
+
 An artefact's manifest holds each function as a list of elementary operations on arrays,
 written down when it was saved (`metaevo.export`). Here they are carried out, those of a
 closed list; nothing is compiled, imported or executed. Needs numpy and safetensors.
@@ -20,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Function", "Reference", "load", "run"]
+__all__ = ["Function", "Optimizer", "Reference", "load", "run"]
 
 
 class Reference:
@@ -53,17 +56,141 @@ class Function:
         """The function's values [n, ...]."""
         return run(self._value, [*self._params, *self._shaped(inputs, dtype)], dtype)[0]
 
-    def gradient(self, *inputs: Any, dtype: Any = np.float64) -> tuple[np.ndarray, ...]:
-        """Of the sum of all values with respect to each input."""
+    def gradient(
+        self, *inputs: Any, along: Any = None, dtype: Any = np.float64
+    ) -> tuple[np.ndarray, ...]:
+        """Of the sum of all values with respect to each input.
+
+        Args:
+            along: weights of the values in that sum, of their shape; ones.
+        """
         if self._gradient is None:
             raise ValueError("this function has no gradient: it chooses")
-        arrays = [*self._params, *self._shaped(inputs, dtype)]
+        if along is None:
+            along = np.ones_like(self(*inputs, dtype=dtype))
+        inputs = self._shaped(inputs, dtype)
+        arrays = [*self._params, *inputs, np.asarray(along, dtype)]
         return tuple(run(self._gradient, arrays, dtype))
 
     def _shaped(self, inputs, dtype):
         if len(inputs) != len(self.inputs):
             raise TypeError(f"expected {len(self.inputs)} inputs: {self.inputs}")
         return [np.asarray(x, dtype) for x in inputs]
+
+
+class Optimizer:
+    """A learned optimiser: a direction for each number, to be multiplied by `lr`.
+
+        state = optimizer.init(params)
+        direction, state = optimizer.update(gradient, state, params)
+
+    Params, gradients and directions are nested dicts of arrays, or one array.
+
+    Attributes:
+        inputs: what its program takes for one array.
+    """
+
+    def __init__(self, described: Mapping[str, Any], params: Sequence[np.ndarray]):
+        self.inputs = tuple(described["inputs"])
+        self._kept, self._step = described["state"], described["step"]
+        self._outputs, self._params = described["outputs"], params
+
+    def init(self, params: Any, dtype: Any = np.float64) -> dict[tuple, dict]:
+        """What it keeps of each array: by the array's path, name -> array."""
+
+        def start(n, shape, type, start):
+            size = [n if x == "n" else x for x in shape]
+            return _as(np.full(size, start, np.dtype(type)), dtype)
+
+        return {
+            path: {name: start(np.size(x), **it) for name, it in self._kept.items()}
+            for path, x in _arrays(params).items()
+        }
+
+    def update(
+        self,
+        gradient: Any,
+        state: Mapping[tuple, dict],
+        params: Any,
+        progress: float | None = None,
+        noise: Any = None,
+        dtype: Any = np.float64,
+    ) -> tuple[Any, dict[tuple, dict]]:
+        """A direction, like `params`, and the state after it.
+
+        Args:
+            progress: share of the lifetime that is done; a temporal one needs it.
+            noise: standard normal numbers like `params`, where it has noise; None: the
+                direction without. (JAX draws its own, from a generator that numpy
+                does not have.)
+
+        Raises:
+            TypeError: it is temporal and not told the progress.
+        """
+        if "progress" in self.inputs and progress is None:
+            raise TypeError("this optimiser changes over a lifetime: give progress")
+        agent, slope = _arrays(params), _arrays(gradient)
+        drawn, layer = _arrays(noise), _layers(list(agent))
+        directions, after = {}, {}
+        for path, x in agent.items():
+            known = {
+                "gradient": slope[path],
+                "params": x,
+                "layer": layer[path],
+                "noise": drawn.get(path, np.zeros(np.shape(x))),
+                "progress": progress,
+                **state[path],
+            }
+            inputs = [known[name] for name in self.inputs]
+            flat = ("gradient", "params", "noise")
+            inputs = [
+                np.ravel(value) if name in flat else value
+                for name, value in zip(self.inputs, inputs, strict=True)
+            ]
+            inputs = [
+                v if np.issubdtype(np.asarray(v).dtype, np.integer) else _as(v, dtype)
+                for v in inputs
+            ]
+            found = run(self._step, [*self._params, *inputs], dtype)
+            after[path] = dict(zip(self._outputs, found, strict=True))
+            directions[path] = after[path].pop("direction").reshape(np.shape(x))
+        return _tree(directions), after
+
+
+def _arrays(tree: Any, path: tuple = ()) -> dict[tuple, np.ndarray]:
+    """The arrays of nested dicts by path, in the order of their names."""
+    if tree is None:
+        return {}
+    if not isinstance(tree, Mapping):
+        return {path: np.asarray(tree)}
+    found = {}
+    for name in sorted(tree):
+        found |= _arrays(tree[name], (*path, name))
+    return found
+
+
+def _tree(arrays: Mapping[tuple, np.ndarray]) -> Any:
+    """The inverse of `_arrays`."""
+    if () in arrays:
+        return arrays[()]
+    tree: dict = {}
+    for (*path, name), x in arrays.items():
+        node = tree
+        for part in path:
+            node = node.setdefault(part, {})
+        node[name] = x
+    return tree
+
+
+def _layers(paths: Sequence[tuple]) -> dict[tuple, float]:
+    """Where each array's layer lies in its network, as `metaevo.learned_optimizers`."""
+
+    def depth(path):
+        beside = [p[:-1] for p in paths if p[:-2] == path[:-2] and len(p) == len(path)]
+        order = list(dict.fromkeys(beside))
+        return order.index(path[:-1]) / max(len(order) - 1, 1)
+
+    return {path: depth(path) for path in paths}
 
 
 def load(path: str | Path) -> Reference:
@@ -93,7 +220,8 @@ def load(path: str | Path) -> Reference:
         }
         for name, described in manifest.get("reference", {}).items():
             params = [arrays[array] for array in described["params"]]
-            slots[name] = Function(described, params)
+            kind = Optimizer if "step" in described else Function
+            slots[name] = kind(described, params)
     except (OSError, KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{path}: no artefact with a reference: {error}") from None
     return Reference(slots)
@@ -168,6 +296,16 @@ def _dot(a, b, contract, batch):
     return np.einsum(f"{''.join(left)},{''.join(right)}->{''.join(out)}", a, b)
 
 
+def _iota(shape, axis, type):
+    along = np.arange(shape[axis], dtype=np.dtype(type))
+    return _broadcast(along, shape, [axis])
+
+
+def _pad(x, value, low, high):
+    around = list(zip(low, high, strict=True))
+    return np.pad(x, around, constant_values=float(value))
+
+
 def _logistic(x):
     return 0.5 * (np.tanh(0.5 * x) + 1)
 
@@ -184,6 +322,7 @@ OPERATIONS: dict[str, Callable] = {
     "convert_element_type": _convert,
     "copy": np.asarray,
     "cos": np.cos,
+    "dim_as_value": lambda size: np.asarray(size),
     "div": np.true_divide,
     "dot_general": _dot,
     "eq": np.equal,
@@ -193,6 +332,7 @@ OPERATIONS: dict[str, Callable] = {
     "ge": np.greater_equal,
     "gt": np.greater,
     "integer_pow": lambda x, y: np.power(x, float(y)),
+    "iota": _iota,
     "is_finite": np.isfinite,
     "le": np.less_equal,
     "log": np.log,
@@ -206,6 +346,7 @@ OPERATIONS: dict[str, Callable] = {
     "neg": np.negative,
     "not": np.logical_not,
     "or": np.logical_or,
+    "pad": _pad,
     "pow": np.power,
     "reduce_max": lambda x, axes: np.max(x, tuple(axes)),
     "reduce_min": lambda x, axes: np.min(x, tuple(axes)),

@@ -6,13 +6,11 @@ Made from the files of the run directory alone, so it can be remade at any time.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from metaevo import (
@@ -20,18 +18,15 @@ from metaevo import (
     comparison,
     conclusion,
     figures,
+    gallery,
     lineage,
-    losses,
-    schedules,
-    slots,
     stats,
 )
 from metaevo.comparison import HeldOut
 from metaevo.conclusion import Scores
 from metaevo.loggers import jsonl
 from metaevo.loggers.wandb import flat
-from metaevo.slots import Context
-from metaevo.types import Space
+from metaevo.types import Params, Space
 
 
 def verdict_sentence(paired: stats.Paired, measure: str) -> str:
@@ -80,10 +75,9 @@ def write(directory: str | Path) -> Path:
     drawn = [_fitness(folder, records, measure)]
     for task, frames in enumerate(facts.get("frames_per_segment", ())):
         drawn.append(_learning_curves(folder, held_out, task, frames))
-    for slot, op in _drawn(artifact.manifest["slots"]):
-        visited = _visited(held_out)
-        drawn.append(_loss(folder, slot, artifact.slots[slot], op, visited))
-    drawn.append(_schedules(folder, artifact))
+    spec, params = artifact.manifest["slots"], artifacts.params(directory / "solution")
+    for portrait in gallery.gallery(artifact.slots, spec, params, _visited(held_out)):
+        drawn.append(figures.figure(folder, *portrait))
     if "parents" in records[-1]:
         drawn.append(_lineage(folder, records, scores))
     drawn.append(_strategy(folder, records))
@@ -214,161 +208,22 @@ def _visited(held_out: Mapping[str, HeldOut]) -> tuple[float, float] | None:
     return average - 2 * sd, average + 2 * sd
 
 
-def evolved(space: Space, meta: Any) -> bytes | None:
-    """The evolved loss drawn as in the report, while the search goes on.
+def evolved(space: Space, meta: Any, params: Params) -> bytes | None:
+    """The first evolved function drawn as in the report, while the search goes on.
 
     Args:
         meta: the slots, with the space's own bound.
+        params: the solution's.
 
     Returns:
-        a PNG; None where the report draws no loss either.
+        a PNG; None where there is only what needs more than this.
     """
-    for slot, op in _drawn(space.spec):
-        draw, _ = _loss_curves(slot, getattr(meta, slot), op, None)
-        return figures.png(draw, 2)
+    for slot, op in space.spec.items():
+        if op.get("default", 0.0) is not None:
+            found = gallery.portrait(slot, op, getattr(meta, slot), params[slot])
+            if found:
+                return figures.png(found.draw, found.num_panels)
     return None
-
-
-def _drawn(spec: Mapping[str, Mapping]) -> list[tuple[str, Mapping]]:
-    """The slots whose learned function is a network of value − target."""
-    networks = ("residual_network", "td_network")
-    return [
-        (slot, op)
-        for slot, op in spec.items()
-        if slot in _OF_ERROR and op["op"] in networks
-    ]
-
-
-# slot -> its loss as a function of v, where the target is 0, and what it is beside.
-_OF_ERROR = {
-    "value_loss": (
-        lambda loss, v, context: loss(v, 0.0 * v, jax.lax.stop_gradient(v), context),
-        losses.square,
-    ),
-    "td_loss": (
-        lambda loss, v, context: loss(-v, v, 0.0 * v, context),
-        losses.td_square,
-    ),
-}
-
-
-def _loss(
-    folder: Path, slot: str, learned: Callable, op: Mapping, visited: tuple | None
-) -> dict:
-    return figures.figure(
-        folder,
-        slot,
-        f"The evolved {slot.replace('_', ' ')}",
-        *_loss_curves(slot, learned, op, visited),
-        "Both on one scale. Shaded: where value - target lay (mean ± 2 sd) while "
-        "agents trained with it on held-out seeds; outside, its shape was hardly felt.",
-        num_panels=2,
-    )
-
-
-def _loss_curves(
-    slot: str, learned: Callable, op: Mapping, visited: tuple | None
-) -> tuple[Callable, tuple]:
-    """Loss and gradient against value − target, with target 0 and v_old = v (PPO's
-    clip inactive).
-
-    Returns:
-        how to draw them on two panels, and their table.
-    """
-    limit = 1.5 * op["scale"] * op["limit"]
-    x = jnp.linspace(-limit, limit, 601)
-    middle = len(x) // 2
-    context = Context(stats={"clip_eps": 0.2})
-
-    at, hand_made = _OF_ERROR[slot]
-
-    def curve(loss):
-        values = jax.value_and_grad(lambda v: at(loss, v, context))
-        value, gradient = jax.vmap(values)(x)
-        return np.asarray(value - value[middle]), np.asarray(gradient)
-
-    curves = {"solution": curve(learned), "hand-made": curve(hand_made)}
-    labels = {"solution": "evolved", "hand-made": "squared error"}
-
-    def draw(*panels):
-        for i, panel in enumerate(panels):
-            if visited is not None:
-                panel.axvspan(
-                    *np.clip(visited, -limit, limit),
-                    color=figures.COLORS["start"],
-                    alpha=0.15,
-                    lw=0,
-                    label="visited",
-                )
-            for name, value in curves.items():
-                panel.plot(x, value[i], color=figures.COLORS[name], label=labels[name])
-            # The evolved curve sets the scale: the square would flatten it.
-            y = curves["solution"][i]
-            margin = 0.15 * float(np.ptp(y)) + 1e-3
-            panel.set(
-                xlabel="value - target (units of return)",
-                ylabel=("loss, 0 at 0", "gradient")[i],
-                ylim=(float(y.min()) - margin, float(y.max()) + margin),
-            )
-            panel.axhline(0, color=figures.INK, lw=0.5)
-            panel.axvline(0, color=figures.INK, lw=0.5)
-            figures.legend_above(panel, 3)
-
-    header, columns = ["error"], [np.asarray(x)]
-    for name, (value, gradient) in curves.items():
-        header += [f"{name} loss", f"{name} gradient"]
-        columns += [value, gradient]
-    return draw, (header, np.stack(columns, 1))
-
-
-def _schedules(folder: Path, artifact: artifacts.Artifact) -> dict | None:
-    """Numbers that change over a lifetime, beside the hand-made ones."""
-    evolved = {
-        name: {
-            "solution": artifact.slots[name],
-            "hand-made": schedules.from_plain(op["default"]),
-        }
-        for name, op in artifact.manifest["slots"].items()
-        if op["op"] == "knots"
-    }
-    if not evolved:
-        return None
-    progress = np.linspace(0.0, 1.0, 101, dtype=np.float32)
-
-    def over_life(number):
-        at = jax.vmap(lambda t: jnp.asarray(slots.value(number, Context(progress=t))))
-        return np.asarray(at(progress))
-
-    curves = {
-        name: {who: over_life(number) for who, number in both.items()}
-        for name, both in evolved.items()
-    }
-
-    def draw(*panels):
-        for (name, both), panel in zip(curves.items(), panels, strict=True):
-            for who, values in both.items():
-                panel.plot(progress, values, color=figures.COLORS[who], label=who)
-            panel.set(xlabel="share of the lifetime", ylabel=name)
-            figures.legend_above(panel, 2)
-
-    columns = {
-        f"{name} {who}": values
-        for name, both in curves.items()
-        for who, values in both.items()
-    }
-    return figures.figure(
-        folder,
-        "schedules",
-        "The evolved schedules",
-        draw,
-        (
-            ["progress", *columns],
-            zip(progress.tolist(), *columns.values(), strict=True),
-        ),
-        "What the number is at each moment of an agent's life, before any decay that "
-        "the algorithm's own settings add.",
-        num_panels=len(curves),
-    )
 
 
 def _lineage(folder: Path, records: list[dict], scores: Scores | None) -> dict | None:

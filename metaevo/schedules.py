@@ -80,9 +80,7 @@ def basis(progress: jax.Array | float, num_knots: int, degree: int) -> jax.Array
     t = np.concatenate([np.zeros(degree), inner, np.ones(degree)])
     x = jnp.clip(progress, 0.0, 1.0)
     # Of degree 0: one in the interval that x is in, the last one closed.
-    interval = degree + jnp.clip(
-        jnp.searchsorted(jnp.float32(inner), x, side="right") - 1, 0, len(inner) - 2
-    )
+    interval = degree + jnp.clip((jnp.float32(inner) <= x).sum() - 1, 0, len(inner) - 2)
     b = jnp.where(jnp.arange(len(t) - 1) == interval, 1.0, 0.0)
     for d in range(1, degree + 1):
         width = t[d:] - t[:-d]
@@ -171,7 +169,8 @@ def feedback(
                 f"{', '.join(sorted(context.stats)) or 'nothing'}"
             )
         seen = [
-            jnp.float32(context.stats[name]) / stats[name] for name in sorted(stats)
+            jnp.asarray(context.stats[name], jnp.result_type(float)) / stats[name]
+            for name in sorted(stats)
         ]
         x = jnp.clip(jnp.stack(seen), -10.0, 10.0)
         y = scale * net.apply(params, x)[0]
