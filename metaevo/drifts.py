@@ -89,35 +89,37 @@ HAND_MADE = {"ppo_clip": ppo_clip, "dpo": dpo, "zero": zero}
 # --- learned --------------------------------------------------------------------------
 
 
-def dpo_constants(alpha: float = 2.0, beta: float = 0.6) -> Learned:
+def dpo_constants(
+    alpha: float = 2.0, beta: float = 0.6, temporal: bool = False
+) -> Learned:
     """DPO's drift with its two constants evolved: `alpha` eᵃ and `beta` eᵇ.
 
     a and b start at 0, the published drift, and act within ±7. There is no start at
     PPO in this family: as α and β fall to 0 the drift becomes ReLU((r − 1) A) and
     ReLU(A log r), which leaves a policy nothing to gain.
 
+    Args:
+        temporal: whether a and b each have a first and a last value, and go from one to
+            the other in a straight line over a lifetime.
+
     Raises:
         ValueError: a constant is not positive.
     """
     positive(alpha=alpha, beta=beta)
+    description = learned.spec("dpo_constants", temporal, alpha=alpha, beta=beta)
 
     def init(key):
         del key
-        return {"alpha": jnp.zeros(()), "beta": jnp.zeros(())}
-
-    def factor(x):
-        return jnp.exp(jnp.clip(x, -7.0, 7.0))
+        return {x: jnp.zeros(2 if temporal else ()) for x in ("alpha", "beta")}
 
     def apply(params, log_ratio, advantage, clip_eps, context: Context | None = None):
-        del clip_eps, context
-        return _dpo(
-            log_ratio,
-            advantage,
-            alpha * factor(params["alpha"]),
-            beta * factor(params["beta"]),
-        )
+        del clip_eps
+        if temporal:
+            done = learned.progress(context)
+            params = {key: x[0] + (x[1] - x[0]) * done for key, x in params.items()}
+        a, b = (jnp.exp(jnp.clip(params[x], -7.0, 7.0)) for x in ("alpha", "beta"))
+        return _dpo(log_ratio, advantage, alpha * a, beta * b)
 
-    description = learned.spec("dpo_constants", False, alpha=alpha, beta=beta)
     return Learned(init, apply, description, identity=(alpha, beta) == (2.0, 0.6))
 
 

@@ -76,8 +76,9 @@ def signature(slot: str, op: Mapping[str, Any]) -> Signature:
                 "next_obs": (_N, len(op["units"])),
                 "terminated": (_N,),
             }
-            beta = ("progress",) if op["op"] == "impact" else ()
-            return Signature(given, beta, _transitions)
+            if op["op"] == "impact":
+                seen = ("progress",)
+            return Signature(given, seen, _transitions)
     raise NotImplementedError(f"{slot}: its inputs are not known")
 
 

@@ -98,14 +98,14 @@ def free(op: Mapping[str, Any], reward: Callable) -> Portrait:
     units, ((kind, width),) = np.asarray(op["units"]), op["action"].items()
     obs = _observations(units)
     after, rng = obs[::-1], np.random.default_rng(1)
-    size = len(units)
+    size, now = len(units), Context(progress=0.5)
     if kind == "num":
         action = rng.integers(0, width, SAMPLES).astype(np.int32)
     else:
         action = rng.uniform(-1, 1, (SAMPLES, width)).astype(np.float32)
 
     def paid(obs, action, after):
-        return reward(obs, action, 0.0, after, jnp.bool(False), Context())
+        return reward(obs, action, 0.0, after, jnp.bool(False), now)
 
     @jax.jit
     @jax.vmap
@@ -131,7 +131,7 @@ def free(op: Mapping[str, Any], reward: Callable) -> Portrait:
         names += [f"a{i}" for i in range(width)]
         felt = np.concatenate([felt, np.abs(np.asarray(by_action)).mean(0)])
     own = float(
-        reward(obs[0], action[0], 1.0, after[0], jnp.bool(False), Context())
+        reward(obs[0], action[0], 1.0, after[0], jnp.bool(False), now)
         - paid(obs[0], action[0], after[0])
     )
     values = np.sort(np.asarray(added(obs, action, after)))
@@ -151,7 +151,7 @@ def free(op: Mapping[str, Any], reward: Callable) -> Portrait:
         "Left: how much each component of the observation before (o), after (o') and "
         "the action (a) moves the reward, per unit. Right: what random transitions "
         "are paid beside the environment's reward, sorted, which itself counts "
-        f"{own:.2f} times. It may change the optimum.",
+        f"{own:.2f} times. In the middle of a lifetime. It may change the optimum.",
         2,
     )
 

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaevo import envs, schedules, slots
+from metaevo import envs, learned, schedules, slots
 from metaevo.episodes import Transition
 from metaevo.learned import Learned, layers, network, positive
 from metaevo.slots import Context
@@ -129,6 +129,7 @@ def free(
     action: Mapping[str, int],
     features: Sequence[int] = (32, 32),
     scale: float = 1.0,
+    temporal: bool = False,
 ) -> Learned:
     """r' = eˢ r + scale · n(o / units, a, o' / units): may change the optimum.
 
@@ -138,6 +139,7 @@ def free(
         units, features: as in `potential`.
         action: `{"num": N}` if discrete, `{"size": A}` if continuous; `kind_of`.
         scale: typical size of a reward.
+        temporal: whether n also sees `context.progress`.
 
     Raises:
         ValueError, TypeError: a setting is not of its kind.
@@ -148,21 +150,29 @@ def free(
     width = operator.index(width)
     if more or kind not in ("num", "size") or not 1 <= width <= 2**16:
         raise ValueError(f"action={action}: expected num or size, in [1, {2**16}]")
-    net = network(2 * len(size) + width, features)
+    net = network(2 * len(size) + width + bool(temporal), features)
 
     def init(key):
         return {"network": net.init(key), "log_scale": jnp.zeros(())}
 
     def apply(params, obs, action, reward, next_obs, terminated, context=None):
-        del terminated, context
+        del terminated
         did = jax.nn.one_hot(action, width) if kind == "num" else jnp.ravel(action)
         x = [_scaled(obs, size), jnp.clip(did, -LARGEST, LARGEST)]
         x += [_scaled(next_obs, size)]
+        x += [learned.progress(context)[None]] if temporal else []
         added = net.apply(params["network"], jnp.concatenate(x))[0]
         return jnp.exp(jnp.clip(params["log_scale"], -10, 10)) * reward + scale * added
 
-    spec = {"op": "free_reward", "units": size.tolist(), "action": {kind: width}}
-    spec |= {"features": list(layers(features)), "scale": scale, "label": MAY_CHANGE}
+    spec = learned.spec(
+        "free_reward",
+        temporal,
+        units=size.tolist(),
+        action={kind: width},
+        features=list(layers(features)),
+        scale=scale,
+        label=MAY_CHANGE,
+    )
     return Learned(init, apply, spec, True)
 
 

@@ -13,6 +13,7 @@ from metaevo.slots import Context
 EPS = 0.2
 LEARNED = {
     "dpo_constants": drifts.dpo_constants(),
+    "dpo_constants temporal": drifts.dpo_constants(temporal=True),
     "lpo_network zero": drifts.lpo_network("zero", (16,)),
     "lpo_network ppo_clip": drifts.lpo_network("ppo_clip", (16,)),
     "lpo_network temporal": drifts.lpo_network("dpo", (8, 8), temporal=True),

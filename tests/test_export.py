@@ -131,6 +131,11 @@ FUNCTIONS |= {
         rewards.free([1.0, 0.5], {"size": 2}),
         transition(RNG.normal(size=(30, 2))),
     ),
+    "free_reward temporal": Case(
+        "reward",
+        rewards.free([1.0, 0.5], {"num": 3}, temporal=True),
+        (*transition(np.float64(np.arange(30) % 3)), NOW),
+    ),
     "impact": Case(
         "reward",
         rewards.impact([1.0, 0.5], 3),

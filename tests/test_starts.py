@@ -67,7 +67,8 @@ CASES = {
         "ppo_rnn", spaces.replace(reward=rewards.free(UNITS[0], {"num": 2}))
     ),
     "td3, free": Case(
-        "td3", spaces.replace(reward=rewards.free(UNITS[1], {"size": 1}))
+        "td3",
+        spaces.replace(reward=rewards.free(UNITS[1], {"size": 1}, temporal=True)),
     ),
     "pqn, impact": Case("pqn", spaces.replace(reward=rewards.impact(UNITS[0]))),
     "sac, impact": Case("sac", spaces.replace(reward=rewards.impact(UNITS[1]))),
