@@ -17,10 +17,10 @@ def search(
     env: str = "gymnax/CartPole-v1",
     population_size: int = 32,
     num_generations: int = 40,
-    num_seeds: int = 2,
+    num_seeds: int = 1,
     sigma: float = 0.3,
     learning_rate: float = 0.2,
-    inner: ppo.Config = ppo.Config(65_536, num_steps=64, features=(32, 32)),
+    inner: ppo.Config = ppo.Config(32_768, num_steps=64, features=(32, 32)),
     meta: ppo.Meta = ppo.Meta(lr=2.5e-5, gamma=0.9, ent_coef=0.1),
 ) -> metaevo.Search:
     space = ppo.NUMBERS
