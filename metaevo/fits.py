@@ -128,7 +128,7 @@ def _loss(slot, op, function, visited, tilt) -> Fit:
     what = "Q" if slot == "td_loss" else "value"
     formula = f"{_sum(terms)},  x = {what} - target"
     if base == "clipped_square":
-        formula += ", with ½ x² clipped as PPO's"
+        formula += ", of which ½ x² is clipped as PPO's"
     if base != "zero":
         params["square"] -= 0.5
     settings = {"base": base}

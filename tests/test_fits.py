@@ -82,7 +82,7 @@ def test_a_formula_can_be_read(tmp_path):
     clipped = formulas.error_loss()
     form = fitted(tmp_path, "value_loss", clipped, constants(tilt=0.25))
     assert form.formula == (
-        "0.5 x² + 0.25 x,  x = value - target, with ½ x² clipped as PPO's"
+        "0.5 x² + 0.25 x,  x = value - target, of which ½ x² is clipped as PPO's"
     )
     # And it is clipped as before: here the clipped value is the one further off.
     both = [loaded(tmp_path, "value_loss", form), clipped.bind(constants(tilt=0.25))]
