@@ -27,6 +27,7 @@ from metaevo import (
     checkpoint,
     drifts,
     exploration,
+    formulas,
     learned_optimizers,
     losses,
     rewards,
@@ -44,8 +45,10 @@ _NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,63}$")
 # setting `temporal`, which is written only where it is true.
 OPERATIONS = {
     "adam_numbers": ({"eps"}, learned_optimizers.adam_numbers),
+    "clip_constant": ({"eps"}, formulas.clip_constant),
     "dpo_constants": ({"alpha", "beta"}, drifts.dpo_constants),
     "drift_network": ({"base", "features", "scale"}, drifts.drift_network),
+    "error_loss": ({"base", "clip_eps"}, formulas.error_loss),
     "feedback": (
         {"stats", "features", "transform", "scale", "default"},
         schedules.around(schedules.feedback),
@@ -62,6 +65,7 @@ OPERATIONS = {
     "policy": ({"observation", "action", "features", "activation"}, actors.policy),
     "policy_network": ({"features", "limit"}, losses.policy_network),
     "potential": ({"units", "features", "scale", "gamma"}, rewards.potential),
+    "rational": (set(), formulas.rational),
     "recurrent": (
         {"hidden", "features", "step", "eps", "noise"},
         learned_optimizers.recurrent,
@@ -71,6 +75,7 @@ OPERATIONS = {
         losses.residual_network,
     ),
     "steps": ({"num_steps"}, schedules.steps),
+    "td_error_loss": ({"base"}, formulas.td_error_loss),
     "td_network": ({"base", "features", "scale", "limit"}, losses.td_network),
 }
 

@@ -352,6 +352,14 @@ COMMANDS = {
         "optimum=X, out=FOLDER (default: RUN/compare). What stopped is continued.",
         "metaevo compare runs/a runs/b on=env=gymnax/Acrobot-v1",
     ),
+    "distil": Command(
+        "RUN key=value ...",
+        "what a run found as a formula, if agents do as well with it",
+        "seeds=N fresh seeds (32), seed=N of them. Trains 2 N agents: with what was\n"
+        "found and with its closed form, which is kept in RUN/closed_form if the mean\n"
+        "stays within the original's 95 % interval.",
+        "metaevo distil runs/demo",
+    ),
     "wandb-push": Command(
         "RUN [online|offline]",
         "sends a run to wandb again, from its files",
@@ -413,6 +421,8 @@ def _command(arguments: Sequence[str]) -> None:
             _play(directory, rest)
         case ["compare", directory, *rest]:
             _compare([directory, *rest])
+        case ["distil", directory, *rest]:
+            _distil(directory, rest)
         case ["wandb-push", directory, *mode] if mode in ([], ["online"], ["offline"]):
             _manifest(directory)
             from metaevo.loggers import wandb
@@ -530,6 +540,33 @@ def _compare(argv: Sequence[str]) -> None:
         stop.is_set,
     )
     print("\n".join([*lines, f"comparison: {out / 'index.html'}"]))
+
+
+def _distil(directory: str, argv: Sequence[str]) -> None:
+    def options(seeds: int = 32, seed: int = 0): ...
+
+    parameters = inspect.signature(options).parameters
+    chosen = _parse(options, {k: p.default for k, p in parameters.items()}, argv)
+    if chosen["seeds"] < 3:
+        raise ConfigError(f"seeds={chosen['seeds']} must be at least 3")
+    _finished(directory)
+    _known(_manifest(directory)["identity"]["search"])
+    from metaevo import distil, report, runtime
+
+    stop = _on_signals()
+    runtime.configure()
+    import jax
+
+    lines = distil.distil(
+        _remade(directory),
+        Path(directory),
+        chosen["seeds"],
+        chosen["seed"],
+        jax.devices(),
+        print,
+        stop.is_set,
+    )
+    print("\n".join([*lines, f"report: {report.write(directory)}"]))
 
 
 def _run_search(name: str, arguments: Sequence[str]) -> None:

@@ -159,6 +159,18 @@ def noise(first: np.ndarray, second: np.ndarray) -> dict[str, float]:
     }
 
 
+def visited(held_out: Mapping[str, HeldOut]) -> tuple[float, float] | None:
+    """Where value − target lay while the solution trained: mean ± 2 sd."""
+    solution = held_out.get("solution")
+    if solution is None or "value_error_mean" not in solution.train[0]:
+        return None
+    train = solution.train[0]
+    middle = average(train["value_error_mean"])
+    square = average(train["value_error_rms"] ** 2)
+    sd = max(square - middle**2, 0.0) ** 0.5
+    return middle - 2 * sd, middle + 2 * sd
+
+
 # --- files ----------------------------------------------------------------------------
 
 

@@ -376,7 +376,7 @@ class _Run:
 
     def _finish(self, state: State) -> Result:
         """Artefact, scores and comparison on fresh seeds, report."""
-        for stale in ("held_out", "agents"):
+        for stale in ("held_out", "agents", "closed_form"):
             shutil.rmtree(self.directory / stale, ignore_errors=True)
         solution = Solution(
             self.search.space,

@@ -133,7 +133,7 @@ def loss(slot: str, op: Mapping, learned: Callable, visited: tuple | None) -> Po
 
 def drift(op: Mapping, learned: Callable) -> Portrait:
     """Contours over r and A, and curves at A = ±1 with their gradient."""
-    names = {"dpo_constants": "dpo", "closed_dpo": "dpo"}
+    names = {"dpo_constants": "dpo"}
     name = op.get("base") or names.get(op["op"], "ppo_clip")
     base = drifts.HAND_MADE[name]
     log_ratio = jnp.linspace(-1.0, 1.0, 121)

@@ -17,6 +17,7 @@ from metaevo import (
     artifacts,
     comparison,
     conclusion,
+    distil,
     figures,
     gallery,
     lineage,
@@ -76,7 +77,9 @@ def write(directory: str | Path) -> Path:
     for task, frames in enumerate(facts.get("frames_per_segment", ())):
         drawn.append(_learning_curves(folder, held_out, task, frames))
     spec, params = artifact.manifest["slots"], artifacts.params(directory / "solution")
-    for portrait in gallery.gallery(artifact.slots, spec, params, _visited(held_out)):
+    for portrait in gallery.gallery(
+        artifact.slots, spec, params, comparison.visited(held_out)
+    ):
         drawn.append(figures.figure(folder, *portrait))
     if "parents" in records[-1]:
         drawn.append(_lineage(folder, records, scores))
@@ -98,6 +101,7 @@ def write(directory: str | Path) -> Path:
         measure=measure,
         numbers={k: v for k, v in artifact.slots.items() if isinstance(v, float)},
         noise=facts["noise"],
+        closed=distil.sentences(directory),
         records=records,
         failed=sum(r["failed"] for r in records),
         history=_history(directory),
@@ -195,17 +199,6 @@ def _learning_curves(
         + " The start is what the search began with."
         * ("start" in held_out),
     )
-
-
-def _visited(held_out: Mapping[str, HeldOut]) -> tuple[float, float] | None:
-    """Where value − target lay while the solution trained: mean ± 2 sd."""
-    if not held_out or "value_error_mean" not in held_out["solution"].train[0]:
-        return None
-    train = held_out["solution"].train[0]
-    average = comparison.average(train["value_error_mean"])
-    square = comparison.average(train["value_error_rms"] ** 2)
-    sd = max(square - average**2, 0.0) ** 0.5
-    return average - 2 * sd, average + 2 * sd
 
 
 def evolved(space: Space, meta: Any, params: Params) -> bytes | None:

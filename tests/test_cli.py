@@ -199,6 +199,8 @@ COMMAND = "import sys; sys.argv[0] = 'metaevo'; from metaevo import cli; cli.com
         ("report {missing}", "no run here", 3),
         ("play {missing}", "no run here", 3),
         ("wandb-push {missing}", "no run here", 3),
+        ("distil {missing}", "no run here", 3),
+        ("distil {missing} seeds=2", "seeds=2 must be at least 3", 3),
         ("play {missing} agent=nobody", "agent=nobody: Invalid value", 3),
         ("play {missing} run.seed=1", "unknown key 'run.seed'", 3),
         ("report", "expected report RUN; metaevo report --help", 3),
@@ -305,7 +307,8 @@ def test_resume_and_report_commands(tmp_path, monkeypatch, capsys):
     for name in ("resume", "report", "play", "wandb-push"):
         assert command(name, str(tmp_path)) == 2
     assert command("play", run) == 2  # no comparison, so no agents
-    assert len(capsys.readouterr().err.splitlines()) == 5
+    assert command("distil", run) == 2  # nothing but a number
+    assert len(capsys.readouterr().err.splitlines()) == 6
 
 
 def test_list_finds_what_lies_in_the_folders():

@@ -21,6 +21,7 @@ from metaevo import (
     activations,
     artifacts,
     drifts,
+    formulas,
     learned_optimizers,
     losses,
     optimizers,
@@ -208,6 +209,26 @@ CASES = {
         ("ppo",),
         (),
     ),
+    "error_loss": Case(
+        formulas.error_loss,
+        {},
+        "value_loss",
+        losses.clipped_square,
+        ("ppo",),
+        ({"clip_eps": 0.0}, *BASE),
+    ),
+    "td_error_loss": Case(
+        formulas.td_error_loss, {}, "td_loss", losses.td_square, ("dqn",), BASE
+    ),
+    "clip_constant": Case(
+        formulas.clip_constant,
+        {},
+        "drift",
+        drifts.ppo_clip,
+        ("ppo",),
+        ({"eps": 0.0}, {"eps": "x"}),
+    ),
+    "rational": Case(formulas.rational, {}, "activation", None, (), ()),
     "lpo_network": Case(drifts.lpo_network, {}, "drift", None, (), (*SIZES, *BASE)),
     "lpo_network zero": Case(
         drifts.lpo_network, {"base": "zero"}, "drift", drifts.zero, ("ppo",), ()

@@ -1,0 +1,378 @@
+"""Closed forms fitted to learned functions of one or two inputs, in numpy and scipy.
+
+    fit(slot, op, reference function, where it is used) -> Fit | None
+
+The simplest of a family that explains the function nearly as well as the best. Losses
+and drifts are fitted by what an agent feels of them, their gradients. R² says how
+much of its variation over the grid is explained; whether an agent that is trained with
+it does as well is for `metaevo.distil` to find out.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from metaevo import formulas
+from metaevo.reference import Function
+
+__all__ = ["Fit", "fit"]
+
+
+class Fit(NamedTuple):
+    """A closed form.
+
+    Attributes:
+        op: its operation and settings, an entry of `Space.spec`.
+        params: its constants, as arrays by name or one array.
+        formula: as one would write it.
+        r2: the share of the function's variation that it explains, at most 1.
+    """
+
+    op: Mapping[str, Any]
+    params: Any
+    formula: str
+    r2: float
+
+
+def fit(
+    slot: str,
+    op: Mapping[str, Any],
+    function: Any,
+    visited: tuple[float, float] | None = None,
+    tilt: float = 0.0,
+) -> Fit | None:
+    """The closed form of a slot's function.
+
+    Args:
+        op: its entry in an artefact's manifest.
+        function: `metaevo.reference`'s.
+        visited: where value - target lay (mean ± 2 sd) while agents trained with it;
+            a loss is fitted there.
+        tilt: the weight of Q in a `td_loss`.
+
+    Returns:
+        None: it has more than two inputs, or there is no family for it.
+    """
+    if op.get("temporal") or not isinstance(function, Function):
+        return None
+    match slot, op["op"]:
+        case (("value_loss" | "td_loss"), _):
+            return _loss(slot, op, function, visited, tilt)
+        case "drift", _:
+            return _drift(function)
+        case "activation", _:
+            return _activation(function, op.get("limit", 4.0))
+        case _, "knots" | "steps":
+            return _schedule(slot, op, function)
+    return None
+
+
+def _explained(y: np.ndarray, found: np.ndarray) -> float:
+    """R²; 1 for a constant that was hit."""
+    residual, total = ((y - found) ** 2).sum(), ((y - y.mean()) ** 2).sum()
+    small = 1e-12 * max((y**2).sum(), 1e-12)
+    return float(1 - residual / total) if total > small else float(residual <= small)
+
+
+def _sum(terms: list[tuple[float, str]]) -> str:
+    """`0.5 x² - 0.1 |x|`."""
+    shown = [(c, text) for c, text in terms if float(f"{c:.3g}")]
+    words = []
+    for c, text in shown:
+        sign = ("-" if c < 0 else "") if not words else ("- " if c < 0 else "+ ")
+        words.append(f"{sign}{abs(c):.4g}{' ' if text else ''}{text}")
+    return " ".join(words) or "0"
+
+
+# --- losses of an error ---------------------------------------------------------------
+
+NOT_MUCH = 1e-6  # of the variation: two forms that differ by it do equally well
+
+
+def _loss(slot, op, function, visited, tilt) -> Fit:
+    """Of x = value - target: a x² + b |x| + c Huber_k + d w² log cosh(x / w) + t x."""
+    low, high = visited or (-op.get("scale", 10.0), op.get("scale", 10.0))
+    middle, half = (low + high) / 2, 0.75 * (high - low)
+    # Where an agent is, half as far again, and both sides of 0 at any rate.
+    half = max(half, abs(middle) + 0.1 * half, 1e-3)
+    x = np.linspace(middle - half, middle + half, 600)
+    at = np.zeros_like(x)
+    if slot == "value_loss":
+        y = function.gradient(x, at, x)[0]
+    else:
+        y = -function.gradient(-x, at, at)[0]
+    names, inner, coefficients = _simplest(x, y)
+    params = dict.fromkeys(("square", "abs", "huber", "log_cosh", "tilt"), 0.0)
+    params |= {"knee": 1.0, "width": 1.0} | inner
+    params |= dict(zip(names, coefficients, strict=True))
+    found = _slopes(x, names, inner) @ coefficients
+    texts = {
+        "square": "x²",
+        "abs": "|x|",
+        "huber": f"Huber(x; {params['knee']:.4g})",
+        "log_cosh": f"log cosh(x / {params['width']:.4g})",
+        "tilt": "x",
+    }
+    factor = {"log_cosh": params["width"] ** 2}
+    terms = [(params[k] * factor.get(k, 1.0), text) for k, text in texts.items()]
+    if slot == "td_loss":
+        params["q"] = tilt
+        terms.append((tilt, "Q"))
+    # What the hand-made loss already is.
+    base = "td_square" if slot == "td_loss" else op["base"]
+    base = "zero" if base == "square" else base
+    what = "Q" if slot == "td_loss" else "value"
+    formula = f"{_sum(terms)},  x = {what} - target"
+    if base == "clipped_square":
+        formula += ", of which ½ x² is clipped as PPO's"
+    if base != "zero":
+        params["square"] -= 0.5
+    settings = {"base": base}
+    if slot == "value_loss":
+        settings["clip_eps"] = op["clip_eps"]
+    kind = "td_error_loss" if slot == "td_loss" else "error_loss"
+    arrays = {name: np.float32(v) for name, v in params.items()}
+    return Fit({"op": kind, **settings}, arrays, formula, _explained(y, found))
+
+
+def _slopes(x: np.ndarray, names: tuple, inner: Mapping[str, float]) -> np.ndarray:
+    """Derivatives of the terms, [n, terms]."""
+    k, w = inner.get("knee", 1.0), inner.get("width", 1.0)
+    all_of_them = {
+        "square": lambda: 2 * x,
+        "abs": lambda: np.sign(x),
+        "huber": lambda: np.clip(x, -k, k),
+        "log_cosh": lambda: w * np.tanh(x / w),
+        "tilt": lambda: np.ones_like(x),
+    }
+    return np.stack([all_of_them[name]() for name in names], 1)
+
+
+def _simplest(x: np.ndarray, y: np.ndarray) -> tuple[tuple, dict, np.ndarray]:
+    """Terms, knee and width, coefficients: the fewest that do nearly as well as any."""
+    from scipy.optimize import minimize_scalar
+
+    reach = np.abs(x).max()
+    grid = np.geomspace(0.02 * reach, reach, 25)
+    tried = []
+    terms = ("square", "abs", "huber", "log_cosh")
+    for number in (0, 1, 2):
+        for chosen in itertools.combinations(terms, number):
+            if {"huber", "log_cosh"} <= set(chosen):
+                continue  # of one shape
+            for names in (chosen, (*chosen, "tilt")):
+                if not names:
+                    continue
+                moving = {"huber": "knee", "log_cosh": "width"}
+                inside = [moving[n] for n in names if n in moving]
+
+                def error(log_size, names=names, inside=inside):
+                    inner = dict.fromkeys(inside, float(np.exp(log_size)))
+                    a = _slopes(x, names, inner)
+                    c, *_ = np.linalg.lstsq(a, y, rcond=None)
+                    return float(((a @ c - y) ** 2).sum())
+
+                size = 0.0
+                if inside:
+                    best = np.log(grid[np.argmin([error(np.log(g)) for g in grid])])
+                    step = np.log(grid[1] / grid[0])
+                    size = minimize_scalar(
+                        error,
+                        bounds=(best - step, best + step),
+                        method="bounded",
+                        options={"xatol": 1e-9},
+                    ).x
+                inner = dict.fromkeys(inside, float(np.exp(size)))
+                tried.append((len(names) + len(inside), error(size), names, inner))
+    total = ((y - y.mean()) ** 2).sum() + 1e-300
+    best = min(e for _, e, *_ in tried)
+    enough = min(1.2 * best, best + 0.01 * total) + NOT_MUCH * total
+    _, _, names, inner = min(
+        (t for t in tried if t[1] <= enough), key=lambda t: (t[0], t[1])
+    )
+    coefficients, *_ = np.linalg.lstsq(_slopes(x, names, inner), y, rcond=None)
+    return names, inner, coefficients
+
+
+# --- drifts ---------------------------------------------------------------------------
+
+
+def _drift(function: Function) -> Fit:
+    """DPO's with its two constants, or PPO's clip, whichever explains more."""
+    d, a = np.meshgrid(np.linspace(-1, 1, 81), np.linspace(-3, 3, 61))
+    d, a = d.ravel(), a.ravel()
+    eps = np.full_like(d, 0.2)
+    value, slope = function(d, a, eps), function.gradient(d, a, eps)[0]
+    gains = a >= 0
+    x = np.where(gains, np.expm1(d) * a, d * a)
+    at = np.where(gains, a * np.exp(d), a)
+
+    def dpo(alpha, beta):
+        return np.where(x > 0, at * np.tanh(x / np.where(gains, alpha, beta)) ** 2, 0.0)
+
+    def clip(eps):
+        beyond = np.where(gains, d > np.log1p(eps), d < np.log1p(-min(eps, 0.999)))
+        return np.where(beyond, a * np.exp(d), 0.0)
+
+    def clip_value(eps):
+        r = np.exp(d)
+        return np.maximum((r - np.clip(r, 1 - eps, 1 + eps)) * a, 0.0)
+
+    def misfit(part):
+        return lambda z: float(((dpo(np.exp(z), np.exp(z)) - slope)[part] ** 2).sum())
+
+    alpha = np.exp(_least(misfit(gains), np.log(1e-2), np.log(1e2)))
+    beta = np.exp(_least(misfit(~gains), np.log(1e-2), np.log(1e2)))
+    width = np.exp(
+        _least(
+            lambda z: float(((clip_value(np.exp(z)) - value) ** 2).sum()),
+            np.log(1e-3),
+            np.log(5.0),
+        )
+    )
+    forms = [
+        Fit(
+            {"op": "dpo_constants", "alpha": 2.0, "beta": 0.6},
+            {
+                "alpha": np.float32(np.log(alpha / 2)),
+                "beta": np.float32(np.log(beta / 0.6)),
+            },
+            f"A ≥ 0: ReLU((r - 1) A - {alpha:.4g} tanh((r - 1) A / {alpha:.4g})); "
+            f"A < 0: ReLU(A log r - {beta:.4g} tanh(A log r / {beta:.4g}))",
+            _explained(slope, dpo(alpha, beta)),
+        ),
+        Fit(
+            {"op": "clip_constant", "eps": 0.2},
+            {"eps": np.float32(np.log(width / 0.2))},
+            f"ReLU((r - clip(r, 1 ± {width:.4g})) A)",
+            _explained(slope, clip(width)),
+        ),
+    ]
+    return max(forms, key=lambda form: form.r2)
+
+
+def _least(error: Callable[[float], float], low: float, high: float) -> float:
+    """The least of a function of one number, from a grid on."""
+    from scipy.optimize import minimize_scalar
+
+    grid = np.linspace(low, high, 60)
+    best = grid[np.argmin([error(z) for z in grid])]
+    step = grid[1] - grid[0]
+    bounds = max(best - step, low), min(best + step, high)
+    found = minimize_scalar(
+        error, bounds=bounds, method="bounded", options={"xatol": 1e-9}
+    )
+    return float(found.x)
+
+
+# --- activations and schedules --------------------------------------------------------
+
+
+def _activation(function: Function, limit: float) -> Fit:
+    """P(x) / (1 + |Q(x)|), where most of a layer's inputs lie counting most."""
+    from scipy.optimize import least_squares
+
+    x = np.linspace(-1.25 * limit, 1.25 * limit, 400)
+    y = function(x)
+    weight = np.sqrt(np.exp(-(x**2) / 8) + 0.05)
+    tops = np.stack([x**i for i in range(6)], 1)
+    below = tops[:, 1:5]
+    shape = limit ** np.arange(10.0)[[0, 1, 2, 3, 4, 5, 1, 2, 3, 4]]
+
+    def form(z):
+        z = z / shape
+        return tops @ z[:6] / (1 + np.abs(below @ z[6:]))
+
+    # From several denominators, the best numerator of each.
+    denominators = [np.zeros(4), np.array([0, 1.0, 0, 0.1]), np.array(formulas.TANH[1])]
+    starts = []
+    for q in denominators:
+        scale = 1 + np.abs(below @ q)
+        p, *_ = np.linalg.lstsq(
+            tops * (weight / scale)[:, None], y * weight, rcond=None
+        )
+        starts.append(np.concatenate([p, q]) * shape)
+    found = min(
+        (
+            least_squares(lambda z: (form(z) - y) * weight, z, max_nfev=300)
+            for z in starts
+        ),
+        key=lambda result: result.cost,
+    )
+    p, q = np.split(found.x / shape, [6])
+    powers = ["", "x", "x²", "x³", "x⁴", "x⁵"]
+    top = _sum(list(zip(p, powers, strict=True)))
+    under = _sum(list(zip(q, powers[1:5], strict=True)))
+    return Fit(
+        {"op": "rational"},
+        {"p": p.astype(np.float32), "q": q.astype(np.float32)},
+        f"({top}) / (1 + |{under}|)",
+        _explained(y, form(found.x)),
+    )
+
+
+def _schedule(slot: str, op: Mapping, function: Function) -> Fit | None:
+    """A straight line over the lifetime, on the number's own scale."""
+    t = np.linspace(0, 1, 201)
+    y = np.array([float(function(x)) for x in t])
+    if op["op"] == "steps":
+        # Nothing is known of its scale but its values.
+        positive = (y > 0).all()
+        transform, scale = ("log" if positive else "linear"), 1.0
+        default: Any = float(np.exp(np.log(y).mean()) if positive else y.mean())
+    else:
+        transform, scale, default = op["transform"], op["scale"], op["default"]
+    usual = (
+        np.full_like(y, default) if not isinstance(default, dict) else _line(default, t)
+    )
+    with np.errstate(all="ignore"):
+        moved = _BACK[transform](y, usual)
+    known = np.isfinite(moved)
+    if known.sum() < 2:
+        return None
+    b, a = np.polyfit(t[known], moved[known], 1)
+    found = _THERE[transform](usual, a + b * t)
+    knots = np.array([a, a + b]) / scale
+    start = "default" if isinstance(default, dict) else f"{default:.4g}"
+    line = _sum([(a, ""), (b, "τ")])
+    formula = {
+        "linear": f"{start} + ({line})",
+        "log": f"{start} exp({line})",
+        "logit": f"logistic(logit({start}) + ({line}))",
+        "one_minus_log": f"1 - (1 - {start}) exp({line})",
+    }[transform]
+    settings = {"kind": "linear", "num_knots": 2, "transform": transform}
+    return Fit(
+        {"op": "knots", **settings, "scale": scale, "default": default},
+        knots.astype(np.float32),
+        f"{slot} = {formula},  τ = share of the lifetime",
+        _explained(y, found),
+    )
+
+
+def _line(default: Mapping[str, float], t: np.ndarray) -> np.ndarray:
+    done = np.minimum(t / default["fraction"], 1.0)
+    return default["start"] + (default["end"] - default["start"]) * done
+
+
+def _logit(x):
+    return np.log(x / (1 - x))
+
+
+# How far y is from its default on a scale, and back.
+_BACK: dict[str, Callable] = {
+    "linear": lambda y, d: y - d,
+    "log": lambda y, d: np.log(y / d),
+    "logit": lambda y, d: _logit(y) - _logit(d),
+    "one_minus_log": lambda y, d: np.log((1 - y) / (1 - d)),
+}
+_THERE: dict[str, Callable] = {
+    "linear": lambda d, z: d + z,
+    "log": lambda d, z: d * np.exp(z),
+    "logit": lambda d, z: d / (d + (1 - d) * np.exp(-z)),
+    "one_minus_log": lambda d, z: np.clip(1 - (1 - d) * np.exp(z), 0, 1 - 1e-6),
+}

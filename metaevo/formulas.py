@@ -1,0 +1,152 @@
+"""Closed forms: functions of slots that are formulas, with constants as their params.
+
+What a search found as a network, `metaevo.distil` writes down as one of these, if one
+fits. They can evolve as well. Plain jnp, so that an artefact loads without flax.
+"""
+
+from __future__ import annotations
+
+import math
+
+import jax.numpy as jnp
+from jax.tree_util import Partial
+
+from metaevo import drifts, learned, losses
+from metaevo.learned import Learned, name_of, positive
+from metaevo.slots import Context
+
+__all__ = ["clip_constant", "error_loss", "rational", "td_error_loss"]
+
+
+def _of_error(params, x):
+    """a x² + b |x| + c Huber_k(x) + d w² log cosh(x / w) + t x."""
+    size = jnp.abs(x)
+    knee, width = (jnp.maximum(jnp.abs(params[k]), 1e-3) for k in ("knee", "width"))
+    huber = jnp.where(size <= knee, 0.5 * x**2, knee * (size - 0.5 * knee))
+    y = size / width
+    log_cosh = y + jnp.log1p(jnp.exp(-2 * y)) - math.log(2.0)
+    return (
+        params["square"] * x**2
+        + params["abs"] * size
+        + params["huber"] * huber
+        + params["log_cosh"] * width**2 * log_cosh
+        + params["tilt"] * x
+    )
+
+
+_COEFFICIENTS = ("square", "abs", "huber", "log_cosh", "tilt")
+
+
+def _start():
+    zeros = {name: jnp.zeros(()) for name in _COEFFICIENTS}
+    return zeros | {"knee": jnp.ones(()), "width": jnp.ones(())}
+
+
+def error_loss(
+    base: Partial | str = "clipped_square", clip_eps: float = 0.2
+) -> Learned:
+    """A value loss: `base` + a x² + b |x| + c Huber_k(x) + d w² log cosh(x / w) + t x.
+
+    x = v − g. All coefficients start at zero, k and w at 1. Huber_k is x²/2 for
+    |x| ≤ k and k |x| − k²/2 beyond.
+
+    Args:
+        base: `clipped_square`, `square` or `zero`.
+        clip_eps: as in `losses.residual_network`.
+
+    Raises:
+        ValueError: a setting is not of its type, or not positive.
+    """
+    name = name_of(base, losses.HAND_MADE)
+    hand_made = losses.HAND_MADE[name]
+    positive(clip_eps=clip_eps)
+
+    def init(key):
+        del key
+        return _start()
+
+    def apply(params, value, target, old_value, context: Context | None = None):
+        evolved_in = Context() if context is None else context
+        if "clip_eps" not in evolved_in.stats:
+            evolved_in = evolved_in._replace(stats={"clip_eps": clip_eps})
+        usual = hand_made(value, target, old_value, evolved_in)
+        return usual + _of_error(params, value - target)
+
+    spec = learned.spec("error_loss", False, base=name, clip_eps=clip_eps)
+    return Learned(init, apply, spec, identity=name != "zero")
+
+
+def td_error_loss(base: Partial | str = "td_square") -> Learned:
+    """As `error_loss`, of x = Q − y = −δ, and + q Q, which starts at zero too.
+
+    Args:
+        base: `td_square` or `td_huber`.
+
+    Raises:
+        ValueError: a setting is not of its type.
+    """
+    name = name_of(base, losses.HAND_MADE_TD)
+    hand_made = losses.HAND_MADE_TD[name]
+
+    def init(key):
+        del key
+        return _start() | {"q": jnp.zeros(())}
+
+    def apply(params, td_error, q, target, context: Context | None = None):
+        usual = hand_made(td_error, q, target, context)
+        return usual + _of_error(params, -td_error) + params["q"] * q
+
+    spec = learned.spec("td_error_loss", False, base=name)
+    return Learned(init, apply, spec, identity=True)
+
+
+def clip_constant(eps: float = 0.2) -> Learned:
+    """PPO's clip as a drift, its width `eps` eˣ kept in [1e-3, 10]; x starts at 0.
+
+    It is the drift's own: the slot `clip_eps` does not move it.
+
+    Raises:
+        ValueError: not positive.
+    """
+    positive(eps=eps)
+
+    def init(key):
+        del key
+        return {"eps": jnp.zeros(())}
+
+    def apply(params, log_ratio, advantage, clip_eps, context: Context | None = None):
+        del clip_eps
+        width = jnp.clip(eps * jnp.exp(jnp.clip(params["eps"], -20, 20)), 1e-3, 10.0)
+        return drifts.ppo_clip(log_ratio, advantage, width, context)
+
+    return Learned(init, apply, learned.spec("clip_constant", False, eps=eps), True)
+
+
+ORDER = 5, 4
+# Padé's approximation of tanh.
+TANH = (0.0, 1.0, 0.0, 1 / 9, 0.0, 1 / 945), (0.0, 4 / 9, 0.0, 1 / 63)
+
+
+def rational() -> Learned:
+    """An activation, σ(x) = P(x) / (1 + |Q(x)|): degrees 5 and 4, Q without a constant.
+
+    No poles, whatever its params, {"p": [6], "q": [4]}, by ascending powers. They start
+    at Padé's approximation of tanh, good to 0.003 on ±4. Outside
+    ± 100 it goes on as a constant.
+
+    References:
+        Molina, Schramowski and Kersting, 2020, https://arxiv.org/abs/1907.06732 (Padé
+        activation units).
+    """
+
+    def init(key):
+        del key
+        return {"p": jnp.array(TANH[0]), "q": jnp.array(TANH[1])}
+
+    def apply(params, x):
+        at = jnp.clip(x, -100.0, 100.0)
+        top = sum(params["p"][i] * at**i for i in range(ORDER[0] + 1))
+        below = sum(params["q"][i - 1] * at**i for i in range(1, ORDER[1] + 1))
+        return top / (1 + jnp.abs(below))
+
+    return Learned(init, apply, learned.spec("rational", False))
