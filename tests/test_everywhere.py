@@ -22,6 +22,7 @@ from metaevo import (
     envs,
     exploration,
     fitness,
+    formulas,
     learned_optimizers,
     losses,
     rewards,
@@ -48,6 +49,10 @@ OF_FUNCTIONS = {
     rewards.free: "reward",
     rewards.impact: "reward",
     exploration.graded: "exploration",
+    formulas.error_loss: "value_loss",
+    formulas.td_error_loss: "td_loss",
+    formulas.clip_constant: "drift",
+    formulas.rational: "activation",
 }
 ON_UNITS = (rewards.potential, rewards.free, rewards.impact)
 ACTIONS = {"gymnax/CartPole-v1": {"num": 2}, "gymnax/Pendulum-v1": {"size": 1}}
@@ -146,7 +151,15 @@ def test_two_generations_run(space, loop, tmp_path):
 
 
 def test_every_function_that_can_be_learned_is_here():
-    modules = (activations, drifts, exploration, learned_optimizers, losses, rewards)
+    modules = (
+        activations,
+        drifts,
+        exploration,
+        formulas,
+        learned_optimizers,
+        losses,
+        rewards,
+    )
     builders = {
         function
         for module in modules
