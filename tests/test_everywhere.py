@@ -142,7 +142,7 @@ def test_two_generations_run(space, loop, tmp_path):
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     records = [json.loads(line) for line in lines]
     assert [record["generation"] for record in records] == [0, 1]
-    assert all(np.isfinite(record["fitness/mean"]) for record in records)
+    assert all(np.isfinite(record["fitness_mean"]) for record in records)
     # It was moved, and what was found is an artefact.
     start = jax.tree.leaves(made.init(jax.random.key(0)))
     moved = jax.tree.leaves(found)
