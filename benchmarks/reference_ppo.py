@@ -33,17 +33,31 @@ CONFIG = {
     "MAX_GRAD_NORM": 0.5,
     "ENV_NAME": "CartPole-v1",
     "ANNEAL_LR": True,
+    "ACTIVATION": "tanh",
 }
+
+BREAKOUT = CONFIG | {
+    "LR": 5e-3,
+    "NUM_ENVS": 64,
+    "NUM_MINIBATCHES": 8,
+    "ENV_NAME": "Breakout-MinAtar",
+    "ACTIVATION": "relu",
+}
+"""PureJaxRL's for MinAtar."""
 
 
 class ActorCritic(nn.Module):
     num_actions: int
+    activation: str
+    obs_ndim: int
 
     @nn.compact
     def __call__(self, x):
         def dense(size, x):
             init = orthogonal(np.sqrt(2))
-            return nn.tanh(nn.Dense(size, kernel_init=init)(x))
+            return getattr(nn, self.activation)(nn.Dense(size, kernel_init=init)(x))
+
+        x = x.reshape(*x.shape[: x.ndim - self.obs_ndim], -1)
 
         actor = dense(64, dense(64, x))
         logits = nn.Dense(self.num_actions, kernel_init=orthogonal(0.01))(actor)
@@ -70,7 +84,9 @@ def log_prob_of(logits, action):
 def make_init(config):
     """`key -> carry`: networks and environments."""
     env, env_params = gymnax.make(config["ENV_NAME"])
-    network = ActorCritic(env.action_space(env_params).n)
+    shape = env.observation_space(env_params).shape
+    num_actions = env.action_space(env_params).n
+    network = ActorCritic(num_actions, config["ACTIVATION"], len(shape))
     num_updates = int(
         config["TOTAL_TIMESTEPS"] // config["NUM_STEPS"] // config["NUM_ENVS"]
     )
@@ -81,7 +97,6 @@ def make_init(config):
 
     def init(key):
         key, net_key, reset_key = jax.random.split(key, 3)
-        shape = env.observation_space(env_params).shape
         transformation = optax.chain(
             optax.clip_by_global_norm(config["MAX_GRAD_NORM"]),
             optax.adam(anneal if config["ANNEAL_LR"] else config["LR"], eps=1e-5),
@@ -206,15 +221,30 @@ def windows(returns, episodes, num_windows=5):
     return returns / np.maximum(episodes, 1)
 
 
-def our_curves(num_seeds, total_timesteps, num_segments):
-    """metaevo's PPO on the same: returns and episodes, [seeds, segments]."""
+def our_loop(config, total_timesteps, num_segments):
+    """metaevo's PPO with the same hyperparameters on the same environment."""
     from inner_loops import ppo
-    from metaevo import comparison, envs, fitness
+    from metaevo import envs
 
-    config = ppo.Config(total_timesteps, num_segments=num_segments)
-    loop = ppo.make(envs.make("gymnax/CartPole-v1"), config)
+    sizes = ppo.Config(
+        total_timesteps,
+        config["NUM_ENVS"],
+        config["NUM_STEPS"],
+        config["UPDATE_EPOCHS"],
+        config["NUM_MINIBATCHES"],
+        num_segments=num_segments,
+        activation=config["ACTIVATION"],
+    )
+    env = envs.make(f"gymnax/{config['ENV_NAME']}")
+    return ppo.make(env, sizes, ppo.Meta(lr=config["LR"]))
+
+
+def our_curves(config, num_seeds, total_timesteps, num_segments):
+    """metaevo's PPO on the same: mean episode returns, [seeds, segments]."""
+    from metaevo import comparison, fitness
+
     runs = comparison.train_hand_made(
-        loop,
+        our_loop(config, total_timesteps, num_segments),
         fitness.area_under_curve,
         jax.random.key(0),
         num_seeds,
@@ -223,12 +253,12 @@ def our_curves(num_seeds, total_timesteps, num_segments):
     return runs.train[0]["return"]
 
 
-def compare(num_seeds=32, total_timesteps=100_000, num_windows=5):
+def compare(num_seeds=32, total_timesteps=100_000, num_windows=5, config=CONFIG):
     """Mean and standard error of both curves per window of the lifetime."""
-    config = CONFIG | {"TOTAL_TIMESTEPS": total_timesteps}
+    config = config | {"TOTAL_TIMESTEPS": total_timesteps}
     keys = jax.random.split(jax.random.key(1), num_seeds)
     reference = windows(*train(keys, config), num_windows)
-    ours = our_curves(num_seeds, total_timesteps, num_windows)
+    ours = our_curves(config, num_seeds, total_timesteps, num_windows)
     rows = []
     for i in range(num_windows):
         a, b = ours[:, i], reference[:, i]

@@ -21,6 +21,7 @@ from metaevo import (
     episodes,
     evaluation,
     losses,
+    minibatches,
     networks,
     normalization,
     optimizers,
@@ -133,7 +134,6 @@ class Transition(NamedTuple):
     obs: jax.Array  # as the networks see it
     action: jax.Array
     log_prob: jax.Array
-    value: jax.Array
     reward: jax.Array  # as the agent learns from it
     terminated: jax.Array
     done: jax.Array
@@ -243,38 +243,41 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         noise = distribution.noise(noise_key, (*shape, num_outputs))
         drawn, world = episodes.worlds(step_key, reset_key, env, *shape)
 
-        def step(experience, drawn):
-            before, (noise, drawn) = experience.episodes.obs, drawn
-            obs = see(agent, before)
-            pi = policy(meta, agent.params, obs)
+        # The scan holds what acting needs; all else is done for all steps at once.
+        def step(before, drawn):
+            noise, drawn = drawn
+            pi = policy(meta, agent.params, see(agent, before.obs))
             action = pi.transform(noise)
-            after, out, finished = episodes.step(
-                env, world(drawn), experience.episodes, action
-            )
-            seen = before, action, out.reward, out.final_obs, out.terminated, out.done
-            reward = rewards.learned_from(meta, episodes.Transition(*seen), context)
-            discounted = reward + slots.value(meta.gamma, context) * (
-                experience.discounted_return
-            )
-            transition = Transition(
-                obs=obs,
-                action=action,
-                log_prob=pi.log_prob(action),
-                value=value_of(meta, agent.params, obs),
-                reward=reward,
-                terminated=out.terminated,
-                done=out.done,
-                next_obs=see(agent, out.final_obs),
-                raw_obs=before,
-                finished=finished,
-            )
-            experience = Experience(after, jnp.where(out.done, 0.0, discounted))
-            return experience, (transition, discounted)
+            after, out, finished = episodes.step(env, world(drawn), before, action)
+            seen = before.obs, action, out.reward, out.final_obs, out.terminated
+            return after, (episodes.Transition(*seen, out.done), pi, finished)
 
-        experience, (rollout, discounted) = jax.lax.scan(
-            step, experience, (noise, drawn)
+        after, (steps, pi, finished) = jax.lax.scan(
+            step, experience.episodes, (noise, drawn)
         )
-        return experience, rollout, discounted
+        reward = rewards.learned_from(meta, steps, context)
+        gamma = slots.value(meta.gamma, context)
+
+        def discount(before, at):
+            reward, done = at
+            discounted = reward + gamma * before
+            return jnp.where(done, 0.0, discounted), discounted
+
+        last, discounted = jax.lax.scan(
+            discount, experience.discounted_return, (reward, steps.done)
+        )
+        rollout = Transition(
+            obs=see(agent, steps.obs),
+            action=steps.action,
+            log_prob=jax.vmap(distribution.log_prob)(pi, steps.action),
+            reward=reward,
+            terminated=steps.terminated,
+            done=steps.done,
+            next_obs=see(agent, steps.next_obs),
+            raw_obs=steps.obs,
+            finished=finished,
+        )
+        return Experience(after, last), rollout, discounted
 
     # --- learning ---------------------------------------------------------------------
 
@@ -284,15 +287,13 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         log_ratio = log_prob - batch.log_prob
         ratio = jnp.exp(log_ratio)
         entropy = pi.entropy()
-        advantage = batch.advantage - batch.advantage.mean()
-        advantage = advantage / (batch.advantage.std() + 1e-8)
         clip_eps = slots.value(meta.clip_eps, context)
 
-        drift = meta.drift(log_ratio, advantage, clip_eps, context)
-        policy_loss = -(ratio * advantage - drift).mean()
+        drift = meta.drift(log_ratio, batch.advantage, clip_eps, context)
+        policy_loss = -(ratio * batch.advantage - drift).mean()
         if meta.policy_loss is not None:
             policy_loss += meta.policy_loss(
-                log_prob, log_ratio, advantage, entropy, context
+                log_prob, log_ratio, batch.advantage, entropy, context
             ).mean()
         value_loss = meta.value_loss(
             value_of(meta, params, batch.obs), batch.target, batch.value, context
@@ -314,10 +315,16 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         if config.anneal_lr:
             lr = lr * (1.0 - context.progress)
         max_norm = slots.value(meta.max_grad_norm, context)
+        # What is small is gathered and standardised for all steps at once.
+        small = jax.tree.map(lambda x: x[order], batch._replace(obs=()))
+        advantage = small.advantage - small.advantage.mean(-1, keepdims=True)
+        advantage /= advantage.std(-1, keepdims=True) + 1e-8
+        small = small._replace(advantage=advantage)
 
-        def step(carry, chosen):
+        def step(carry, at):
             params, opt_state = carry
-            minibatch = jax.tree.map(lambda x: x[chosen], batch)
+            chosen, small = at
+            minibatch = small._replace(obs=batch.obs[chosen])
             gradient, info = jax.grad(loss, has_aux=True)(
                 params, minibatch, meta, context
             )
@@ -327,14 +334,16 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             )
             return (params, opt_state), info
 
-        (params, opt_state), info = jax.lax.scan(step, (params, opt_state), order)
+        (params, opt_state), info = jax.lax.scan(
+            step, (params, opt_state), (order, small)
+        )
         return params, opt_state, jax.tree.map(jnp.mean, info)
 
-    def advantages(meta, params, rollout, gamma, gae_lambda):
+    def advantages(meta, params, rollout, value, gamma, gae_lambda):
         next_value = value_of(meta, params, rollout.next_obs)
         return returns.generalized_advantage(
             rollout.reward,
-            rollout.value,
+            value,
             next_value,
             rollout.terminated,
             rollout.done,
@@ -356,18 +365,22 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         if config.normalize_reward:
             return_stats = normalization.update(return_stats, discounted)
             data = data._replace(reward=normalization.scale(return_stats, data.reward))
-        order = minibatch_order(order_key)
+        order = minibatches.orders(
+            order_key, config.num_epochs, config.num_minibatches, batch_size
+        )
 
         @population.phase
         def improve(params, opt_state, data, order):
+            value = value_of(meta, params, data.obs)
             advantage = advantages(
                 meta,
                 params,
                 data,
+                value,
                 slots.value(meta.gamma, context),
                 slots.value(meta.gae_lambda, context),
             )
-            target = advantage + data.value
+            target = advantage + value
             in_loss = context._replace(
                 return_std=target.std(),
                 stats={
@@ -376,7 +389,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
                 },
             )
             batch = Batch(
-                data.obs, data.action, data.log_prob, data.value, advantage, target
+                data.obs, data.action, data.log_prob, value, advantage, target
             )
             batch = jax.tree.map(lambda x: x.reshape(batch_size, *x.shape[2:]), batch)
             # value − target, where the value loss is evaluated first.
@@ -394,12 +407,6 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             "error": error[0],
             "squared_error": error[1],
         }
-
-    def minibatch_order(key):
-        """Each epoch's random order: [epochs x minibatches, minibatch] int32."""
-        bits = jax.random.bits(key, (config.num_epochs, batch_size))
-        order = jnp.argsort(bits, axis=-1)
-        return order.reshape(config.num_epochs * config.num_minibatches, -1)
 
     # --- the interface ----------------------------------------------------------------
 

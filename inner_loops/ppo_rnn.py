@@ -27,6 +27,7 @@ from metaevo import (
     episodes,
     evaluation,
     losses,
+    minibatches,
     networks,
     normalization,
     optimizers,
@@ -428,7 +429,9 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         if config.normalize_reward:
             return_stats = normalization.update(return_stats, discounted)
             data = data._replace(reward=normalization.scale(return_stats, data.reward))
-        order = minibatch_order(order_key)
+        order = minibatches.orders(
+            order_key, config.num_epochs, config.num_minibatches, config.num_envs
+        )
 
         @population.phase
         def improve(params, opt_state, data, memory, order):
@@ -469,12 +472,6 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             "error": error[0],
             "squared_error": error[1],
         }
-
-    def minibatch_order(key):
-        """Each epoch's order of environments: [epochs x minibatches, minibatch]."""
-        bits = jax.random.bits(key, (config.num_epochs, config.num_envs))
-        order = jnp.argsort(bits, axis=-1)
-        return order.reshape(config.num_epochs * config.num_minibatches, -1)
 
     # --- the interface ----------------------------------------------------------------
 

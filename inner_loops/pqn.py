@@ -19,6 +19,7 @@ from metaevo import (
     evaluation,
     exploration,
     losses,
+    minibatches,
     networks,
     optimizers,
     population,
@@ -195,9 +196,8 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             jax.random.gumbel(noise_key, shape),
             explore(agent.params, meta, context),
         )
-        bits = jax.random.bits(order_key, (config.num_epochs, batch_size))
-        order = jnp.argsort(bits, axis=-1).reshape(
-            config.num_epochs * config.num_minibatches, -1
+        order = minibatches.orders(
+            order_key, config.num_epochs, config.num_minibatches, batch_size
         )
 
         @population.phase

@@ -25,6 +25,7 @@ from metaevo import (
     conclusion,
     fitness,
     lineage,
+    memory,
     population,
     report,
     rundir,
@@ -32,7 +33,7 @@ from metaevo import (
 )
 from metaevo.comparison import HeldOut
 from metaevo.conclusion import Scores, Solution
-from metaevo.evaluators.local import LocalEvaluator, default_chunk_size
+from metaevo.evaluators.local import LocalEvaluator
 from metaevo.loggers import jsonl
 from metaevo.loggers.console import ConsoleLogger, byte_size, duration
 from metaevo.loggers.jsonl import JsonlLogger
@@ -124,23 +125,34 @@ def run(
     devices = checks.choose_devices(config)
     directory = rundir.prepare(config, name, settings)
     with rundir.lock(directory):
-        chunk_size = search.chunk_size
-        if chunk_size is None and not any(loop.coupled for loop in search.tasks):
-            chunk_size = default_chunk_size(population_size, len(devices))
+        planned = []
+
+        def chunk_size() -> int | None:
+            fitting = LocalEvaluator(search, devices, should_stop=should_stop)
+            fitting = memory.plan(fitting, proposal)
+            planned.append(fitting)
+            return None if fitting.coupled else fitting.chunk_size
+
         manifest = rundir.manifest(
             directory, name, config, settings, chunk_size, devices, changes
         )
         search = search._replace(chunk_size=manifest["chunk_size"])
-        the_run = _Run(search, config, name, directory, devices, manifest, should_stop)
+        evaluator = (
+            planned[0]
+            if planned
+            else LocalEvaluator(search, devices, should_stop=should_stop)
+        )
+        the_run = _Run(search, config, name, directory, evaluator, manifest)
         return the_run.to_the_end(changes)
 
 
 class _Run:
     """One run in its locked directory."""
 
-    def __init__(self, search, config, name, directory, devices, manifest, should_stop):
+    def __init__(self, search, config, name, directory, evaluator, manifest):
         self.search, self.config, self.name = search, config, name
-        self.directory, self.devices, self.manifest = directory, devices, manifest
+        self.directory, self.manifest = directory, manifest
+        self.evaluator, self.devices = evaluator, evaluator.all_devices
         root = jax.random.key(config.seed)
         self.init_key, self.key, self.held_out_key, self.noise_key, self.scores_key = (
             jax.random.fold_in(root, role)
@@ -156,8 +168,7 @@ class _Run:
         }
         limit = float("inf") if config.max_seconds is None else config.max_seconds
         self.deadline = time.monotonic() + limit
-        self.should_stop = should_stop
-        self.evaluator = LocalEvaluator(search, devices, should_stop=should_stop)
+        self.should_stop = evaluator.should_stop
         self.store = checkpoint.Store(directory / "checkpoints")
         self.console = ConsoleLogger(search.num_generations)
         self.mirrors = []

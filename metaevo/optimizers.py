@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from jax.flatten_util import ravel_pytree
 
 from metaevo import slots
 from metaevo.slots import Optimizer
@@ -31,10 +32,29 @@ def from_optax(transformation: optax.GradientTransformation) -> Optimizer:
     return Optimizer(slots.function(transformation.init), slots.function(update))
 
 
-adam = from_optax(optax.scale_by_adam(eps=1e-5))
+def elementwise(transformation: optax.GradientTransformation) -> Optimizer:
+    """Like `from_optax`, for what treats every number alike, whatever tensor it is in.
+
+    All tensors are then one long vector to it, and its state is of vectors: a step of a
+    small network is one operation in place of one for each tensor.
+    """
+
+    def init(params):
+        return transformation.init(ravel_pytree(params)[0])
+
+    def update(gradient, state, params, context):
+        del params, context
+        vector, tensors = ravel_pytree(gradient)
+        direction, state = transformation.update(vector, state)
+        return tensors(direction), state
+
+    return Optimizer(slots.function(init), slots.function(update))
+
+
+adam = elementwise(optax.scale_by_adam(eps=1e-5))
 """Adam (Kingma and Ba, 2015) with the ε of 1e-5 that PPO implementations use."""
 
-radam = from_optax(optax.scale_by_radam())
+radam = elementwise(optax.scale_by_radam())
 """Rectified Adam (Liu et al., 2020)."""
 
 
@@ -48,6 +68,6 @@ def step(
 
 def clip_by_global_norm(gradient, max_norm: jax.Array | float):
     """Scales `gradient` to a norm of at most `max_norm`, which may be traced."""
-    norm = optax.tree.norm(gradient)
+    norm = jnp.linalg.norm(ravel_pytree(gradient)[0])
     factor = jnp.minimum(1.0, max_norm / jnp.maximum(norm, 1e-12))
     return jax.tree.map(lambda g: g * factor, gradient)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import jax
 
-from metaevo import checkpoint, checks, population
+from metaevo import checkpoint, checks, memory, population
 from metaevo.evaluators.local import LocalEvaluator
 from metaevo.loggers.console import byte_size, duration
 from metaevo.rundir import RunConfig
@@ -31,10 +31,10 @@ def plan(search: Search, config: RunConfig) -> str:
     key = jax.random.key(config.seed)
     state = jax.jit(search.strategy.init)(key)
     proposal, _ = jax.jit(search.strategy.ask)(key, state)
-    evaluator = LocalEvaluator(search, devices)
 
     began = time.monotonic()
-    memory = evaluator.memory(proposal)
+    evaluator = memory.plan(LocalEvaluator(search, devices), proposal)
+    needed = evaluator.memory(proposal)
     _, carried = evaluator(key, proposal, ())
     compiled = time.monotonic() - began
     began = time.monotonic()
@@ -53,7 +53,7 @@ def plan(search: Search, config: RunConfig) -> str:
         f"devices      {len(evaluator.devices)} {devices[0].platform}, "
         f"{evaluator.chunk_size} members in one vmap",
         f"frames       {frames:,} a generation, {frames * generations:,} in all",
-        f"memory       {byte_size(memory)} for a round of training, "
+        f"memory       {byte_size(needed)} for a round of training, "
         f"{byte_size(evaluator.state_bytes(proposal))} of it state and buffers"
         f"{_available(devices[0])}",
         f"time         {duration(compiled)} to compile and warm up, {seconds:.1f} s a "
@@ -66,27 +66,8 @@ def plan(search: Search, config: RunConfig) -> str:
     return "\n".join(lines)
 
 
-def available_memory() -> int | None:
-    """Bytes that this machine, or the cgroup one is in, has left; None if unknown."""
-    found = []
-    meminfo = Path("/proc/meminfo")
-    if meminfo.exists():
-        for line in meminfo.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                found.append(1024 * int(line.split()[1]))
-    limit = Path("/sys/fs/cgroup/memory.max")
-    used = Path("/sys/fs/cgroup/memory.current")
-    if limit.exists() and used.exists() and limit.read_text().strip() != "max":
-        found.append(int(limit.read_text()) - int(used.read_text()))
-    return min(found, default=None)
-
-
 def _available(device: jax.Device) -> str:
-    stats = device.memory_stats() or {}
-    if "bytes_limit" in stats:
-        free = stats["bytes_limit"] - stats.get("bytes_in_use", 0)
-        return f"; {byte_size(free)} free on {device.device_kind}"
-    free = available_memory()
+    free = memory.available(device)
     return f"; {byte_size(free)} available" if free else ""
 
 

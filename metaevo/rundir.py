@@ -19,7 +19,7 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
@@ -149,11 +149,15 @@ def manifest(
     name: str,
     config: RunConfig,
     settings: Mapping[str, Any],
-    chunk_size: int | None,
+    chunk_size: Callable[[], int | None],
     devices: list,
     changes: Sequence[str],
 ) -> dict[str, Any]:
-    """The run's manifest: made at the first start, checked at the next ones."""
+    """The run's manifest: made at the first start, checked at the next ones.
+
+    Args:
+        chunk_size: asked at the first start.
+    """
     path = directory / "manifest.json"
     identity = {"search": name, "seed": config.seed, "settings": _jsonable(settings)}
     if path.exists():
@@ -172,7 +176,7 @@ def manifest(
         return found
     made = {
         "identity": identity,
-        "chunk_size": chunk_size,
+        "chunk_size": chunk_size(),
         "run": asdict(config) | {"directory": None},
         "versions": {
             package: metadata.version(package)

@@ -11,6 +11,7 @@ from scipy import stats as scipy_stats
 from metaevo import (
     fitness,
     losses,
+    minibatches,
     networks,
     normalization,
     optimizers,
@@ -349,3 +350,25 @@ def test_metrics_behind_the_offset_are_cut_off(tmp_path):
 )
 def test_durations(seconds, text):
     assert console.duration(seconds) == text
+
+
+# --- minibatches ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [12, 512])
+def test_every_epoch_takes_everything_once_in_an_order_of_its_own(size):
+    order = minibatches.orders(jax.random.key(0), 3, 4, size)
+    assert order.shape == (12, size // 4)
+    assert order.dtype == jnp.int32
+    epochs = np.asarray(order).reshape(3, size)
+    np.testing.assert_array_equal(np.sort(epochs), np.tile(np.arange(size), (3, 1)))
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+
+
+def test_all_orders_are_equally_likely():
+    keys = jax.random.split(jax.random.key(1), 6000)
+    orders = jax.vmap(lambda key: minibatches.orders(key, 1, 1, 3)[0])(keys)
+    _, counts = np.unique(np.asarray(orders), axis=0, return_counts=True)
+    assert len(counts) == 6
+    # Six standard deviations of a count.
+    np.testing.assert_allclose(counts, 1000, atol=6 * np.sqrt(1000 * 5 / 6))

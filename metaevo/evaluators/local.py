@@ -66,6 +66,7 @@ class LocalEvaluator:
         keep_agents: return the trained agents even if they do not live on.
 
     Attributes:
+        all_devices: those it may use; `devices` are those that a population fills.
         programs: compiled functions by name and task, for counting compilations.
     """
 
@@ -78,7 +79,7 @@ class LocalEvaluator:
         keep_agents: bool = False,
     ):
         self.search = search
-        self.devices = list(devices or jax.devices())
+        self.devices = self.all_devices = list(devices or jax.devices())
         self.evaluate = evaluate
         self.should_stop = should_stop
         self.keep_agents = keep_agents
@@ -216,12 +217,37 @@ class LocalEvaluator:
             sizes.append(sum(x.size * x.dtype.itemsize for x in leaves))
         return max(sizes)
 
+    def carried_bytes(self, proposal: Proposal) -> int:
+        """Bytes of what is kept between generations, of all members; 0 if newborn."""
+        leaves = jax.tree.leaves(self.template(proposal))
+        return sum(x.size * x.dtype.itemsize for x in leaves)
+
+    def with_chunk(self, chunk_size: int) -> LocalEvaluator:
+        """An evaluator like this one that trains `chunk_size` members at once."""
+        return LocalEvaluator(
+            self.search._replace(chunk_size=chunk_size),
+            self.all_devices,
+            self.evaluate,
+            self.should_stop,
+            self.keep_agents,
+        )
+
     def memory(self, proposal: Proposal) -> int:
-        """Bytes that a round of training needs on all devices, as XLA says."""
+        """Bytes that a round of training needs on all devices, as XLA says.
+
+        The program is the one that trains: it is not compiled again.
+        """
         args = self._a_round(proposal)
+        seed_keys, ids, params = args
+        args = (
+            self._placed(seed_keys, None),
+            self._placed(ids, _MEMBERS),
+            self._placed(params, _MEMBERS),
+        )
         most = 0
         for task in range(len(self.search.tasks)):
             state = jax.eval_shape(self.programs[f"init/{task}"], *args)
+            state = InnerState(*map(self._placed, state, _STATE))
             run = self.programs[f"run/{task}"].lower(*args, state).compile()
             used = run.memory_analysis()
             each = (
@@ -232,6 +258,17 @@ class LocalEvaluator:
             )
             most = max(most, each * len(self.devices))
         return most
+
+    def _placed(self, shapes: PyTree, spec: PartitionSpec | None) -> PyTree:
+        """Shapes with the devices that `_put` would give their arrays."""
+        if spec is None:
+            return shapes
+        if len(self.devices) == 1:
+            spec = _ALL
+        sharding = NamedSharding(self.mesh, spec)
+        return jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), shapes
+        )
 
     def _a_round(self, proposal: Proposal) -> tuple:
         """Shapes of what `init` takes in a round."""

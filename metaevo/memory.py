@@ -1,0 +1,87 @@
+"""How many members train at once: as many as the memory at hand holds.
+
+Decided once, before generation 0, from the compiled program's own analysis; the chunk
+goes into the run's manifest, since its size changes the last bits.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jax
+
+from metaevo import population
+from metaevo.evaluators.local import LocalEvaluator
+from metaevo.loggers.console import byte_size
+from metaevo.types import ConfigError, Proposal
+
+__all__ = ["available", "plan"]
+
+SHARE = 0.9  # of what is available that a run may announce
+
+
+def available(device: jax.Device) -> int | None:
+    """Bytes left on an accelerator; else on this machine, or in its cgroup.
+
+    None if nobody says.
+    """
+    stats = device.memory_stats() or {}
+    if "bytes_limit" in stats:
+        return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
+    found = []
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        for line in meminfo.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                found.append(1024 * int(line.split()[1]))
+    limit = Path("/sys/fs/cgroup/memory.max")
+    used = Path("/sys/fs/cgroup/memory.current")
+    if limit.exists() and used.exists() and limit.read_text().strip() != "max":
+        found.append(int(limit.read_text()) - int(used.read_text()))
+    return min(found, default=None)
+
+
+def plan(evaluator: LocalEvaluator, proposal: Proposal) -> LocalEvaluator:
+    """An evaluator whose rounds fit into memory: this one, or one of smaller chunks.
+
+    Members that live on between generations count as well, all of them.
+
+    Args:
+        proposal: of the whole population; shapes are enough.
+
+    Raises:
+        ConfigError: not even one member at a time fits, or the chunk was asked for and
+            does not, or the loop is coupled and cannot be cut; says how much is needed.
+    """
+    have = available(evaluator.devices[0])
+    if have is None:
+        return evaluator
+    asked = evaluator.search.chunk_size is not None
+    platform = evaluator.devices[0].platform
+    while True:
+        carried = evaluator.carried_bytes(proposal)
+        needed = evaluator.memory(proposal) + carried
+        if platform != "cpu":
+            # An accelerator's memory is its own; what is measured is of all devices.
+            needed = -(-needed // len(evaluator.devices))
+        if needed <= SHARE * have:
+            return evaluator
+        chunk = evaluator.chunk_size
+        if evaluator.coupled or asked or chunk == 1:
+            size = population.size(proposal.params)
+            kept = f", {byte_size(carried)} of it members that live on" * bool(carried)
+            raise ConfigError(
+                f"not enough memory: {chunk} of {size} members on each of "
+                f"{len(evaluator.devices)} {platform} device(s) need "
+                f"{byte_size(needed)}{kept}, and {byte_size(have)} are available. "
+                f"{_remedy(evaluator, asked)}"
+            )
+        evaluator = evaluator.with_chunk(max(1, chunk // 2))
+
+
+def _remedy(evaluator: LocalEvaluator, asked: bool) -> str:
+    if asked:
+        return "Leave chunk_size None, or lower it."
+    if evaluator.coupled:
+        return "A coupled population cannot be cut: lower its size or the buffer's."
+    return "Lower num_seeds, or the sizes in inner.*, such as buffer_size."
