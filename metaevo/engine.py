@@ -23,6 +23,7 @@ from metaevo import (
     checks,
     comparison,
     conclusion,
+    evaluators,
     fitness,
     lineage,
     population,
@@ -32,7 +33,8 @@ from metaevo import (
 )
 from metaevo.comparison import HeldOut
 from metaevo.conclusion import Scores, Solution
-from metaevo.evaluators.local import LocalEvaluator, default_chunk_size
+from metaevo.evaluators import Workers
+from metaevo.evaluators.local import default_chunk_size
 from metaevo.loggers import jsonl
 from metaevo.loggers.console import ConsoleLogger, byte_size, duration
 from metaevo.loggers.jsonl import JsonlLogger
@@ -121,26 +123,35 @@ def run(
     population_size = population.size(proposal.params)
     fingerprint = checks.fingerprint(search, population_size)
     settings = dict(settings or {}) | {"search": fingerprint}
-    devices = checks.choose_devices(config)
     directory = rundir.prepare(config, name, settings)
-    with rundir.lock(directory):
+    with rundir.lock(directory), evaluators.workers(config, should_stop) as workers:
         chunk_size = search.chunk_size
         if chunk_size is None and not any(loop.coupled for loop in search.tasks):
-            chunk_size = default_chunk_size(population_size, len(devices))
+            chunk_size = default_chunk_size(
+                population_size, workers.num_devices, workers.platform
+            )
         manifest = rundir.manifest(
-            directory, name, config, settings, chunk_size, devices, changes
+            directory, name, config, settings, chunk_size, workers.device, changes
         )
         search = search._replace(chunk_size=manifest["chunk_size"])
-        the_run = _Run(search, config, name, directory, devices, manifest, should_stop)
+        the_run = _Run(search, config, name, directory, workers, manifest)
         return the_run.to_the_end(changes)
 
 
 class _Run:
     """One run in its locked directory."""
 
-    def __init__(self, search, config, name, directory, devices, manifest, should_stop):
+    def __init__(
+        self,
+        search: Search,
+        config: RunConfig,
+        name: str,
+        directory: Path,
+        workers: Workers,
+        manifest: Mapping[str, Any],
+    ):
         self.search, self.config, self.name = search, config, name
-        self.directory, self.devices, self.manifest = directory, devices, manifest
+        self.directory, self.workers, self.manifest = directory, workers, manifest
         root = jax.random.key(config.seed)
         self.init_key, self.key, self.held_out_key, self.noise_key, self.scores_key = (
             jax.random.fold_in(root, role)
@@ -156,8 +167,7 @@ class _Run:
         }
         limit = float("inf") if config.max_seconds is None else config.max_seconds
         self.deadline = time.monotonic() + limit
-        self.should_stop = should_stop
-        self.evaluator = LocalEvaluator(search, devices, should_stop=should_stop)
+        self.evaluator = workers.make(search)
         self.store = checkpoint.Store(directory / "checkpoints")
         self.console = ConsoleLogger(search.num_generations)
         self.mirrors = []
@@ -369,7 +379,7 @@ class _Run:
             f"{loops}",
             f"evolving {', '.join(search.space.spec)} for the {search.fitness.name}",
             f"changed: {', '.join(changes) or 'nothing'}",
-            f"{len(self.devices)} {self.devices[0].platform} device(s), chunks of "
+            f"{self.workers.num_devices} {self.workers.platform} device(s), chunks of "
             f"{self.manifest['chunk_size']}, {byte_size(held)} of state and buffers",
             f"{self.directory}: {start}",
         )
@@ -421,7 +431,7 @@ class _Run:
                 solution.params,
                 self.held_out_key,
                 num,
-                self.devices,
+                self.workers.make_after,
             )
             scores = scores._replace(
                 evaluations={conclusion.SOLUTION: own, **scores.evaluations}
@@ -453,8 +463,7 @@ class _Run:
             learned,
             self.held_out_key,
             num_seeds,
-            self.devices,
-            self.should_stop,
+            self.workers.make_after,
         )
         facts = {
             "measure": search.fitness.name,

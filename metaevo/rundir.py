@@ -150,7 +150,7 @@ def manifest(
     config: RunConfig,
     settings: Mapping[str, Any],
     chunk_size: int | None,
-    devices: list,
+    device: str,
     changes: Sequence[str],
 ) -> dict[str, Any]:
     """The run's manifest: made at the first start, checked at the next ones."""
@@ -179,7 +179,7 @@ def manifest(
             for package in ("jax", "jaxlib", "optax", "flax", "evosax", "gymnax")
         },
         "python": platform.python_version(),
-        "device": f"{len(devices)} x {devices[0].device_kind}",
+        "device": device,
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
         "git": _git_state(),
         "changes": list(changes),

@@ -1,1 +1,57 @@
-"""Evaluators: where a generation's training runs happen."""
+"""Where generations are evaluated: chosen here and nowhere else.
+
+local   this machine's devices, or those of all processes of a jax.distributed job
+ray     the hosts of a Ray cluster, for searches whose members are newborn
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple
+
+import jax
+
+from metaevo import checks
+from metaevo.evaluators.local import LocalEvaluator
+from metaevo.rundir import RunConfig
+from metaevo.types import Evaluator
+
+__all__ = ["Workers", "local", "workers"]
+
+
+class Workers(NamedTuple):
+    """What evaluators are made of.
+
+    Attributes:
+        make: `(search, evaluate=False, keep_agents=False) -> Evaluator` of a search's
+            generations; see `LocalEvaluator`.
+        make_after: the same, of what follows the last generation.
+        num_devices: on all hosts.
+        platform: `cpu`, `gpu` or `tpu`.
+        device: as the manifest calls it.
+    """
+
+    make: Callable[..., Evaluator]
+    make_after: Callable[..., Evaluator]
+    num_devices: int
+    platform: str
+    device: str
+
+
+@contextlib.contextmanager
+def workers(config: RunConfig, should_stop: Callable[[], bool]) -> Iterator[Workers]:
+    """What `run.evaluator` asks for, while the context lasts.
+
+    Raises:
+        ConfigError: it cannot be had.
+    """
+    yield local(checks.choose_devices(config), should_stop)
+
+
+def local(devices: list, should_stop: Callable[[], bool] = lambda: False) -> Workers:
+    """This process's devices."""
+    make = partial(LocalEvaluator, devices=devices, should_stop=should_stop)
+    kind = f"{len(devices)} x {devices[0].device_kind}"
+    return Workers(make, make, len(devices), jax.default_backend(), kind)

@@ -41,10 +41,13 @@ _ALL = PartitionSpec()
 _STATE = InnerState(_SEEDS_MEMBERS, _SEEDS_MEMBERS, _ALL, _ALL)
 
 
-def default_chunk_size(population_size: int, num_devices: int) -> int:
+def default_chunk_size(
+    population_size: int, num_devices: int, platform: str | None = None
+) -> int:
     """Members in one vmap: at most 8 on CPU, all of a device's on an accelerator."""
     per_device = -(-population_size // num_devices)
-    return min(CPU_CHUNK, per_device) if jax.default_backend() == "cpu" else per_device
+    platform = platform or jax.default_backend()
+    return min(CPU_CHUNK, per_device) if platform == "cpu" else per_device
 
 
 def common_random_numbers(search: Search, proposal: Proposal) -> bool:
