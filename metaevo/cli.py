@@ -80,10 +80,16 @@ def _run(
         rundir.check_writable("run.directory", config["run"].directory)
     from metaevo import engine, plan, runtime
 
-    runtime.configure()
+    dry = "--dry-run" in flags
+    if config["run"].distributed and not dry:
+        from metaevo.evaluators import processes
+
+        processes.join(config["run"])
+    else:
+        runtime.configure()
     name = Path(inspect.getfile(search)).stem
     arguments = {key: value for key, value in config.items() if key != "run"}
-    if "--dry-run" in flags:
+    if dry:
         print(plan.plan(search(**arguments), config["run"]))
         return
     engine.run(

@@ -7,6 +7,7 @@ and resumed gives the bits of one that was not.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +34,7 @@ from metaevo import (
 )
 from metaevo.comparison import HeldOut
 from metaevo.conclusion import Scores, Solution
-from metaevo.evaluators import Workers
+from metaevo.evaluators import Workers, processes
 from metaevo.evaluators.local import default_chunk_size
 from metaevo.loggers import jsonl
 from metaevo.loggers.console import ConsoleLogger, byte_size, duration
@@ -92,7 +93,7 @@ def run(
     settings: Mapping[str, Any] | None = None,
     changes: Sequence[str] = (),
     should_stop: Callable[[], bool] = lambda: False,
-) -> Result:
+) -> Result | None:
     """Runs or resumes a search to its last generation, then reports.
 
     Args:
@@ -103,6 +104,9 @@ def run(
         changes: `key=value` of what differs from the search's defaults, to be shown.
         should_stop: asked several times a generation. On True the generation is
             abandoned and the state before it saved.
+
+    Returns:
+        what came out; None in a process of a distributed job that is not the first.
 
     Raises:
         InterruptedRunError: `should_stop` or `run.max_seconds` said so.
@@ -123,8 +127,13 @@ def run(
     population_size = population.size(proposal.params)
     fingerprint = checks.fingerprint(search, population_size)
     settings = dict(settings or {}) | {"search": fingerprint}
-    directory = rundir.prepare(config, name, settings)
-    with rundir.lock(directory), evaluators.workers(config, should_stop) as workers:
+    if config.distributed and not processes.first():
+        return evaluators.follow(search, proposal, config, should_stop)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(processes.leading(config))
+        directory = rundir.prepare(config, name, settings)
+        stack.enter_context(rundir.lock(directory))
+        workers = stack.enter_context(evaluators.workers(config, should_stop))
         chunk_size = search.chunk_size
         if chunk_size is None and not any(loop.coupled for loop in search.tasks):
             chunk_size = default_chunk_size(

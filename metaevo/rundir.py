@@ -50,6 +50,12 @@ class RunConfig:
             `metrics.jsonl` that never stops a run. See `docs/wandb.md`.
         tensorboard: also write event files, to `tensorboard/`.
         start_from: an artefact, or a run, of the same space: the search starts there.
+        distributed: use the devices of all processes of a job that `mpiexec` or `srun`
+            started; see `docs/cluster.md`.
+        coordinator, num_processes, process_id: for other launchers: `HOST:PORT` of
+            the first process, how many there are, which one this is.
+        watchdog: seconds after which a distributed process that waits for another
+            gives up, with exit code 75; compiling counts as waiting.
 
     Raises:
         ConfigError: a value that cannot be.
@@ -65,6 +71,11 @@ class RunConfig:
     wandb: str = "offline"
     tensorboard: bool = False
     start_from: str | None = None
+    distributed: bool = False
+    coordinator: str | None = None
+    num_processes: int | None = None
+    process_id: int | None = None
+    watchdog: float = 1800.0
 
     def __post_init__(self):
         if self.wandb not in MODES:
@@ -75,6 +86,23 @@ class RunConfig:
             raise ConfigError(
                 f"run.checkpoint_every={self.checkpoint_every} must be >= 1"
             )
+        given = {
+            "run.coordinator": self.coordinator,
+            "run.num_processes": self.num_processes,
+            "run.process_id": self.process_id,
+        }
+        missing = [key for key, value in given.items() if value is None]
+        if len(missing) < 3 and (missing or not self.distributed):
+            raise ConfigError(
+                f"{', '.join(given)} go together, and with run.distributed=true"
+            )
+        if self.distributed and self.devices is not None:
+            raise ConfigError(
+                f"run.devices={self.devices}: a distributed run uses all devices of "
+                "all processes; leave it out"
+            )
+        if self.watchdog <= 0:
+            raise ConfigError(f"run.watchdog={self.watchdog} must be > 0 seconds")
         if self.held_out_seeds == 1 or self.held_out_seeds < 0:
             raise ConfigError(
                 f"run.held_out_seeds={self.held_out_seeds}: an interval needs at least "

@@ -25,7 +25,7 @@ def configure(num_cpu_devices: int | None = None) -> None:
     (jax#39880).
     """
     if num_cpu_devices is None:
-        num_cpu_devices = len(os.sched_getaffinity(0)) if _LINUX else os.cpu_count()
+        num_cpu_devices = num_cores()
     if "JAX_NUM_CPU_DEVICES" not in os.environ:
         try:
             jax.config.update("jax_num_cpu_devices", num_cpu_devices)
@@ -47,6 +47,11 @@ def configure(num_cpu_devices: int | None = None) -> None:
             "jax_compilation_cache_dir", str(base / "metaevo" / _processor())
         )
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+
+
+def num_cores() -> int:
+    """CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if _LINUX else os.cpu_count()
 
 
 _LINUX = hasattr(os, "sched_getaffinity")

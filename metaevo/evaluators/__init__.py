@@ -14,11 +14,12 @@ from typing import NamedTuple
 import jax
 
 from metaevo import checks
+from metaevo.evaluators import processes
 from metaevo.evaluators.local import LocalEvaluator
 from metaevo.rundir import RunConfig
-from metaevo.types import Evaluator
+from metaevo.types import Evaluator, Proposal, Search
 
-__all__ = ["Workers", "local", "workers"]
+__all__ = ["Workers", "follow", "local", "workers"]
 
 
 class Workers(NamedTuple):
@@ -47,7 +48,10 @@ def workers(config: RunConfig, should_stop: Callable[[], bool]) -> Iterator[Work
     Raises:
         ConfigError: it cannot be had.
     """
-    yield local(checks.choose_devices(config), should_stop)
+    if config.distributed:
+        yield _distributed(should_stop)
+    else:
+        yield local(checks.choose_devices(config), should_stop)
 
 
 def local(devices: list, should_stop: Callable[[], bool] = lambda: False) -> Workers:
@@ -55,3 +59,28 @@ def local(devices: list, should_stop: Callable[[], bool] = lambda: False) -> Wor
     make = partial(LocalEvaluator, devices=devices, should_stop=should_stop)
     kind = f"{len(devices)} x {devices[0].device_kind}"
     return Workers(make, make, len(devices), jax.default_backend(), kind)
+
+
+def _distributed(should_stop: Callable[[], bool]) -> Workers:
+    """The devices of all processes; what follows the search is the first one's."""
+    everywhere = local(jax.devices(), processes.any_of(should_stop))
+    here = local(jax.local_devices(), should_stop)
+    return everywhere._replace(
+        make=lambda search, **options: processes.Leader(
+            everywhere.make(search, **options)
+        ),
+        make_after=here.make,
+    )
+
+
+def follow(
+    search: Search,
+    shapes: Proposal,
+    config: RunConfig,
+    should_stop: Callable[[], bool],
+) -> None:
+    """What a process does that is not the first of its job; see `processes`."""
+    make = local(jax.devices(), processes.any_of(should_stop)).make
+    processes.follow(
+        lambda chunk_size: make(search._replace(chunk_size=chunk_size)), shapes, config
+    )
