@@ -86,7 +86,7 @@ def _run(
 
         processes.join(config["run"])
     else:
-        runtime.configure()
+        runtime.configure(driver=config["run"].evaluator == "ray" and not dry)
     name = Path(inspect.getfile(search)).stem
     arguments = {key: value for key, value in config.items() if key != "run"}
     if dry:

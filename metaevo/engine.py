@@ -127,6 +127,7 @@ def run(
     population_size = population.size(proposal.params)
     fingerprint = checks.fingerprint(search, population_size)
     settings = dict(settings or {}) | {"search": fingerprint}
+    evaluators.check(config, search)
     if config.distributed and not processes.first():
         return evaluators.follow(search, proposal, config, should_stop)
     with contextlib.ExitStack() as stack:

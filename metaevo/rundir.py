@@ -50,6 +50,9 @@ class RunConfig:
             `metrics.jsonl` that never stops a run. See `docs/wandb.md`.
         tensorboard: also write event files, to `tensorboard/`.
         start_from: an artefact, or a run, of the same space: the search starts there.
+        evaluator: `local`, this machine's devices, with `distributed` those of several,
+            or `ray`, the hosts of a Ray cluster, which may come and go.
+        ray_address: of the cluster, `HOST:PORT` or `auto`; None: one on this machine.
         distributed: use the devices of all processes of a job that `mpiexec` or `srun`
             started; see `docs/cluster.md`.
         coordinator, num_processes, process_id: for other launchers: `HOST:PORT` of
@@ -71,6 +74,8 @@ class RunConfig:
     wandb: str = "offline"
     tensorboard: bool = False
     start_from: str | None = None
+    evaluator: str = "local"
+    ray_address: str | None = None
     distributed: bool = False
     coordinator: str | None = None
     num_processes: int | None = None
@@ -96,10 +101,21 @@ class RunConfig:
             raise ConfigError(
                 f"{', '.join(given)} go together, and with run.distributed=true"
             )
-        if self.distributed and self.devices is not None:
+        if self.evaluator not in ("local", "ray"):
             raise ConfigError(
-                f"run.devices={self.devices}: a distributed run uses all devices of "
-                "all processes; leave it out"
+                f"run.evaluator={self.evaluator!r} must be one of local, ray"
+            )
+        if self.distributed and self.evaluator == "ray":
+            raise ConfigError(
+                "run.distributed=true is for run.evaluator=local; Ray has hosts of its "
+                "own: leave it out"
+            )
+        if self.ray_address is not None and self.evaluator != "ray":
+            raise ConfigError("run.ray_address goes with run.evaluator=ray")
+        if self.devices is not None and (self.distributed or self.evaluator == "ray"):
+            raise ConfigError(
+                f"run.devices={self.devices}: a run on several hosts uses all of their "
+                "devices; leave it out"
             )
         if self.watchdog <= 0:
             raise ConfigError(f"run.watchdog={self.watchdog} must be > 0 seconds")

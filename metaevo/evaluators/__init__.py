@@ -19,7 +19,7 @@ from metaevo.evaluators.local import LocalEvaluator
 from metaevo.rundir import RunConfig
 from metaevo.types import Evaluator, Proposal, Search
 
-__all__ = ["Workers", "follow", "local", "workers"]
+__all__ = ["Workers", "check", "follow", "local", "workers"]
 
 
 class Workers(NamedTuple):
@@ -48,10 +48,30 @@ def workers(config: RunConfig, should_stop: Callable[[], bool]) -> Iterator[Work
     Raises:
         ConfigError: it cannot be had.
     """
-    if config.distributed:
+    if config.evaluator == "ray":
+        from metaevo.evaluators import ray
+
+        with ray.pool(config.ray_address) as hosts:
+            make = partial(ray.RayEvaluator, hosts=hosts, should_stop=should_stop)
+            platform, kind = hosts.kind
+            number = hosts.num_devices
+            yield Workers(make, make, number, platform, f"{number} x {kind}")
+    elif config.distributed:
         yield _distributed(should_stop)
     else:
         yield local(checks.choose_devices(config), should_stop)
+
+
+def check(config: RunConfig, search: Search) -> None:
+    """Whether `run.evaluator` can evaluate a search; asked before anything starts.
+
+    Raises:
+        ConfigError: it cannot; says what can.
+    """
+    if config.evaluator == "ray":
+        from metaevo.evaluators import ray
+
+        ray.check(search)
 
 
 def local(devices: list, should_stop: Callable[[], bool] = lambda: False) -> Workers:

@@ -21,7 +21,7 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from metaevo import population
-from metaevo.evaluators import processes
+from metaevo.evaluators import _arrays, processes
 from metaevo.population import DEVICES
 from metaevo.types import (
     ConfigError,
@@ -140,7 +140,7 @@ class LocalEvaluator:
                     kept.append(self._gathered(common))
                 elif lives_on:
                     kept.append(self._gathered(state))
-            outcome = _join(outcomes, size)
+            outcome = _arrays.join(outcomes, size)
             fitness.append(outcome.fitness)
             healthy.append(outcome.healthy)
             train.append(outcome.train)
@@ -148,8 +148,8 @@ class LocalEvaluator:
             if kept:
                 states.append(
                     InnerState(
-                        agent=_join([s.agent for s in kept], size),
-                        experience=_join([s.experience for s in kept], size),
+                        agent=_arrays.join([s.agent for s in kept], size),
+                        experience=_arrays.join([s.experience for s in kept], size),
                         shared=kept[-1].shared,
                         clock=kept[-1].clock,
                     )
@@ -189,14 +189,14 @@ class LocalEvaluator:
                 args = args_of(ids)
                 if carried:
                     agent = self._put(
-                        _take(carried[task].agent, ids, 1), _SEEDS_MEMBERS
+                        _arrays.take(carried[task].agent, ids, 1), _SEEDS_MEMBERS
                     )
                 else:
                     agent = self.programs[f"members/{task}"](*args).agent
                 state = InnerState(agent, ())
                 metrics = self.programs[f"evaluate/{task}"](*args, state)
                 rounds.append(self._gathered((metrics, agent)))
-            metrics, agent = _join(rounds, size)
+            metrics, agent = _arrays.join(rounds, size)
             scored.append(metrics)
             agents.append(agent)
         return scored, agents
@@ -284,7 +284,7 @@ class LocalEvaluator:
             )
         if self.coupled:
             # One vmap per device over equal parts.
-            divisor = _largest_divisor(size, len(self.devices))
+            divisor = _arrays.largest_divisor(size, len(self.devices))
             if self.across and divisor < len(self.devices):
                 raise ConfigError(
                     f"population_size={size} must be a multiple of the "
@@ -312,7 +312,7 @@ class LocalEvaluator:
             devices=self.devices,
         )
         everywhere = NamedSharding(self.mesh, _ALL)
-        self._exchange = jax.jit(_identity, out_shardings=everywhere)
+        self._exchange = jax.jit(_arrays.identity, out_shardings=everywhere)
         shared_worlds = common_random_numbers(search, proposal)
         for task, loop in enumerate(search.tasks):
             lifted = population.lift(
@@ -374,11 +374,13 @@ class LocalEvaluator:
         """Per member `old` of its source, or the newborn where that is -1."""
         if (sources < 0).all():
             return newborn
-        followed = self._put(_take(old, np.maximum(sources, 0), 1), _SEEDS_MEMBERS)
+        followed = self._put(
+            _arrays.take(old, np.maximum(sources, 0), 1), _SEEDS_MEMBERS
+        )
         if (sources >= 0).all():
             return followed
         lives = self._put(jnp.asarray(sources >= 0), _MEMBERS)
-        return _where(lives, followed, newborn)
+        return _arrays.where(lives, followed, newborn)
 
     def _put(self, tree: PyTree, spec: PartitionSpec) -> PyTree:
         if len(self.devices) == 1:
@@ -386,7 +388,7 @@ class LocalEvaluator:
             spec = _ALL
         sharding = NamedSharding(self.mesh, spec)
         if self.across:
-            return jax.tree.map(partial(_spread, sharding), tree)
+            return jax.tree.map(partial(_arrays.spread, sharding), tree)
         return jax.device_put(tree, sharding)
 
     def _gathered(self, tree: PyTree) -> PyTree:
@@ -403,7 +405,7 @@ class LocalEvaluator:
             tree = self._exchange(tree)
         elif jax.default_backend() != "cpu":
             return jax.block_until_ready(tree)
-        return jax.tree.map(_on_host, tree)
+        return jax.tree.map(_arrays.on_host, tree)
 
     def _start(self, task, args, ids, sources, old):
         """The state a round starts from: newborn, or agents that live on."""
@@ -440,75 +442,6 @@ def _sources(
         return None
     own = np.where(parent < 0, -1, np.arange(size))
     if (parent >= 0).any():
-        parent = np.where(_healthy(old.agent, size)[parent], parent, -1)
-        own = np.where(_healthy(old.experience, size)[own], own, -1)
+        parent = np.where(_arrays.healthy(old.agent, size)[parent], parent, -1)
+        own = np.where(_arrays.healthy(old.experience, size)[own], own, -1)
     return parent, own
-
-
-def _identity(tree: PyTree) -> PyTree:
-    return tree
-
-
-def _is_key(x: Any) -> bool:
-    return jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
-
-
-def _on_host(x: jax.Array) -> Any:
-    if _is_key(x):
-        data = np.asarray(jax.random.key_data(x))
-        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
-    return np.asarray(x)
-
-
-def _spread(sharding: NamedSharding, x: Any) -> jax.Array:
-    """`x`, which every process has, as one array over the devices of all."""
-    if isinstance(x, jax.Array) and not x.is_fully_addressable:
-        return jax.device_put(x, sharding)
-    if _is_key(x):
-        data = _spread(sharding, jax.random.key_data(x))
-        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
-    x = np.asarray(x)
-    return jax.make_array_from_callback(x.shape, sharding, lambda index: x[index])
-
-
-def _take(tree: PyTree, ids: np.ndarray, axis: int) -> PyTree:
-    def take(x):
-        if isinstance(x, np.ndarray):
-            return np.take(x, ids, axis)
-        return jnp.take(x, ids, axis)
-
-    return jax.tree.map(take, tree)
-
-
-def _where(lives: jax.Array, old: PyTree, new: PyTree) -> PyTree:
-    """Selects per member; leaves are [S, P, ...]."""
-
-    def select(old, new):
-        mask = lives.reshape((1, -1) + (1,) * (old.ndim - 2))
-        return jnp.where(mask, old, new)
-
-    return jax.tree.map(select, old, new)
-
-
-def _healthy(tree: PyTree, size: int) -> np.ndarray:
-    """Which members hold only finite numbers, [P]; leaves are [S, P, ...]."""
-    healthy = np.ones(size, bool)
-    for x in jax.tree.leaves(tree):
-        if jnp.issubdtype(x.dtype, jnp.inexact):
-            axes = (0, *range(2, x.ndim))
-            healthy &= np.asarray(jnp.isfinite(x).all(axes))
-    return healthy
-
-
-def _join(rounds: list[PyTree], size: int) -> PyTree:
-    """Rounds of [S, width, ...] leaves to [S, P, ...], padding cut off."""
-
-    def join(*x):
-        on_host = isinstance(x[0], np.ndarray)
-        return (np if on_host else jnp).concatenate(x, 1)[:, :size]
-
-    return jax.tree.map(join, *rounds)
-
-
-def _largest_divisor(size: int, limit: int) -> int:
-    return max(d for d in range(1, limit + 1) if size % d == 0)
