@@ -39,6 +39,7 @@ from metaevo.types import ConfigError, Params, Space
 
 SCHEMA = 1
 MAX_FILE = 64 << 20  # bytes
+MAX_SLOTS = 64
 _NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,63}$")
 
 # The closed list: operation -> (its settings, the builder). Networks also have the
@@ -295,8 +296,17 @@ def _read(path: str | Path) -> tuple[dict[str, np.ndarray], dict]:
         if (path / "arrays.safetensors").stat().st_size > MAX_FILE:
             raise ArtifactError(f"{path}: larger than {MAX_FILE >> 20} MiB")
         arrays, manifest = checkpoint.read(path)
-        if manifest.get("artifact_schema") != SCHEMA:
-            raise ArtifactError(f"{path}: not an artefact of schema {SCHEMA}")
+        schema = manifest.get("artifact_schema")
+        if schema != SCHEMA:
+            newer = isinstance(schema, int) and schema > SCHEMA
+            raise ArtifactError(
+                f"{path}: schema {schema} is newer than this metaevo's {SCHEMA}: "
+                "update metaevo"
+                if newer
+                else f"{path}: not an artefact of a schema up to {SCHEMA}"
+            )
+        if len(manifest["slots"]) > MAX_SLOTS:
+            raise ArtifactError(f"{path}: more than {MAX_SLOTS} slots")
     except checkpoint.CheckpointError as error:
         raise ArtifactError(str(error)) from None
     except _MALFORMED as error:

@@ -19,12 +19,22 @@ from typing import Any
 
 import jax
 import numpy as np
+from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from metaevo.types import PyTree
 
 SCHEMA = 1
 MAX_JSON = 1 << 20  # bytes
+_MALFORMED = (
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+    SafetensorError,
+)
 
 
 class CheckpointError(Exception):
@@ -64,16 +74,20 @@ def read(folder: Path) -> tuple[dict[str, np.ndarray], dict]:
     """
     folder = Path(folder)
     try:
-        text = (folder / "manifest.json").read_bytes()
-        if len(text) > MAX_JSON:
+        for name in ("manifest.json", "arrays.safetensors"):
+            if (folder / name).exists() and not (folder / name).is_file():
+                # A pipe would be read for ever.
+                raise CheckpointError(f"{name} is not a regular file")
+        if (folder / "manifest.json").stat().st_size > MAX_JSON:
             raise CheckpointError("manifest.json is larger than 1 MiB")
-        manifest = json.loads(text)
+        manifest = json.loads((folder / "manifest.json").read_bytes())
         data = (folder / "arrays.safetensors").read_bytes()
         if manifest["digest"] != _digest(manifest):
             raise CheckpointError("manifest.json does not match its digest")
         if manifest["schema"] > SCHEMA:
             raise CheckpointError(
-                f"schema {manifest['schema']} is newer than this metaevo's {SCHEMA}"
+                f"schema {manifest['schema']} is newer than this metaevo's {SCHEMA}: "
+                "update metaevo"
             )
         if hashlib.sha256(data).hexdigest() != manifest["sha256"]:
             raise CheckpointError("arrays.safetensors does not match its sha256")
@@ -83,7 +97,7 @@ def read(folder: Path) -> tuple[dict[str, np.ndarray], dict]:
             raise CheckpointError("the arrays are not those of manifest.json")
     except CheckpointError as error:
         raise CheckpointError(f"{folder}: {error}") from None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except _MALFORMED as error:
         raise CheckpointError(f"{folder}: {type(error).__name__}: {error}") from None
     return arrays, manifest
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import errno
-import importlib
 import inspect
 import runpy
 import signal
@@ -22,7 +21,7 @@ import threading
 import typing
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from metaevo.types import ConfigError, InterruptedRunError, Search
 
@@ -37,12 +36,12 @@ def main(search: Callable[..., Search], argv: Sequence[str] | None = None) -> No
         search: its parameters, with types and defaults, are the keys.
         argv: `key=value` arguments; None: those of the process.
     """
-    stop = _on_signals()
+    stop = on_signals()
     arguments = sys.argv[1:] if argv is None else argv
     sys.exit(_guard(lambda: _run(search, arguments, stop.is_set)))
 
 
-def _on_signals() -> threading.Event:
+def on_signals() -> threading.Event:
     """An event that SIGINT, SIGTERM and SIGUSR1 set; a second SIGINT cuts short."""
     stop = threading.Event()
 
@@ -80,10 +79,16 @@ def _run(
         rundir.check_writable("run.directory", config["run"].directory)
     from metaevo import engine, plan, runtime
 
-    runtime.configure()
+    dry = "--dry-run" in flags
+    if config["run"].distributed and not dry:
+        from metaevo.evaluators import processes
+
+        processes.join(config["run"])
+    else:
+        runtime.configure(driver=config["run"].evaluator == "ray" and not dry)
     name = Path(inspect.getfile(search)).stem
     arguments = {key: value for key, value in config.items() if key != "run"}
-    if "--dry-run" in flags:
+    if dry:
         print(plan.plan(search(**arguments), config["run"]))
         return
     engine.run(
@@ -139,10 +144,10 @@ def parse(search: Callable[..., Search], argv: Sequence[str]) -> dict[str, Any]:
     Raises:
         ConfigError: an unknown key or a value of the wrong type.
     """
-    return _parse(search, _defaults(search), argv)
+    return parse_into(search, _defaults(search), argv)
 
 
-def _parse(
+def parse_into(
     function: Callable, defaults: dict[str, Any], argv: Sequence[str]
 ) -> dict[str, Any]:
     """`argv` against `defaults`, with the types of the function's signature."""
@@ -360,6 +365,20 @@ COMMANDS = {
         "stays within the original's 95 % interval.",
         "metaevo distil runs/demo",
     ),
+    "verify": Command(
+        "RUN|ARTEFACT",
+        "whether its files are whole",
+        "Reads and checks all of them, changes nothing. Exit code 4 if something is\n"
+        "lost; an older checkpoint's loss is none.",
+        "metaevo verify runs/demo",
+    ),
+    "doctor": Command(
+        "[DIRECTORY]",
+        "whether this machine can run searches",
+        "Devices, memory, disk, locks, renames, cache, wandb; for runs in DIRECTORY.\n"
+        "Exit code 2 if something is wrong.",
+        "metaevo doctor runs",
+    ),
     "wandb-push": Command(
         "RUN [online|offline]",
         "sends a run to wandb again, from its files",
@@ -398,6 +417,8 @@ def command() -> None:
 
 
 def _command(arguments: Sequence[str]) -> None:
+    from metaevo import commands
+
     match arguments:
         case [name, "-h" | "--help"] if name in COMMANDS:
             print(command_help(name))
@@ -409,22 +430,26 @@ def _command(arguments: Sequence[str]) -> None:
         case ["run", name, *rest]:
             _run_search(name, rest)
         case ["resume", directory, *rest]:
-            manifest = _manifest(directory)
+            manifest = commands.run_manifest(directory)
             given = [*manifest["changes"], f"run.directory={directory}", *rest]
             _run_search(manifest["identity"]["search"], given)
         case ["report", directory]:
-            _finished(directory)
+            commands.finished(directory)
             from metaevo import report
 
             print(report.write(directory))
         case ["play", directory, *rest]:
-            _play(directory, rest)
+            commands.play(directory, rest)
         case ["compare", directory, *rest]:
-            _compare([directory, *rest])
+            commands.compare([directory, *rest])
         case ["distil", directory, *rest]:
-            _distil(directory, rest)
+            commands.distil(directory, rest)
+        case ["verify", path]:
+            commands.verify(path)
+        case ["doctor", *directory] if len(directory) < 2:
+            commands.doctor(*directory)
         case ["wandb-push", directory, *mode] if mode in ([], ["online"], ["offline"]):
-            _manifest(directory)
+            commands.run_manifest(directory)
             from metaevo.loggers import wandb
 
             sent = wandb.push(Path(directory), *mode)
@@ -440,141 +465,12 @@ def _command(arguments: Sequence[str]) -> None:
             raise ConfigError(f"{arguments[0]!r} is no command.{hint} metaevo --help")
 
 
-def _manifest(directory: str) -> dict[str, Any]:
-    """The manifest of the run in `directory`."""
-    import json
-
-    path = Path(directory) / "manifest.json"
-    if not path.is_file():
-        raise ConfigError(
-            f"{directory}: no run here (no manifest.json); give the directory that the "
-            "run printed"
-        )
-    return json.loads(path.read_text())
-
-
-def _finished(directory: str) -> None:
-    _manifest(directory)
-    if not (Path(directory) / "solution").is_dir():
-        raise ConfigError(
-            f"{directory}: no finished run here (no solution/); finish it with: "
-            f"metaevo resume {directory}"
-        )
-
-
-def _play(directory: str, argv: Sequence[str]) -> None:
-    def options(
-        agent: Literal["solution", "hand-made", "best"] = "solution",
-        seed: int = 0,
-        out: str | None = None,
-    ): ...
-
-    parameters = inspect.signature(options).parameters
-    chosen = _parse(options, {k: p.default for k, p in parameters.items()}, argv)
-    _finished(directory)
-    _known(_manifest(directory)["identity"]["search"])
-    from metaevo import play, runtime
-
-    runtime.configure()
-    path, steps, total = play.play(lambda: _remade(directory), directory, **chosen)
-    print(f"{path}: {steps} steps, return {total:g}")
-
-
-def _remade(directory: str | Path, changes: Sequence[str] = ()) -> Search:
-    """The search of a run, with further changes."""
-    manifest = _manifest(str(directory))
-    name = _known(manifest["identity"]["search"])
-    search = getattr(importlib.import_module(f"searches.{name}"), "search", None)
-    if search is None:
-        raise ConfigError(f"searches/{name}.py has no function `search` to make it by")
-    config = parse(search, [*manifest["changes"], *changes])
-    del config["run"]
-    return search(**config)
-
-
-def _compare(argv: Sequence[str]) -> None:
-    def options(
-        seeds: int = 32,
-        tuned: bool = True,
-        controls: int = 20,
-        control_seeds: int = 8,
-        seed: int = 0,
-        optimum: float | None = None,
-        out: str | None = None,
-    ): ...
-
-    directories = [x for x in argv if "=" not in x]
-    on = tuple(x.removeprefix("on=") for x in argv if x.startswith("on="))
-    rest = [x for x in argv if "=" in x and not x.startswith("on=")]
-    parameters = inspect.signature(options).parameters
-    chosen = _parse(options, {k: p.default for k, p in parameters.items()}, rest)
-    for key, least in (("seeds", 3), ("controls", 0), ("control_seeds", 1)):
-        if chosen[key] < least:
-            raise ConfigError(f"{key}={chosen[key]} must be at least {least}")
-    groups: dict[str, list[Path]] = {}
-    settings: list[Any] = []
-    for directory in directories:
-        _finished(directory)
-        identity = _manifest(directory)["identity"]
-        alike = [identity["search"], identity["settings"]]
-        if alike not in settings:
-            settings.append(alike)
-        others = [s for s in settings[: settings.index(alike)] if s[0] == alike[0]]
-        name = alike[0] + f" {len(others) + 1}" * bool(others)
-        groups.setdefault(name, []).append(Path(directory))
-    from metaevo import compare, runtime
-    from metaevo.rundir import check_writable
-
-    out = Path(chosen.pop("out") or Path(directories[0]) / "compare")
-    check_writable("out", out)
-    stop = _on_signals()
-    runtime.configure()
-    import jax
-
-    lines = compare.compare(
-        groups,
-        _remade,
-        out,
-        compare.Settings(on=on, **chosen),
-        jax.devices(),
-        stop.is_set,
-    )
-    print("\n".join([*lines, f"comparison: {out / 'index.html'}"]))
-
-
-def _distil(directory: str, argv: Sequence[str]) -> None:
-    def options(seeds: int = 32, seed: int = 0): ...
-
-    parameters = inspect.signature(options).parameters
-    chosen = _parse(options, {k: p.default for k, p in parameters.items()}, argv)
-    if chosen["seeds"] < 3:
-        raise ConfigError(f"seeds={chosen['seeds']} must be at least 3")
-    _finished(directory)
-    _known(_manifest(directory)["identity"]["search"])
-    from metaevo import distil, report, runtime
-
-    stop = _on_signals()
-    runtime.configure()
-    import jax
-
-    lines = distil.distil(
-        _remade(directory),
-        Path(directory),
-        chosen["seeds"],
-        chosen["seed"],
-        jax.devices(),
-        print,
-        stop.is_set,
-    )
-    print("\n".join([*lines, f"report: {report.write(directory)}"]))
-
-
 def _run_search(name: str, arguments: Sequence[str]) -> None:
-    sys.argv = [_known(name), *arguments]
+    sys.argv = [known(name), *arguments]
     runpy.run_module(f"searches.{name}", run_name="__main__", alter_sys=True)
 
 
-def _known(name: str) -> str:
+def known(name: str) -> str:
     """`name`, if there is such a search."""
     names = _searches()
     if name not in names:

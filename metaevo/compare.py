@@ -24,6 +24,7 @@ from metaevo import (
     checkpoint,
     comparison,
     engine,
+    evaluators,
     figures,
     population,
     stats,
@@ -257,7 +258,12 @@ def _trained(
             return list(runs.values())
     params = {str(i): x for i, x in enumerate(candidate.params)}
     runs, _ = comparison.train(
-        search, candidate.space, params, key, num_seeds, devices, should_stop
+        search,
+        candidate.space,
+        params,
+        key,
+        num_seeds,
+        evaluators.local(devices, should_stop).make,
     )
     comparison.save(folder, runs, {"what": digest})
     return list(runs.values())

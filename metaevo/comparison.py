@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ import numpy as np
 from metaevo import checkpoint, stats
 from metaevo.evaluators.local import LocalEvaluator
 from metaevo.types import (
+    Evaluator,
     FitnessFn,
     InnerLoop,
     Key,
@@ -53,8 +55,7 @@ def train(
     candidates: Mapping[str, Params],
     key: Key,
     num_seeds: int,
-    devices: list,
-    should_stop: Callable[[], bool] = lambda: False,
+    make: Callable[..., Evaluator],
 ) -> tuple[dict[str, HeldOut], dict[str, PyTree]]:
     """Trains each candidate for a whole lifetime on `num_seeds` seeds.
 
@@ -64,13 +65,12 @@ def train(
     Args:
         space: binds the candidates; `HAND_MADE` for the algorithm as it is.
         candidates: name -> params.
+        make: of evaluators; see `evaluators.Workers`.
 
     Returns:
         name -> runs, and name -> the trained agents of the first task, [N, ...].
     """
-    evaluator = LocalEvaluator(
-        alone(search, space), devices, True, should_stop, keep_agents=True
-    )
+    evaluator = make(alone(search, space), evaluate=True, keep_agents=True)
     results, agents = {}, {}
     for name, params in candidates.items():
         evaluated, states = evaluator(key, Proposal(copies(params, num_seeds)), None)
@@ -111,7 +111,8 @@ def train_hand_made(
     """Trains an algorithm as it is, outside any search, on `num_seeds` seeds."""
     search = Search(loop, HAND_MADE, None, 1, fitness)
     candidates = {"hand-made": NOTHING}
-    runs, _ = train(search, HAND_MADE, candidates, key, num_seeds, devices)
+    make = partial(LocalEvaluator, devices=devices)
+    runs, _ = train(search, HAND_MADE, candidates, key, num_seeds, make)
     return runs["hand-made"]
 
 

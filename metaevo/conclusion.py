@@ -19,8 +19,7 @@ import numpy as np
 
 from metaevo import artifacts, checkpoint, comparison, lineage, spaces
 from metaevo.comparison import HeldOut
-from metaevo.evaluators.local import LocalEvaluator
-from metaevo.types import Key, Params, Proposal, PyTree, Search, Space
+from metaevo.types import Evaluator, Key, Params, Proposal, PyTree, Search, Space
 
 __all__ = [
     "Scores",
@@ -99,8 +98,7 @@ def compare(
     learned: Mapping[str, Params],
     key: Key,
     num_seeds: int,
-    devices: list,
-    should_stop: Callable[[], bool],
+    make: Callable[..., Evaluator],
 ) -> dict[str, HeldOut]:
     """What was learned, and the hand-made algorithm, trained on the same fresh seeds.
 
@@ -116,7 +114,7 @@ def compare(
         (comparison.HAND_MADE, hand_made),
     ):
         runs, agents = comparison.train(
-            search, bound_by, candidates, key, num_seeds, devices, should_stop
+            search, bound_by, candidates, key, num_seeds, make
         )
         held_out |= runs
         for name in agents.keys() & {SOLUTION, "hand-made"}:
@@ -126,7 +124,7 @@ def compare(
 
 def best_agent(
     directory: Path,
-    evaluator: LocalEvaluator,
+    evaluator: Evaluator,
     proposal: Proposal,
     carried: PyTree,
     key: Key,
@@ -162,18 +160,18 @@ def policies(
     params: Params,
     key: Key,
     num_evaluations: int,
-    devices: list,
+    make: Callable[..., Evaluator],
 ) -> np.ndarray:
     """[N] returns of the policy `params`, as it is, on fresh episodes; saved."""
     alone = comparison.alone(search, search.space)
     copies = comparison.copies(params, num_evaluations)
-    scored, agents = LocalEvaluator(alone, devices).score(key, Proposal(copies), None)
+    scored, agents = make(alone).score(key, Proposal(copies), None)
     _keep(directory, SOLUTION, jax.tree.map(lambda x: np.asarray(x[0, :1]), agents[0]))
     return np.stack([np.asarray(task["return"])[0] for task in scored]).mean(0)
 
 
 def noise(
-    search: Search, evaluator: LocalEvaluator, proposal: Proposal, keys: Sequence[Key]
+    search: Search, evaluator: Evaluator, proposal: Proposal, keys: Sequence[Key]
 ) -> dict[str, float]:
     """How much of a population's spread is noise, from two evaluations of it."""
     first, second = (

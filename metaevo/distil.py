@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from metaevo import artifacts, comparison, fits, reference, stats
+from metaevo import artifacts, comparison, evaluators, fits, reference, stats
 from metaevo.fits import Fit
 from metaevo.types import ConfigError, Search
 
@@ -117,13 +117,14 @@ def check(
 ) -> list[Check]:
     """Agents trained with both on the same fresh seeds: one check a task."""
     key = jax.random.fold_in(jax.random.key(seed), 0xF0)
+    make = evaluators.local(devices, should_stop).make_after
     fitness = []
     with tempfile.TemporaryDirectory() as folder:
         save(Path(folder) / "closed", directory, found, {})
         for artifact in (directory / "solution", Path(folder) / "closed"):
             space, params = artifacts.as_space(artifact)
             runs, _ = comparison.train(
-                search, space, {"it": params}, key, num_seeds, devices, should_stop
+                search, space, {"it": params}, key, num_seeds, make
             )
             fitness.append(runs["it"].fitness)
     return [within(a, b) for a, b in zip(*fitness, strict=True)]

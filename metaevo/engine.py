@@ -7,6 +7,7 @@ and resumed gives the bits of one that was not.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,9 +24,9 @@ from metaevo import (
     checks,
     comparison,
     conclusion,
+    evaluators,
     fitness,
     lineage,
-    memory,
     population,
     report,
     rundir,
@@ -33,7 +34,7 @@ from metaevo import (
 )
 from metaevo.comparison import HeldOut
 from metaevo.conclusion import Scores, Solution
-from metaevo.evaluators.local import LocalEvaluator
+from metaevo.evaluators import Workers, processes
 from metaevo.loggers import jsonl
 from metaevo.loggers.console import ConsoleLogger, byte_size, duration
 from metaevo.loggers.jsonl import JsonlLogger
@@ -43,6 +44,7 @@ from metaevo.rundir import RunConfig
 from metaevo.types import (
     ConfigError,
     Evaluated,
+    Evaluator,
     InterruptedRunError,
     Params,
     Proposal,
@@ -91,7 +93,7 @@ def run(
     settings: Mapping[str, Any] | None = None,
     changes: Sequence[str] = (),
     should_stop: Callable[[], bool] = lambda: False,
-) -> Result:
+) -> Result | None:
     """Runs or resumes a search to its last generation, then reports.
 
     Args:
@@ -102,6 +104,9 @@ def run(
         changes: `key=value` of what differs from the search's defaults, to be shown.
         should_stop: asked several times a generation. On True the generation is
             abandoned and the state before it saved.
+
+    Returns:
+        what came out; None in a process of a distributed job that is not the first.
 
     Raises:
         InterruptedRunError: `should_stop` or `run.max_seconds` said so.
@@ -122,37 +127,46 @@ def run(
     population_size = population.size(proposal.params)
     fingerprint = checks.fingerprint(search, population_size)
     settings = dict(settings or {}) | {"search": fingerprint}
-    devices = checks.choose_devices(config)
-    directory = rundir.prepare(config, name, settings)
-    with rundir.lock(directory):
+    evaluators.check(config, search)
+    if config.distributed and not processes.first():
+        return evaluators.follow(search, proposal, config, should_stop)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(processes.leading(config))
+        directory = rundir.prepare(config, name, settings)
+        stack.enter_context(rundir.lock(directory))
+        workers = stack.enter_context(evaluators.workers(config, should_stop))
         planned = []
 
         def chunk_size() -> int | None:
-            fitting = LocalEvaluator(search, devices, should_stop=should_stop)
-            fitting = memory.plan(fitting, proposal)
-            planned.append(fitting)
-            return None if fitting.coupled else fitting.chunk_size
+            evaluator, size = workers.plan(search, proposal)
+            planned.append(evaluator)
+            return size
 
         manifest = rundir.manifest(
-            directory, name, config, settings, chunk_size, devices, changes
+            directory, name, config, settings, chunk_size, workers.device, changes
         )
         search = search._replace(chunk_size=manifest["chunk_size"])
-        evaluator = (
-            planned[0]
-            if planned
-            else LocalEvaluator(search, devices, should_stop=should_stop)
-        )
-        the_run = _Run(search, config, name, directory, evaluator, manifest)
+        evaluator = planned[0] if planned else workers.make(search)
+        the_run = _Run(search, config, name, directory, workers, evaluator, manifest)
         return the_run.to_the_end(changes)
 
 
 class _Run:
     """One run in its locked directory."""
 
-    def __init__(self, search, config, name, directory, evaluator, manifest):
+    def __init__(
+        self,
+        search: Search,
+        config: RunConfig,
+        name: str,
+        directory: Path,
+        workers: Workers,
+        evaluator: Evaluator,
+        manifest: Mapping[str, Any],
+    ):
         self.search, self.config, self.name = search, config, name
-        self.directory, self.manifest = directory, manifest
-        self.evaluator, self.devices = evaluator, evaluator.all_devices
+        self.directory, self.workers, self.manifest = directory, workers, manifest
+        self.evaluator = evaluator
         root = jax.random.key(config.seed)
         self.init_key, self.key, self.held_out_key, self.noise_key, self.scores_key = (
             jax.random.fold_in(root, role)
@@ -168,7 +182,6 @@ class _Run:
         }
         limit = float("inf") if config.max_seconds is None else config.max_seconds
         self.deadline = time.monotonic() + limit
-        self.should_stop = evaluator.should_stop
         self.store = checkpoint.Store(directory / "checkpoints")
         self.console = ConsoleLogger(search.num_generations)
         self.mirrors = []
@@ -380,7 +393,7 @@ class _Run:
             f"{loops}",
             f"evolving {', '.join(search.space.spec)} for the {search.fitness.name}",
             f"changed: {', '.join(changes) or 'nothing'}",
-            f"{len(self.devices)} {self.devices[0].platform} device(s), chunks of "
+            f"{self.workers.num_devices} {self.workers.platform} device(s), chunks of "
             f"{self.manifest['chunk_size']}, {byte_size(held)} of state and buffers",
             f"{self.directory}: {start}",
         )
@@ -432,7 +445,7 @@ class _Run:
                 solution.params,
                 self.held_out_key,
                 num,
-                self.devices,
+                self.workers.make_after,
             )
             scores = scores._replace(
                 evaluations={conclusion.SOLUTION: own, **scores.evaluations}
@@ -464,8 +477,7 @@ class _Run:
             learned,
             self.held_out_key,
             num_seeds,
-            self.devices,
-            self.should_stop,
+            self.workers.make_after,
         )
         facts = {
             "measure": search.fitness.name,

@@ -7,13 +7,16 @@ goes into the run's manifest, since its size changes the last bits.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import jax
 
 from metaevo import population
-from metaevo.evaluators.local import LocalEvaluator
 from metaevo.loggers.console import byte_size
 from metaevo.types import ConfigError, Proposal
+
+if TYPE_CHECKING:
+    from metaevo.evaluators.local import LocalEvaluator
 
 __all__ = ["available", "plan"]
 

@@ -50,6 +50,15 @@ class RunConfig:
             `metrics.jsonl` that never stops a run. See `docs/wandb.md`.
         tensorboard: also write event files, to `tensorboard/`.
         start_from: an artefact, or a run, of the same space: the search starts there.
+        evaluator: `local`, this machine's devices, with `distributed` those of several,
+            or `ray`, the hosts of a Ray cluster, which may come and go.
+        ray_address: of the cluster, `HOST:PORT` or `auto`; None: one on this machine.
+        distributed: use the devices of all processes of a job that `mpiexec` or `srun`
+            started; see `docs/cluster.md`.
+        coordinator, num_processes, process_id: for other launchers: `HOST:PORT` of
+            the first process, how many there are, which one this is.
+        watchdog: seconds after which a distributed process that waits for another
+            gives up, with exit code 75; compiling counts as waiting.
 
     Raises:
         ConfigError: a value that cannot be.
@@ -65,6 +74,13 @@ class RunConfig:
     wandb: str = "offline"
     tensorboard: bool = False
     start_from: str | None = None
+    evaluator: str = "local"
+    ray_address: str | None = None
+    distributed: bool = False
+    coordinator: str | None = None
+    num_processes: int | None = None
+    process_id: int | None = None
+    watchdog: float = 1800.0
 
     def __post_init__(self):
         if self.wandb not in MODES:
@@ -75,6 +91,34 @@ class RunConfig:
             raise ConfigError(
                 f"run.checkpoint_every={self.checkpoint_every} must be >= 1"
             )
+        given = {
+            "run.coordinator": self.coordinator,
+            "run.num_processes": self.num_processes,
+            "run.process_id": self.process_id,
+        }
+        missing = [key for key, value in given.items() if value is None]
+        if len(missing) < 3 and (missing or not self.distributed):
+            raise ConfigError(
+                f"{', '.join(given)} go together, and with run.distributed=true"
+            )
+        if self.evaluator not in ("local", "ray"):
+            raise ConfigError(
+                f"run.evaluator={self.evaluator!r} must be one of local, ray"
+            )
+        if self.distributed and self.evaluator == "ray":
+            raise ConfigError(
+                "run.distributed=true is for run.evaluator=local; Ray has hosts of its "
+                "own: leave it out"
+            )
+        if self.ray_address is not None and self.evaluator != "ray":
+            raise ConfigError("run.ray_address goes with run.evaluator=ray")
+        if self.devices is not None and (self.distributed or self.evaluator == "ray"):
+            raise ConfigError(
+                f"run.devices={self.devices}: a run on several hosts uses all of their "
+                "devices; leave it out"
+            )
+        if self.watchdog <= 0:
+            raise ConfigError(f"run.watchdog={self.watchdog} must be > 0 seconds")
         if self.held_out_seeds == 1 or self.held_out_seeds < 0:
             raise ConfigError(
                 f"run.held_out_seeds={self.held_out_seeds}: an interval needs at least "
@@ -150,7 +194,7 @@ def manifest(
     config: RunConfig,
     settings: Mapping[str, Any],
     chunk_size: Callable[[], int | None],
-    devices: list,
+    device: str,
     changes: Sequence[str],
 ) -> dict[str, Any]:
     """The run's manifest: made at the first start, checked at the next ones.
@@ -183,7 +227,7 @@ def manifest(
             for package in ("jax", "jaxlib", "optax", "flax", "evosax", "gymnax")
         },
         "python": platform.python_version(),
-        "device": f"{len(devices)} x {devices[0].device_kind}",
+        "device": device,
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
         "git": _git_state(),
         "changes": list(changes),

@@ -11,7 +11,7 @@ from pathlib import Path
 import jax
 
 
-def configure(num_cpu_devices: int | None = None) -> None:
+def configure(num_cpu_devices: int | None = None, driver: bool = False) -> None:
     """Makes every CPU core a device and turns the compilation cache on.
 
     XLA's CPU backend runs a population on one core; sharding it over one device per
@@ -23,9 +23,15 @@ def configure(num_cpu_devices: int | None = None) -> None:
     `~/.cache/metaevo`, with one folder per processor kind since compiled code is not
     portable. It has no size limit: a limit lets one orphaned file stop all writes
     (jax#39880).
+
+    Args:
+        num_cpu_devices: None: one per core that this process may use.
+        driver: stay on the CPU: accelerators belong to this host's worker.
     """
+    if driver:
+        jax.config.update("jax_platforms", "cpu")
     if num_cpu_devices is None:
-        num_cpu_devices = len(os.sched_getaffinity(0)) if _LINUX else os.cpu_count()
+        num_cpu_devices = num_cores()
     if "JAX_NUM_CPU_DEVICES" not in os.environ:
         try:
             jax.config.update("jax_num_cpu_devices", num_cpu_devices)
@@ -47,6 +53,11 @@ def configure(num_cpu_devices: int | None = None) -> None:
             "jax_compilation_cache_dir", str(base / "metaevo" / _processor())
         )
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+
+
+def num_cores() -> int:
+    """CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if _LINUX else os.cpu_count()
 
 
 _LINUX = hasattr(os, "sched_getaffinity")

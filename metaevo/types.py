@@ -269,8 +269,18 @@ class Evaluator(Protocol):
         self, key: Key, proposal: Proposal, carried: PyTree
     ) -> tuple[Evaluated, PyTree]: ...
 
+    def score(
+        self, key: Key, proposal: Proposal, carried: PyTree
+    ) -> tuple[Sequence[Metrics], Sequence[PyTree]]:
+        """Evaluates agents as they are; see `LocalEvaluator.score`."""
+        ...
+
     def template(self, proposal: Proposal) -> PyTree:
         """Shapes and dtypes of `carried`, to restore a checkpoint with."""
+        ...
+
+    def state_bytes(self, proposal: Proposal) -> int:
+        """Bytes of the agents, environments and buffers that exist at a time."""
         ...
 
 

@@ -19,6 +19,7 @@ ONLY_IMPORTER = {
     "gymnax": {"metaevo/envs/gymnax.py"},
     "brax": {"metaevo/envs/brax.py"},
     "evosax": {"strategies/_evosax.py"},
+    "ray": {"metaevo/evaluators/ray.py", "metaevo/evaluators/hosts.py"},
 }
 
 

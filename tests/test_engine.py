@@ -20,7 +20,16 @@ import tiny_search
 import toys
 
 import metaevo
-from metaevo import artifacts, checkpoint, comparison, engine, fitness, losses, spaces
+from metaevo import (
+    artifacts,
+    checkpoint,
+    comparison,
+    engine,
+    evaluators,
+    fitness,
+    losses,
+    spaces,
+)
 from metaevo.evaluators.local import LocalEvaluator
 from metaevo.loggers import jsonl
 from metaevo.types import ConfigError, FitnessFn
@@ -183,7 +192,7 @@ def test_a_search_starts_from_an_artefact(tmp_path):
         {"first": first.solution},
         key,
         4,
-        jax.devices()[:2],
+        evaluators.local(jax.devices()[:2]).make,
     )
     np.testing.assert_array_equal(start, expected["first"].fitness)
     with pytest.raises(ConfigError, match=r"other settings.*start_from"):

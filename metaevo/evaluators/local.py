@@ -1,9 +1,10 @@
-"""Evaluates a population on this machine's devices.
+"""Evaluates a population on this machine's devices, or on those of several.
 
 The population is cut into chunks of `chunk_size` members; a round gives each device
 one chunk. A chunk's program does not depend on the number of devices, so neither do
 the bits. Coupled loops see the whole population and are never cut: one vmap per
-device.
+device. In a jax.distributed job all processes make the same calls; each ends with the
+whole result.
 
 The programs (newborn init, one round of training) are compiled once each.
 """
@@ -11,6 +12,7 @@ The programs (newborn init, one round of training) are compiled once each.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -19,6 +21,7 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from metaevo import population
+from metaevo.evaluators import _arrays, processes
 from metaevo.population import DEVICES
 from metaevo.types import (
     ConfigError,
@@ -41,10 +44,13 @@ _ALL = PartitionSpec()
 _STATE = InnerState(_SEEDS_MEMBERS, _SEEDS_MEMBERS, _ALL, _ALL)
 
 
-def default_chunk_size(population_size: int, num_devices: int) -> int:
+def default_chunk_size(
+    population_size: int, num_devices: int, platform: str | None = None
+) -> int:
     """Members in one vmap: at most 8 on CPU, all of a device's on an accelerator."""
     per_device = -(-population_size // num_devices)
-    return min(CPU_CHUNK, per_device) if jax.default_backend() == "cpu" else per_device
+    platform = platform or jax.default_backend()
+    return min(CPU_CHUNK, per_device) if platform == "cpu" else per_device
 
 
 def common_random_numbers(search: Search, proposal: Proposal) -> bool:
@@ -84,17 +90,24 @@ class LocalEvaluator:
         self.should_stop = should_stop
         self.keep_agents = keep_agents
         self.coupled = any(loop.coupled for loop in search.tasks)
+        self.across = len({d.process_index for d in self.devices}) > 1
         self.programs: dict[str, Any] = {}
         self._layout: tuple | None = None
 
     def __call__(
-        self, key: Key, proposal: Proposal, carried: PyTree
+        self,
+        key: Key,
+        proposal: Proposal,
+        carried: PyTree,
+        places: np.ndarray | None = None,
     ) -> tuple[Evaluated, PyTree]:
         """Trains and scores every member of `proposal`.
 
         Args:
             key: the generation's key; with it and the proposal all is determined.
             carried: what the last call returned; None or () before the first.
+            places: [P] where the members are in the population that they are a part
+                of, whole chunks of newborn ones; None: they are all there are.
 
         Returns:
             the evaluation, and what must be handed to the next call: one InnerState
@@ -104,12 +117,12 @@ class LocalEvaluator:
             InterruptedRunError: `should_stop` said so; `carried` is as it was.
         """
         size = population.size(proposal.params)
-        self._compile(size, proposal)
+        self._compile(size, proposal, places is not None)
         lives_on = self.search.segments_per_generation is not None
         fitness, healthy, train, evaluation, states = [], [], [], [], []
         inherited = proposal.params
         for task, loop in enumerate(self.search.tasks):
-            args_of = self._arguments(key, task, proposal.params)
+            args_of = self._arguments(key, task, proposal.params, places)
             old = carried[task] if carried and lives_on else None
             sources = _sources(loop, proposal.parents, old, size)
             outcomes, kept = [], []
@@ -118,16 +131,17 @@ class LocalEvaluator:
                 state = self._start(task, args, ids, sources, old)
                 state, outcome = self.programs[f"run/{task}"](*args, state)
                 # One round at a time: in memory, and for whoever wants to stop.
-                outcomes.append(_gathered(outcome))
+                outcomes.append(self._gathered(outcome))
                 if self.should_stop():
                     raise InterruptedRunError
                 if self.keep_agents:
-                    kept.append(_gathered(state._replace(experience=())))
+                    kept.append(self._gathered(state._replace(experience=())))
                 elif lives_on and proposal.parents is None:
-                    kept.append(_gathered(state._replace(agent=(), experience=())))
+                    common = state._replace(agent=(), experience=())
+                    kept.append(self._gathered(common))
                 elif lives_on:
-                    kept.append(_gathered(state))
-            outcome = _join(outcomes, size)
+                    kept.append(self._gathered(state))
+            outcome = _arrays.join(outcomes, size)
             fitness.append(outcome.fitness)
             healthy.append(outcome.healthy)
             train.append(outcome.train)
@@ -135,8 +149,8 @@ class LocalEvaluator:
             if kept:
                 states.append(
                     InnerState(
-                        agent=_join([s.agent for s in kept], size),
-                        experience=_join([s.experience for s in kept], size),
+                        agent=_arrays.join([s.agent for s in kept], size),
+                        experience=_arrays.join([s.experience for s in kept], size),
                         shared=kept[-1].shared,
                         clock=kept[-1].clock,
                     )
@@ -148,7 +162,11 @@ class LocalEvaluator:
         return evaluated, tuple(states)
 
     def score(
-        self, key: Key, proposal: Proposal, carried: PyTree
+        self,
+        key: Key,
+        proposal: Proposal,
+        carried: PyTree,
+        places: np.ndarray | None = None,
     ) -> tuple[list[dict[str, np.ndarray]], list[PyTree]]:
         """Evaluates agents as they are, without training.
 
@@ -156,29 +174,30 @@ class LocalEvaluator:
             carried: what a call returned, if members live on: their agents are
                 scored. Else members newborn with `proposal.params`: what a space of
                 policies proposes.
+            places: as in a call.
 
         Returns:
             one dict per task, [S, P] per metric of `InnerLoop.evaluate`; and the
             agents of each task, [S, P, ...] per leaf.
         """
         size = population.size(proposal.params)
-        self._compile(size, proposal)
+        self._compile(size, proposal, places is not None)
         scored, agents = [], []
         for task in range(len(self.search.tasks)):
-            args_of = self._arguments(key, task, proposal.params)
+            args_of = self._arguments(key, task, proposal.params, places)
             rounds = []
             for ids in self._rounds(size):
                 args = args_of(ids)
                 if carried:
                     agent = self._put(
-                        _take(carried[task].agent, ids, 1), _SEEDS_MEMBERS
+                        _arrays.take(carried[task].agent, ids, 1), _SEEDS_MEMBERS
                     )
                 else:
                     agent = self.programs[f"members/{task}"](*args).agent
                 state = InnerState(agent, ())
                 metrics = self.programs[f"evaluate/{task}"](*args, state)
-                rounds.append(_gathered((metrics, agent)))
-            metrics, agent = _join(rounds, size)
+                rounds.append(self._gathered((metrics, agent)))
+            metrics, agent = _arrays.join(rounds, size)
             scored.append(metrics)
             agents.append(agent)
         return scored, agents
@@ -284,9 +303,9 @@ class LocalEvaluator:
             proposal.params,
         )
 
-    def _compile(self, size: int, proposal: Proposal) -> None:
+    def _compile(self, size: int, proposal: Proposal, part: bool = False) -> None:
         """Chooses chunks and devices, and makes the programs, once."""
-        layout = (size, proposal.parents is None)
+        layout = (None if part else size, proposal.parents is None)
         if self._layout is not None:
             if layout != self._layout:
                 raise ValueError(f"the population changed: {self._layout} -> {layout}")
@@ -302,7 +321,14 @@ class LocalEvaluator:
             )
         if self.coupled:
             # One vmap per device over equal parts.
-            self.devices = self.devices[: _largest_divisor(size, len(self.devices))]
+            divisor = _arrays.largest_divisor(size, len(self.devices))
+            if self.across and divisor < len(self.devices):
+                raise ConfigError(
+                    f"population_size={size} must be a multiple of the "
+                    f"{len(self.devices)} devices of all processes: this loop is "
+                    "coupled, and every device takes an equal part"
+                )
+            self.devices = self.devices[:divisor]
             self.chunk_size = size // len(self.devices)
             if search.chunk_size not in (None, size):
                 raise ConfigError(
@@ -314,13 +340,16 @@ class LocalEvaluator:
                 size, len(self.devices)
             )
             num_chunks = -(-size // self.chunk_size)
-            self.devices = self.devices[: min(len(self.devices), num_chunks)]
+            if not part and not self.across:
+                self.devices = self.devices[: min(len(self.devices), num_chunks)]
         self.mesh = jax.make_mesh(
             (len(self.devices),),
             (DEVICES,),
             axis_types=(AxisType.Auto,),
             devices=self.devices,
         )
+        everywhere = NamedSharding(self.mesh, _ALL)
+        self._exchange = jax.jit(_arrays.identity, out_shardings=everywhere)
         shared_worlds = common_random_numbers(search, proposal)
         for task, loop in enumerate(search.tasks):
             lifted = population.lift(
@@ -354,15 +383,21 @@ class LocalEvaluator:
         )
         return jax.jit(fn, donate_argnums=donate)
 
-    def _arguments(self, key: Key, task: int, params: PyTree) -> Callable:
+    def _arguments(
+        self, key: Key, task: int, params: PyTree, places: np.ndarray | None
+    ) -> Callable:
         """What the programs take in a round, from its members' ids."""
         seed_keys = jax.vmap(jax.random.fold_in, (None, 0))(
             jax.random.fold_in(key, task), jnp.arange(self.search.num_seeds)
         )
 
+        if self.across:
+            seed_keys = self._put(seed_keys, _ALL)
+
         def of(ids):
             taken = self._put(population.take(params, ids), _MEMBERS)
-            return seed_keys, self._put(jnp.asarray(ids), _MEMBERS), taken
+            there = ids if places is None else places[ids]
+            return seed_keys, self._put(jnp.asarray(there), _MEMBERS), taken
 
         return of
 
@@ -376,17 +411,38 @@ class LocalEvaluator:
         """Per member `old` of its source, or the newborn where that is -1."""
         if (sources < 0).all():
             return newborn
-        followed = self._put(_take(old, np.maximum(sources, 0), 1), _SEEDS_MEMBERS)
+        followed = self._put(
+            _arrays.take(old, np.maximum(sources, 0), 1), _SEEDS_MEMBERS
+        )
         if (sources >= 0).all():
             return followed
         lives = self._put(jnp.asarray(sources >= 0), _MEMBERS)
-        return _where(lives, followed, newborn)
+        return _arrays.where(lives, followed, newborn)
 
     def _put(self, tree: PyTree, spec: PartitionSpec) -> PyTree:
         if len(self.devices) == 1:
             # As programs return it: another spec of one device compiles once more.
             spec = _ALL
-        return jax.device_put(tree, NamedSharding(self.mesh, spec))
+        sharding = NamedSharding(self.mesh, spec)
+        if self.across:
+            return jax.tree.map(partial(_arrays.spread, sharding), tree)
+        return jax.device_put(tree, sharding)
+
+    def _gathered(self, tree: PyTree) -> PyTree:
+        """Waits for `tree`; from CPUs, or from other processes, brings it to the host.
+
+        Indexing an array that lies on several CPU devices is a collective, and
+        collectives that overlap can wait for each other for ever where there are few
+        cores. On an accelerator arrays stay where they are.
+        """
+        if self.across:
+            # Waiting inside a collective has a limit of its own; compiling may not.
+            jax.block_until_ready(tree)
+            processes.meet()
+            tree = self._exchange(tree)
+        elif jax.default_backend() != "cpu":
+            return jax.block_until_ready(tree)
+        return jax.tree.map(_arrays.on_host, tree)
 
     def _start(self, task, args, ids, sources, old):
         """The state a round starts from: newborn, or agents that live on."""
@@ -423,68 +479,6 @@ def _sources(
         return None
     own = np.where(parent < 0, -1, np.arange(size))
     if (parent >= 0).any():
-        parent = np.where(_healthy(old.agent, size)[parent], parent, -1)
-        own = np.where(_healthy(old.experience, size)[own], own, -1)
+        parent = np.where(_arrays.healthy(old.agent, size)[parent], parent, -1)
+        own = np.where(_arrays.healthy(old.experience, size)[own], own, -1)
     return parent, own
-
-
-def _gathered(tree: PyTree) -> PyTree:
-    """Waits for `tree`; on CPU brings it to the host.
-
-    Indexing an array that lies on several CPU devices is a collective, and collectives
-    that overlap can wait for each other for ever where there are few cores. On an
-    accelerator arrays stay where they are.
-    """
-    if jax.default_backend() != "cpu":
-        return jax.block_until_ready(tree)
-
-    def gather(x):
-        if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
-            data = np.asarray(jax.random.key_data(x))
-            return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
-        return np.asarray(x)
-
-    return jax.tree.map(gather, tree)
-
-
-def _take(tree: PyTree, ids: np.ndarray, axis: int) -> PyTree:
-    def take(x):
-        if isinstance(x, np.ndarray):
-            return np.take(x, ids, axis)
-        return jnp.take(x, ids, axis)
-
-    return jax.tree.map(take, tree)
-
-
-def _where(lives: jax.Array, old: PyTree, new: PyTree) -> PyTree:
-    """Selects per member; leaves are [S, P, ...]."""
-
-    def select(old, new):
-        mask = lives.reshape((1, -1) + (1,) * (old.ndim - 2))
-        return jnp.where(mask, old, new)
-
-    return jax.tree.map(select, old, new)
-
-
-def _healthy(tree: PyTree, size: int) -> np.ndarray:
-    """Which members hold only finite numbers, [P]; leaves are [S, P, ...]."""
-    healthy = np.ones(size, bool)
-    for x in jax.tree.leaves(tree):
-        if jnp.issubdtype(x.dtype, jnp.inexact):
-            axes = (0, *range(2, x.ndim))
-            healthy &= np.asarray(jnp.isfinite(x).all(axes))
-    return healthy
-
-
-def _join(rounds: list[PyTree], size: int) -> PyTree:
-    """Rounds of [S, width, ...] leaves to [S, P, ...], padding cut off."""
-
-    def join(*x):
-        on_host = isinstance(x[0], np.ndarray)
-        return (np if on_host else jnp).concatenate(x, 1)[:, :size]
-
-    return jax.tree.map(join, *rounds)
-
-
-def _largest_divisor(size: int, limit: int) -> int:
-    return max(d for d in range(1, limit + 1) if size % d == 0)

@@ -1,0 +1,65 @@
+"""Files of each schema that was ever written: what is old still loads.
+
+`tests/golden/checkpoint-N` and `artifact-N` were written by the metaevo of that schema;
+they are never written again. With a new schema comes a new folder here.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import metaevo
+from benchmarks.reliability import signed
+from metaevo import artifacts, checkpoint
+
+GOLDEN = Path(__file__).parent / "golden"
+STATE = {
+    "strategy": {"mean": np.arange(4, dtype=np.float32), "generation": np.int32(7)},
+    "key": jax.random.key(3),
+}
+
+
+def test_there_is_one_of_each_schema():
+    for kind, newest in (("checkpoint", checkpoint.SCHEMA), ("artifact", 1)):
+        folders = [p for p in GOLDEN.glob(f"{kind}-*") if p.is_dir()]
+        numbers = sorted(int(p.name.split("-")[1]) for p in folders)
+        assert numbers == list(range(1, newest + 1))
+    assert artifacts.SCHEMA == 1
+
+
+@pytest.mark.parametrize("schema", range(1, checkpoint.SCHEMA + 1))
+def test_a_checkpoint_of_every_schema_loads(schema):
+    arrays, manifest = checkpoint.read(GOLDEN / f"checkpoint-{schema}")
+    assert manifest["generation"] == 7
+    assert manifest["log_bytes"] == 1234
+    found = checkpoint.from_arrays(jax.eval_shape(lambda: STATE), arrays)
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        checkpoint.to_arrays(found),
+        checkpoint.to_arrays(STATE),
+    )
+
+
+@pytest.mark.parametrize("schema", range(1, artifacts.SCHEMA + 1))
+def test_an_artefact_of_every_schema_loads_and_gives_its_values(schema):
+    loaded = metaevo.load(GOLDEN / f"artifact-{schema}")
+    expected = json.loads((GOLDEN / f"artifact-{schema}.json").read_text())
+    values = [float(loaded.value_loss(*x)) for x in expected["inputs"]]
+    np.testing.assert_allclose(values, expected["values"], rtol=1e-5)
+    assert loaded.lr == pytest.approx(expected["lr"])
+
+
+def test_what_is_newer_is_refused_and_says_what_to_do(tmp_path):
+    shutil.copytree(GOLDEN / "checkpoint-1", tmp_path / "checkpoint")
+    signed(tmp_path / "checkpoint", lambda manifest: manifest.update(schema=99))
+    with pytest.raises(checkpoint.CheckpointError, match=r"newer.*update metaevo"):
+        checkpoint.read(tmp_path / "checkpoint")
+    for key in ("schema", "artifact_schema"):
+        shutil.copytree(GOLDEN / "artifact-1", tmp_path / key)
+        signed(tmp_path / key, lambda manifest, key=key: manifest.update({key: 99}))
+        with pytest.raises(metaevo.ArtifactError, match=r"newer.*update metaevo"):
+            metaevo.load(tmp_path / key)

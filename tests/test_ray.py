@@ -1,0 +1,169 @@
+"""A search on a Ray cluster: the bits of one machine, whoever dies."""
+
+import jax
+import numpy as np
+import pytest
+import toys
+
+import metaevo
+from benchmarks import tiny
+from metaevo import evaluators, fitness, population, spaces
+from metaevo.types import ConfigError, InnerLoop, Proposal, Search
+
+ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")
+
+from benchmarks import reliability_hosts as reliability  # noqa: E402
+from metaevo.evaluators import hosts  # noqa: E402
+from metaevo.evaluators.local import LocalEvaluator  # noqa: E402
+from metaevo.evaluators.ray import HostError, RayEvaluator  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with reliability.cluster(2) as made:
+        yield made
+
+
+@pytest.fixture
+def pool(cluster):
+    with hosts.pool(None) as opened:
+        yield opened
+
+
+def test_killed_late_and_new_hosts_give_the_bits_of_one_machine(cluster, tmp_path):
+    search = tiny.search(num_generations=12, steps=20_000)
+    events = {
+        3: reliability.kill,
+        6: reliability.stop(60.0),
+        9: reliability.add(cluster),
+    }
+    found = reliability.run(tmp_path / "ray", search, events)
+    config = metaevo.RunConfig(
+        directory=str(tmp_path / "local"), held_out_seeds=0, wandb="disabled"
+    )
+    metaevo.run(search, config, "tiny")
+    assert found["digest"] == reliability.digest(tmp_path / "local")
+    assert found["hosts lost"] >= 1
+    assert found["tasks given twice"] >= 1
+
+
+def test_what_follows_the_search_is_the_same_too(pool, tmp_path):
+    """Agents, scores on fresh episodes, an odd chunk at the end, several tasks."""
+    search = tiny.search(population_size=10, chunk_size=4)
+    search = search._replace(
+        inner_loop=[tiny.loop(4), tiny.loop(6)], num_seeds=2, strategy=None
+    )
+    key = jax.random.key(3)
+    proposal = Proposal({"lr": jax.numpy.linspace(-1.0, 1.0, 10)})
+    here = LocalEvaluator(search, jax.devices()[:1], keep_agents=True, evaluate=True)
+    there = RayEvaluator(search, pool, keep_agents=True, evaluate=True)
+    for method in ("__call__", "score"):
+        a = getattr(here, method)(key, proposal, ())
+        b = getattr(there, method)(key, proposal, ())
+        if method == "__call__":
+            a = a[0], [state.agent for state in a[1]]
+            b = b[0], [state.agent for state in b[1]]
+        assert jax.tree.structure(a) == jax.tree.structure(b)
+        jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+def test_members_that_are_computed_when_needed(pool):
+    rule = population.Rule(6, _member, np.float32(0.5))
+    search = tiny.search(population_size=6)
+    key = jax.random.key(0)
+    a, _ = LocalEvaluator(search, jax.devices()[:1])(key, Proposal(rule), ())
+    b, _ = RayEvaluator(search, pool)(key, Proposal(rule), ())
+    np.testing.assert_array_equal(a.fitness, b.fitness)
+    assert b.params is rule
+
+
+def _member(scale, i):
+    return {"lr": scale * i}
+
+
+def failing(loop: InnerLoop, message: str) -> InnerLoop:
+    def train(key, meta, state):
+        def check(x):
+            if x > 5.0:
+                raise ValueError(message)
+            return x
+
+        shape = jax.ShapeDtypeStruct((), np.float32)
+        lr = jax.pure_callback(check, shape, meta.lr, vmap_method="sequential")
+        return loop.train(key, meta._replace(lr=lr), state)
+
+    return loop._replace(train=train)
+
+
+def test_an_error_is_tried_again_and_then_names_its_members(pool):
+    search = tiny.search(population_size=8)
+    search = search._replace(inner_loop=failing(tiny.loop(4), "no such luck"))
+    params = {"lr": jax.numpy.zeros(8).at[5].set(10.0)}
+    with pytest.raises(HostError, match=r"members 4 to 5 failed twice.*"):
+        RayEvaluator(search, pool)(jax.random.key(0), Proposal(params), ())
+
+
+@pytest.mark.parametrize(
+    ("search", "reason"),
+    [
+        (
+            toys.search(toys.pbt(), segments_per_generation=1, chunk_size=2),
+            "agents live on",
+        ),
+        (
+            Search(
+                toys.shared_critic(),
+                spaces.tune(lr=spaces.log()),
+                tiny.search(8).strategy,
+                2,
+                fitness.final_return,
+            ),
+            "coupled",
+        ),
+    ],
+)
+def test_what_needs_its_members_alive_is_refused_at_once(search, reason, tmp_path):
+    config = metaevo.RunConfig(directory=str(tmp_path), evaluator="ray")
+    with pytest.raises(ConfigError, match=reason) as error:
+        metaevo.run(search, config, "refused")
+    assert "run.evaluator=local" in str(error.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_search_that_cannot_travel_says_so(pool):
+    lock = __import__("threading").Lock()
+    loop = tiny.loop(4)
+    held = loop._replace(init=lambda key, meta: (lock, loop.init(key, meta))[1])
+    search = tiny.search(population_size=8)._replace(inner_loop=held)
+    with pytest.raises(ConfigError, match="cannot be sent to other hosts"):
+        RayEvaluator(search, pool)
+
+
+def test_every_search_travels():
+    import pkgutil
+    from importlib import import_module
+
+    import searches
+
+    for module in pkgutil.iter_modules(searches.__path__):
+        if module.name.startswith("_"):
+            continue
+        search = import_module(f"searches.{module.name}").search()
+        data = ray.cloudpickle.dumps(search._replace(strategy=None))
+        again = ray.cloudpickle.loads(data)
+        params = jax.eval_shape(again.space.init, jax.random.key(0))
+        assert params == jax.eval_shape(search.space.init, jax.random.key(0))
+
+
+def test_stopping_abandons_the_generation(pool):
+    search = tiny.search(population_size=8)
+    evaluate = RayEvaluator(search, pool, should_stop=lambda: True)
+    proposal = Proposal({"lr": jax.numpy.zeros(8)})
+    with pytest.raises(metaevo.InterruptedRunError):
+        evaluate(jax.random.key(0), proposal, ())
+
+
+def test_hosts_describe_themselves(pool):
+    assert pool.kind == ("cpu", "cpu")
+    assert pool.num_devices >= 1
+    assert evaluators.Workers

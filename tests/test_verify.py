@@ -1,0 +1,143 @@
+"""`metaevo verify` and `metaevo doctor`: what they find, and what they leave alone."""
+
+import hashlib
+import json
+import shutil
+
+import pytest
+
+import metaevo
+from benchmarks import tiny
+from metaevo import cli, doctor, verify
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("run") / "run"
+    config = metaevo.RunConfig(
+        directory=str(directory), held_out_seeds=2, wandb="disabled", devices=1
+    )
+    metaevo.run(tiny.search(num_generations=4), config, "tiny")
+    return directory
+
+
+@pytest.fixture
+def run(finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def bad(path):
+    return {f.what for f in verify.verify(path) if f.matters and not f.good}
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_finished_run_is_whole_and_is_left_as_it_is(run):
+    def contents():
+        files = sorted(p for p in run.rglob("*") if p.is_file())
+        return {p: hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
+
+    before = contents()
+    found = verify.verify(run)
+    assert all(finding.good for finding in found)
+    names = {finding.what for finding in found}
+    assert {"manifest.json", "metrics.jsonl", "solution", "held_out"} <= names
+    assert "agents/solution" in names
+    assert contents() == before
+    assert verify.text(found).endswith("whole")
+
+
+@pytest.mark.parametrize("name", ["solution", "held_out", "agents/hand-made"])
+def test_a_flipped_bit_is_found(run, name):
+    flip(run / name / "arrays.safetensors")
+    assert bad(run) == {name}
+
+
+def test_an_older_checkpoint_is_no_loss_and_the_last_one_is(run):
+    folders = sorted((run / "checkpoints").iterdir())
+    flip(folders[0] / "arrays.safetensors")
+    assert bad(run) == set()
+    assert any(not finding.good for finding in verify.verify(run))
+    for folder in folders[1:]:
+        flip(folder / "arrays.safetensors")
+    assert f"checkpoints/{folders[0].name}" in bad(run)
+    assert "metrics.jsonl" in bad(run)
+
+
+def test_missing_and_doubled_generations_are_found(run):
+    log = run / "metrics.jsonl"
+    lines = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join(lines[:2] + lines[3:]))
+    assert bad(run) == {"metrics.jsonl"}  # shorter
+    record = json.loads(lines[1])
+    record["generation"] = 2
+    doubled = (json.dumps(record) + "\n").encode()
+    padding = len(lines[1]) - len(doubled)
+    log.write_bytes(b"".join([lines[0], doubled[:-1], b" " * padding, b"\n"]))
+    log.write_bytes(log.read_bytes() + b"".join(lines[2:]))
+    assert bad(run) == {"metrics.jsonl"}
+
+
+def command(capsys, *arguments, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["metaevo", *map(str, arguments)])
+    with pytest.raises(SystemExit) as exit:
+        cli.command()
+    return exit.value.code, capsys.readouterr()
+
+
+def test_the_command_and_its_exit_codes(run, tmp_path, capsys, monkeypatch):
+    assert command(capsys, "verify", run, monkeypatch=monkeypatch)[0] == 0
+    code, said = command(capsys, "verify", run / "solution", monkeypatch=monkeypatch)
+    assert code == 0
+    assert "Artifact(lr)" in said.out
+    flip(run / "solution" / "arrays.safetensors")
+    code, said = command(capsys, "verify", run, monkeypatch=monkeypatch)
+    assert code == 4
+    assert "not whole: solution" in said.out
+    assert command(capsys, "verify", tmp_path, monkeypatch=monkeypatch)[0] == 2
+
+
+def test_the_doctor_finds_this_machine_well(tmp_path, capsys, monkeypatch):
+    missing = tmp_path / "not" / "yet"
+    code, said = command(capsys, "doctor", missing, monkeypatch=monkeypatch)
+    assert code == 0, said.out
+    for what in ("devices", "memory", "disk", "checkpoints", "locks", "cache", "wandb"):
+        assert what in said.out
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_doctor_finds_what_is_wrong(tmp_path, monkeypatch):
+    def broken(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("metaevo.checkpoint.os.rename", broken)
+    monkeypatch.setattr(doctor, "file_system", lambda path: "nfs4")
+    monkeypatch.setattr(doctor, "LEAST_DISK", 1 << 60)
+    found = {f.what: f for f in doctor.examine(tmp_path) if not f.good}
+    assert {"rename", "file system", "disk"} <= found.keys()
+    assert "local disk" in found["file system"].says
+    assert "No space left" in found["rename"].says
+    assert "problem(s)" in doctor.text(list(found.values()))
+
+
+def test_the_file_system_of_a_path_is_the_innermost_mount(tmp_path):
+    mounts = tmp_path / "mounts"
+    lines = ["/dev/a / ext4 rw 0 0", "h:/x /home nfs4 rw 0 0", "t /home/t tmpfs rw 0 0"]
+    mounts.write_text("\n".join(lines))
+    from pathlib import Path
+
+    kinds = {
+        path: doctor.file_system(Path(path), str(mounts))
+        for path in ("/etc", "/home/me", "/home/t/x", "/homes")
+    }
+    assert kinds == {
+        "/etc": "ext4",
+        "/home/me": "nfs4",
+        "/home/t/x": "tmpfs",
+        "/homes": "ext4",
+    }
