@@ -148,3 +148,15 @@ def test_without_a_launcher_it_says_what_to_do(tmp_path):
     assert codes == [2]
     assert "mpiexec" in said[0]
     assert "run.coordinator" in said[0]
+
+
+def test_an_error_in_one_process_ends_it_at_once(tmp_path):
+    """What is left of the job is the launcher's to end."""
+    job = together(tmp_path, program="tiny_breaks.py")
+    try:
+        said = job[1].communicate(timeout=120)[0]
+        assert job[1].returncode == 1
+        assert "no such luck" in said
+    finally:
+        job[0].kill()
+        job[0].communicate()

@@ -19,6 +19,7 @@ import os
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -247,9 +248,22 @@ def leading(config: Any) -> Iterator[None]:
     _start_watching(config.watchdog)
     try:
         yield
+    except BaseException as error:
+        if _watch.get("busy"):
+            _give_up(error)
+        raise
     finally:
-        if not _watch.get("busy"):
-            _tell({"do": "end"})
+        _tell({"do": "end"})
+
+
+def _give_up(error: BaseException) -> None:
+    """Ends a process that leaves the others in the middle of something.
+
+    An orderly end would wait for them, and they wait for this one.
+    """
+    traceback.print_exception(error)
+    sys.stderr.flush()
+    os._exit(_AGAIN if isinstance(error, KeyboardInterrupt) else 1)
 
 
 def follow(make: Callable[[int | None], Any], shapes: Proposal, config: Any) -> None:
@@ -262,6 +276,13 @@ def follow(make: Callable[[int | None], Any], shapes: Proposal, config: Any) -> 
         config: a `RunConfig`.
     """
     _start_watching(config.watchdog)
+    try:
+        _follow(make, shapes)
+    except BaseException as error:
+        _give_up(error)
+
+
+def _follow(make: Callable[[int | None], Any], shapes: Proposal) -> None:
     last: PyTree = ()
     evaluator = None
     while (told := _hear())["do"] != "end":
