@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: install demo test test-slow lint docs clean
+.PHONY: install demo test test-slow test-gpu bench bench-gpu lint docs clean
 
 install: $(VENV)/.installed
 
@@ -32,6 +32,23 @@ test-slow: install
 # Runs that want an accelerator: Brax at full length.
 test-gpu: install
 	$(BIN)/python -m pytest -m gpu -s -k "$(ONLY)"
+
+# Every figure of docs/performance.md, on this machine; about 45 quiet minutes on 2 cores.
+bench: install
+	$(BIN)/python -m benchmarks.canaries
+	$(BIN)/python -m benchmarks.throughput ppo=true breakout=true dqn=true offpolicy=true pqn=true
+	for part in generation startup memory update_step peers; do $(BIN)/python -m benchmarks.$$part || exit; done
+	$(BIN)/python -m benchmarks.tables
+
+# The same on an accelerator, the most important first; see benchmarks/gpu.md.
+bench-gpu: install
+	$(BIN)/python -m benchmarks.canaries
+	$(BIN)/python -m benchmarks.throughput ppo=true populations=1,64,1024,4096
+	-$(BIN)/python -m benchmarks.throughput breakout=true dqn=true offpolicy=true pqn=true brax=true
+	-for part in update_step memory generation startup; do $(BIN)/python -m benchmarks.$$part; done
+	-$(MAKE) test-gpu
+	-$(BIN)/python -m searches.ppo_value_loss population_size=1024 num_generations=20 run.directory=runs/gpu
+	$(BIN)/python -m benchmarks.tables
 
 # The documentation as a site, in site/.
 docs: install

@@ -1,0 +1,96 @@
+"""What once broke silently, checked on this machine's versions.
+
+    python -m benchmarks.canaries                                   2 minutes
+
+* `insert`: a step of a replay buffer at N and at 2N rows costs the same: nothing copies
+  the buffer (jax#40101).
+* `conds`: a branch on the clock is still a branch in a population's program.
+* `initialiser`: orthogonal weights of a population are drawn without a hang.
+* `compilations`: three generations compile each program once.
+
+Exits with 1 if one fails.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from metaevo import runtime
+
+runtime.configure()
+
+import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+
+from benchmarks import measure, replay  # noqa: E402
+from benchmarks.throughput import off_policy  # noqa: E402
+from metaevo import comparison, fitness, population  # noqa: E402
+from metaevo.evaluators.local import LocalEvaluator  # noqa: E402
+from metaevo.types import Proposal, Search  # noqa: E402
+
+INITIALISE = """
+import jax
+from metaevo.initializers import orthogonal
+keys = jax.random.split(jax.random.key(0), {size})
+draw = jax.jit(jax.vmap(lambda key: [orthogonal(1.0)(key, (64, 64))] * 4))
+for _ in range(20):
+    jax.block_until_ready(draw(keys))
+"""
+
+
+def insert() -> dict:
+    rows = (10_000, 20_000)
+    programs = {n: replay.program(*replay.ours(n, False)) for n in rows}
+    samples = measure.interleaved(programs, 7)
+    once, twice = (samples[n] for n in rows)
+    ratio = measure.ratios(twice, once)
+    return {"ratio_of_2n": ratio, "passed": ratio["cpu"]["median"] < 1.3}
+
+
+def conds() -> dict:
+    loop = off_policy("dqn", 2_000)
+    space, auc = comparison.HAND_MADE, fitness.area_under_curve
+    lifted = population.lift(loop, space, auc, 1, False)
+    keys, ids = jax.random.split(jax.random.key(0), 1), jnp.arange(3)
+    params = comparison.copies(comparison.NOTHING, 3)
+    state = jax.eval_shape(lifted.init, keys, ids, params)
+    kept = str(jax.make_jaxpr(lifted.run)(keys, ids, params, state)).count("cond[")
+    return {"conds": kept, "passed": kept > 0}
+
+
+def initialiser() -> dict:
+    hung = 0
+    for size in (2, 8, 32):
+        command = [sys.executable, "-c", INITIALISE.format(size=size)]
+        try:
+            subprocess.run(command, timeout=120, check=True)
+        except subprocess.TimeoutExpired:
+            hung += 1
+    return {"hung": hung, "of": 3, "passed": hung == 0}
+
+
+def compilations() -> dict:
+    loop = off_policy("dqn", 2_000)
+    auc = fitness.area_under_curve
+    search = Search(loop, comparison.HAND_MADE, None, 3, auc)
+    evaluator = LocalEvaluator(search)
+    proposal = Proposal(comparison.copies(comparison.NOTHING, 8))
+    for i in range(3):
+        evaluator(jax.random.key(i), proposal, ())
+    counts = {name: p._cache_size() for name, p in evaluator.programs.items()}
+    return {"counts": counts, "passed": max(counts.values()) == 1}
+
+
+def main() -> None:
+    results = measure.Results("canaries")
+    passed = True
+    for check in (insert, conds, initialiser, compilations):
+        found = check()
+        results.add(canary=check.__name__, **found)
+        passed &= found["passed"]
+    sys.exit(0 if passed else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""A generation's overhead over bare inner training.
+
+    python -m benchmarks.generation                                 4 minutes
+
+`overhead`: what the engine adds to a generation of `searches.ppo_value_loss` at its
+default size (ask, sanitise, tell, metrics, record, checkpoint), over the training,
+which is timed for a sixteenth of a lifetime and scaled. `ask_tell`: OpenAI-ES of 64
+members over 1e2 to 1e6 numbers. `save`: one checkpoint and one line of the log.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import sys
+import tempfile
+from pathlib import Path
+
+from metaevo import runtime
+
+runtime.configure()
+
+import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
+import optax  # noqa: E402
+
+from benchmarks import measure  # noqa: E402
+from metaevo import checkpoint, fitness, population  # noqa: E402
+from metaevo.engine import State, _summary  # noqa: E402
+from metaevo.evaluators.local import LocalEvaluator  # noqa: E402
+from metaevo.loggers.jsonl import JsonlLogger  # noqa: E402
+from metaevo.types import Space  # noqa: E402
+from searches import ppo_value_loss  # noqa: E402
+from strategies.open_es import open_es  # noqa: E402
+
+DEFAULTS = {"repeats": 7, "overhead": True, "ask_tell": True, "part_of": 16}
+
+
+def outer(strategy, directory: Path):
+    """`generation()`: all the engine does beside training; and its pieces, timed."""
+    programs = {
+        name: jax.jit(getattr(strategy, name)) for name in ("ask", "tell", "metrics")
+    }
+    held = [jax.jit(strategy.init)(jax.random.key(0))]
+    shapes = jax.eval_shape(strategy.ask, jax.random.key(0), held[0])[0]
+    size = population.size(shapes.params)
+    raw = np.random.default_rng(0).standard_normal(size).astype(np.float32)
+    store = checkpoint.Store(directory / "checkpoints")
+    log = JsonlLogger(directory / "metrics.jsonl", 0)
+    count = [0]
+
+    def ask_tell():
+        proposal, state = programs["ask"](jax.random.key(1), held[0])
+        scores, _ = fitness.sanitise(raw, strategy.mirrored)
+        held[0] = programs["tell"](
+            jax.random.key(2), state, proposal, jnp.asarray(scores)
+        )
+        jax.block_until_ready(held[0])
+
+    def save():
+        record = {
+            "generation": count[0],
+            **_summary(raw),
+            "population": raw,
+            **programs["metrics"](held[0]),
+        }
+        offset = log.log(record)
+        count[0] += 1
+        about = {"generation": count[0], "failures": 0, "log_bytes": offset}
+        store.save(count[0], State(held[0], ()), about)
+
+    return ask_tell, save
+
+
+def overhead(results: measure.Results, repeats: int, part_of: int) -> None:
+    search = ppo_value_loss.search()
+    loop = search.tasks[0]
+    defaults = inspect.signature(ppo_value_loss.search).parameters["inner"].default
+    shorter = dataclasses.replace(
+        defaults,
+        total_timesteps=defaults.total_timesteps // part_of,
+        num_segments=1,
+    )
+    short = ppo_value_loss.search(inner=shorter)
+    evaluator = LocalEvaluator(short)
+    proposal, _ = short.strategy.ask(
+        jax.random.key(0), short.strategy.init(jax.random.key(0))
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        ask_tell, save = outer(search.strategy, Path(folder))
+        samples = measure.interleaved(
+            {
+                "training": lambda: evaluator(jax.random.key(0), proposal, ()),
+                "ask and tell": ask_tell,
+                "checkpoint and log": save,
+            },
+            repeats,
+        )
+    frames = loop.frames_per_segment * loop.num_segments
+    scale = frames / short.tasks[0].frames_per_segment
+    shares = [
+        (a.wall + b.wall) / (t.wall * scale + a.wall + b.wall)
+        for a, b, t in zip(
+            samples["ask and tell"],
+            samples["checkpoint and log"],
+            samples["training"],
+            strict=True,
+        )
+    ]
+    for name, found in samples.items():
+        factor = scale if name == "training" else 1.0
+        seconds = measure.spread([factor * x.wall for x in found])
+        results.add(part="overhead", piece=name, seconds=seconds, repeats=repeats)
+    results.add(part="overhead", share_of_generation=measure.spread(shares))
+
+
+def ask_tell(results: measure.Results, repeats: int) -> None:
+    for size in (10**2, 10**3, 10**4, 10**5, 10**6):
+        space = Space(lambda key, n=size: jnp.zeros(n), lambda params, meta: meta)
+        strategy = open_es(space, 64, 0.5, optax.adam(0.1))
+        with tempfile.TemporaryDirectory() as folder:
+            step, save = outer(strategy, Path(folder))
+            samples = measure.interleaved({"ask_tell": step, "save": save}, repeats)
+        for name, found in samples.items():
+            seconds = measure.spread([x.wall for x in found])
+            results.add(part=name, numbers=size, seconds=seconds, repeats=repeats)
+
+
+def main(argv: list[str]) -> None:
+    options = measure.switches(DEFAULTS, argv)
+    results = measure.Results("generation")
+    if options["ask_tell"]:
+        ask_tell(results, options["repeats"])
+    if options["overhead"]:
+        overhead(results, options["repeats"], options["part_of"])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

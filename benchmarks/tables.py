@@ -1,0 +1,149 @@
+"""Makes docs/performance.md and its figure from `benchmarks/results`.
+
+    python -m benchmarks.tables
+
+No figure is written by hand: what was not measured is listed as such.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from benchmarks.measure import RESULTS
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+# What an empty result leaves unsaid, by file.
+EXPECTED = {
+    "throughput_cartpole": "PPO on CartPole",
+    "throughput_breakout": "PPO on MinAtar Breakout",
+    "throughput_dqn": "DQN, learning every 4th step",
+    "throughput_offpolicy": "DQN, TD3 and SAC, learning every step",
+    "throughput_pqn": "PQN",
+    "throughput_brax": "PPO on brax",
+    "peers": "rejax and stable-baselines3",
+    "generation": "a generation's overhead",
+    "startup": "start-up",
+    "memory": "memory",
+    "update_step": "one update of a population",
+    "canaries": "canaries",
+}
+
+HEAD = """# Performance
+
+Made by `python -m benchmarks.tables` from `benchmarks/results`; every line there holds
+its command, device, versions, flags and load. Medians, with the least and the most in
+brackets. On a shared machine only ratios carry over: variants ran in turns, and a ratio
+is the median of the turns' own. *Share of GEMM* is the arithmetic done over numpy's
+matrix product on all cores, measured in the same turns. Beside ratios of the clock on
+the wall are those of CPU time, which other programs on the machine disturb less.
+
+To repeat it: the commands below, each with its duration in its file's first lines, or
+`make bench`; on a GPU `make bench-gpu`, see [the runbook](../benchmarks/gpu.md).
+"""
+
+
+def number(x: float) -> str:
+    if abs(x) >= 1000:
+        return f"{x:,.0f}"
+    return f"{x:.3g}"
+
+
+def cell(value) -> str:
+    if isinstance(value, dict) and "median" in value:
+        low, high = number(value["min"]), number(value["max"])
+        return f"{number(value['median'])} ({low} to {high})"
+    if isinstance(value, dict):
+        return ", ".join(f"{k} {cell(v)}" for k, v in value.items())
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    return number(value)
+
+
+HIDDEN = {"part", "date", "device", "num_devices", "machine", "cores", "load", "python"}
+HIDDEN |= {"versions", "flags", "command", "repeats", "figure", "devices"}
+
+
+def table(rows: list[dict]) -> str:
+    columns = list(dict.fromkeys(k for row in rows for k in row if k not in HIDDEN))
+    lines = [columns, ["---"] * len(columns)]
+    lines += [[cell(row.get(c, "")) for c in columns] for row in rows]
+    return "\n".join("| " + " | ".join(line).replace("_", " ") + " |" for line in lines)
+
+
+def section(path: Path, title: str) -> str:
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    last = rows[-1]
+    versions = ", ".join(f"{k} {v}" for k, v in last["versions"].items())
+    loads = [row["load"][0] for row in rows]
+    said = (
+        f"`{last['command']}` on {last['num_devices']} x {last['device']} "
+        f"({last['machine']}, {last['cores']} cores), {last['date'][:10]}, load "
+        f"{min(loads):.1f} to {max(loads):.1f}; {versions}; flags `{last['flags']}`."
+    )
+    groups: dict[tuple, list] = {}
+    for row in rows:
+        shape = tuple(k for k in row if k not in HIDDEN)
+        groups.setdefault((row.get("part"), row.get("figure"), shape), []).append(row)
+    tables = [table(rows) for rows in groups.values()]
+    return "\n\n".join([f"### {title}", said, *tables])
+
+
+def draw(results: Path) -> bool:
+    """The figure of PPO's frames per second by population; False if there is none."""
+    path = results / "throughput_cartpole.jsonl"
+    if not path.exists():
+        return False
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    lines: dict[str, list] = {}
+    for row in map(json.loads, path.read_text().splitlines()):
+        if row["figure"] == "speed":
+            rate = row["frames_per_second"]
+            lines.setdefault(row["variant"], []).append((row["population"], rate))
+    figure, axes = plt.subplots(figsize=(6, 3.6))
+    for name, points in lines.items():
+        sizes, rates = zip(*sorted(points, key=lambda p: p[0]), strict=True)
+        middle = [r["median"] for r in rates]
+        ends = [
+            [m - r["min"] for m, r in zip(middle, rates, strict=True)],
+            [r["max"] - m for m, r in zip(middle, rates, strict=True)],
+        ]
+        axes.errorbar(sizes, middle, ends, marker="o", capsize=3, label=name)
+    axes.set_xscale("log", base=2)
+    axes.set_ylim(0)
+    axes.set_xlabel("members")
+    axes.set_ylabel("frames per second")
+    axes.legend(frameon=False)
+    figure.tight_layout()
+    figure.savefig(DOCS / "images" / f"throughput_{results.name}.png", dpi=120)
+    return True
+
+
+def main() -> None:
+    parts = [HEAD]
+    for backend, name in (("cpu", "CPU"), ("gpu", "GPU")):
+        results = RESULTS / backend
+        parts.append(f"## {name}")
+        if draw(results):
+            parts.append(
+                f"![frames per second by population](images/throughput_{backend}.png)"
+            )
+        missing = []
+        for file, title in EXPECTED.items():
+            path = results / f"{file}.jsonl"
+            if path.exists() and path.read_text().strip():
+                parts.append(section(path, title))
+            else:
+                missing.append(title)
+        if missing:
+            parts.append(f"Not measured: {'; '.join(missing)}.")
+    (DOCS / "performance.md").write_text("\n\n".join(parts).rstrip() + "\n")
+
+
+if __name__ == "__main__":
+    main()
