@@ -28,7 +28,8 @@ import numpy as np  # noqa: E402
 from benchmarks import measure, populations, reference_ppo  # noqa: E402
 
 PEERS = {
-    "rejax": ["rejax==0.1.3"],
+    # It asks for no version of gymnax, but unpacks what a step gave before 1.0.
+    "rejax": ["rejax==0.1.3", "gymnax==0.0.9"],
     "stable-baselines3": ["stable-baselines3==2.7.0", "gymnasium[classic-control]"],
 }
 DEFAULTS = {
