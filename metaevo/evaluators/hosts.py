@@ -143,9 +143,9 @@ class Pool:
                 options |= {"num_cpus": runtime.num_cores(), "include_dashboard": False}
             try:
                 ray.init(address=address, **options)
-            except (ConnectionError, ValueError, RuntimeError) as error:
+            except Exception as error:  # Ray has no kind of its own for most
                 raise ConfigError(
-                    f"run.ray_address={address}: {str(error).splitlines()[0]}"
+                    f"run.ray_address={address}: Ray: {str(error).splitlines()[0]}"
                 ) from None
         self.actors: list[Actor] = []
         self.losses = self.doubles = self.replaced = 0
