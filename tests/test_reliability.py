@@ -35,7 +35,9 @@ def test_mutated_artefacts_neither_crash_nor_run_code():
     assert found["refused"] > 50
 
 
-@pytest.mark.parametrize(("name", "make"), reliability.HOSTILE, ids=lambda x: str(x))
+@pytest.mark.parametrize(
+    ("name", "make"), reliability.HOSTILE, ids=[name for name, _ in reliability.HOSTILE]
+)
 def test_hostile_artefacts_are_refused_and_run_nothing(tmp_path, name, make):
     made = reliability._artefact(tmp_path / "made")
     make(made, tmp_path)
