@@ -93,9 +93,11 @@ def _devices(directory: Path) -> Iterator[Finding]:
 
 
 def _memory(directory: Path) -> Iterator[Finding]:
-    from metaevo import plan
+    import jax
 
-    free = plan.available_memory()
+    from metaevo import memory
+
+    free = memory.available(jax.devices()[0])
     if free is None:
         yield Finding("memory", True, "cannot be told on this system")
         return

@@ -476,7 +476,7 @@ def test_a_temporal_function_changes_over_a_lifetime(name, tmp_path):
 def test_what_has_no_lifetime_refuses_one():
     assert {CASES[name].builder.__name__ for name in TEMPORAL} == {
         case.builder.__name__ for case in CASES.values()
-    } - {"piecewise"}
+    } - {"piecewise", *formulas.__all__}
     spec = {"lr": schedules.steps(2).spec | {"temporal": True}}
     with pytest.raises(ConfigError, match="temporal"):
         artifacts.check({"lr": jax.ShapeDtypeStruct((2,), jnp.float32)}, spec)
