@@ -135,7 +135,8 @@ def test_two_generations_run(space, loop, tmp_path):
         made,
         open_es(made, 4, 0.1, optax.adam(0.1)),
         num_generations=2,
-        fitness=fitness.area_under_curve if small.learns else fitness.final_return,
+        # Some lifetimes here are shorter than an episode.
+        fitness=fitness.final_return,
     )
     config = RunConfig(directory=str(tmp_path), held_out_seeds=0, wandb="disabled")
     found = engine.run(search, config, "everywhere").solution
