@@ -1,20 +1,25 @@
 """A generation's overhead over bare inner training.
 
-    python -m benchmarks.generation                                 4 minutes
+    python -m benchmarks.generation                                 3 minutes
 
-`overhead`: what the engine adds to a generation of `searches.ppo_value_loss` at its
-default size (ask, sanitise, tell, metrics, record, checkpoint), over the training,
-which is timed for a sixteenth of a lifetime and scaled. `ask_tell`: OpenAI-ES of 64
-members over 1e2 to 1e6 numbers. `save`: one checkpoint and one line of the log.
+`engine`: a real run of `searches.ppo_value_loss` at its default size, and how much of
+it passes between the end of a generation's training and the start of the next's. Some
+of that, apart: `overhead`, asking, sanitising, telling, metrics, record and checkpoint,
+over the training, which is timed for a sixteenth of a lifetime and scaled. `ask_tell`:
+OpenAI-ES of 64 members over 1e2 to 1e6 numbers. `save`: one checkpoint and one line of
+the log.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
+import itertools
 import sys
 import tempfile
+import time
 from pathlib import Path
+from unittest import mock
 
 from metaevo import runtime
 
@@ -25,6 +30,7 @@ import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 import optax  # noqa: E402
 
+import metaevo  # noqa: E402
 from benchmarks import measure  # noqa: E402
 from metaevo import checkpoint, fitness, population  # noqa: E402
 from metaevo.engine import State, _summary  # noqa: E402
@@ -35,6 +41,7 @@ from searches import ppo_value_loss  # noqa: E402
 from strategies.open_es import open_es  # noqa: E402
 
 DEFAULTS = {"repeats": 7, "overhead": True, "ask_tell": True, "part_of": 16}
+DEFAULTS |= {"engine": True, "generations": 6}
 
 
 def outer(strategy, directory: Path):
@@ -115,6 +122,32 @@ def overhead(results: measure.Results, repeats: int, part_of: int) -> None:
     results.add(part="overhead", share_of_generation=measure.spread(shares))
 
 
+def engine(results: measure.Results, generations: int) -> None:
+    train, spans = LocalEvaluator.__call__, []
+
+    def timed(*args, **kwargs):
+        began = time.perf_counter()
+        out = train(*args, **kwargs)
+        spans.append((began, time.perf_counter()))
+        return out
+
+    search = ppo_value_loss.search(num_generations=generations)
+    with (
+        mock.patch.object(LocalEvaluator, "__call__", timed),
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        config = metaevo.RunConfig(directory=f"{folder}/run", held_out_seeds=0)
+        metaevo.run(search, config, "ppo_value_loss")
+    pairs = list(itertools.pairwise(spans))
+    gaps = [begin - end for (_, end), (begin, _) in pairs]
+    whole = [after - before for (_, before), (_, after) in pairs]
+    shares = [gap / all_ for gap, all_ in zip(gaps, whole, strict=True)]
+    about = {"part": "engine", "repeats": len(pairs)}
+    results.add(**about, piece="generation", seconds=measure.spread(whole))
+    results.add(**about, piece="outside training", seconds=measure.spread(gaps))
+    results.add(**about, share_of_generation=measure.spread(shares))
+
+
 def ask_tell(results: measure.Results, repeats: int) -> None:
     for size in (10**2, 10**3, 10**4, 10**5, 10**6):
         space = Space(lambda key, n=size: jnp.zeros(n), lambda params, meta: meta)
@@ -132,6 +165,8 @@ def main(argv: list[str]) -> None:
     results = measure.Results("generation")
     if options["ask_tell"]:
         ask_tell(results, options["repeats"])
+    if options["engine"]:
+        engine(results, options["generations"])
     if options["overhead"]:
         overhead(results, options["repeats"], options["part_of"])
 

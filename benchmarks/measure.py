@@ -71,6 +71,21 @@ def ratios(slow: list[Sample], fast: list[Sample], work: float = 1.0) -> dict:
     }
 
 
+def curves(ours: np.ndarray, reference: np.ndarray) -> list[dict]:
+    """Two learning curves, [seeds, windows], and whether they agree: whether 95 %
+    intervals of the means overlap, window by window."""
+    rows = []
+    for i in range(ours.shape[1]):
+        row = {"window": i}
+        for name, seeds in (("ours", ours[:, i]), ("reference", reference[:, i])):
+            row[name] = float(seeds.mean())
+            row[f"{name}_se"] = float(seeds.std(ddof=1) / np.sqrt(len(seeds)))
+        margin = 1.96 * (row["ours_se"] + row["reference_se"])
+        row["agree"] = abs(row["ours"] - row["reference"]) <= margin
+        rows.append(row)
+    return rows
+
+
 def gemm(size: int = 2048, seconds: float = 0.5) -> Callable[[], float]:
     """numpy's matrix product in float32 on all cores: the physical limit of a CPU.
 

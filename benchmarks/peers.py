@@ -123,7 +123,9 @@ def compare(results, name, program, size, options) -> None:
     """Ours with `size` members against `size` members, or one run, of the peer."""
     frames, repeats = options["frames"] // 512 * 512, options["repeats"]
     config = reference_ppo.CONFIG
-    ours = reference_ppo.our_curves(config, options["seeds"], frames, 4)[:, -1]
+    ours = reference_ppo.trained(
+        reference_ppo.our_loop(config, frames, 4), options["seeds"]
+    )[:, -1]
     theirs, run, process = peer(name, program, frames, options["seeds"], repeats)
     error = [x.std(ddof=1) / np.sqrt(len(x)) for x in (ours, theirs)]
     about = {"part": "peers", "peer": name, "population": size}

@@ -18,6 +18,8 @@ import optax
 from flax.linen.initializers import orthogonal
 from flax.training.train_state import TrainState
 
+from benchmarks import measure
+
 CONFIG = {
     "LR": 2.5e-4,
     "NUM_ENVS": 4,
@@ -239,12 +241,12 @@ def our_loop(config, total_timesteps, num_segments):
     return ppo.make(env, sizes, ppo.Meta(lr=config["LR"]))
 
 
-def our_curves(config, num_seeds, total_timesteps, num_segments):
-    """metaevo's PPO on the same: mean episode returns, [seeds, segments]."""
+def trained(loop, num_seeds):
+    """Mean episode returns of metaevo's agents, [seeds, segments]."""
     from metaevo import comparison, fitness
 
     runs = comparison.train_hand_made(
-        our_loop(config, total_timesteps, num_segments),
+        loop,
         fitness.area_under_curve,
         jax.random.key(0),
         num_seeds,
@@ -258,20 +260,8 @@ def compare(num_seeds=32, total_timesteps=100_000, num_windows=5, config=CONFIG)
     config = config | {"TOTAL_TIMESTEPS": total_timesteps}
     keys = jax.random.split(jax.random.key(1), num_seeds)
     reference = windows(*train(keys, config), num_windows)
-    ours = our_curves(config, num_seeds, total_timesteps, num_windows)
-    rows = []
-    for i in range(num_windows):
-        a, b = ours[:, i], reference[:, i]
-        rows.append(
-            {
-                "window": i,
-                "ours": float(a.mean()),
-                "ours_se": float(a.std(ddof=1) / np.sqrt(len(a))),
-                "reference": float(b.mean()),
-                "reference_se": float(b.std(ddof=1) / np.sqrt(len(b))),
-            }
-        )
-    return rows
+    ours = trained(our_loop(config, total_timesteps, num_windows), num_seeds)
+    return measure.curves(ours, reference)
 
 
 if __name__ == "__main__":

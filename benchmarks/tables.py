@@ -17,6 +17,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 # What an empty result leaves unsaid, by file.
 EXPECTED = {
     "throughput_cartpole": "PPO on CartPole",
+    "profile": "where a frame of PPO goes",
     "throughput_breakout": "PPO on MinAtar Breakout",
     "throughput_dqn": "DQN, learning every 4th step",
     "throughput_offpolicy": "DQN, TD3 and SAC, learning every step",
@@ -39,12 +40,20 @@ is the median of the turns' own. *Share of GEMM* is the arithmetic done over num
 matrix product on all cores, measured in the same turns. Beside ratios of the clock on
 the wall are those of CPU time, which other programs on the machine disturb less.
 
+The references are a few hundred lines each, `benchmarks/reference_*.py`, written as one
+would write a single agent and put under `jit(vmap)`; *sharded* ones use all devices,
+which few users of such programs do. Against a sharded one PPO gains little: four fifths
+of its time are the same gradient steps, and half of that the same matrix products.
+*Where a frame of PPO goes* has the rest.
+
 To repeat it: the commands below, each with its duration in its file's first lines, or
 `make bench`; on a GPU `make bench-gpu`, see [the runbook](../benchmarks/gpu.md).
 """
 
 
 def number(x: float) -> str:
+    if abs(x) >= 1e9:
+        return f"{x / 1e9:,.3g} G"
     if abs(x) >= 1000:
         return f"{x:,.0f}"
     return f"{x:.3g}"
@@ -61,12 +70,12 @@ def cell(value) -> str:
     return number(value)
 
 
-HIDDEN = {"part", "date", "device", "num_devices", "machine", "cores", "load", "python"}
+HIDDEN = {"date", "device", "num_devices", "machine", "cores", "load", "python"}
 HIDDEN |= {"versions", "flags", "command", "repeats", "figure", "devices"}
 
 
-def table(rows: list[dict]) -> str:
-    columns = list(dict.fromkeys(k for row in rows for k in row if k not in HIDDEN))
+def table(rows: list[dict], hidden: set[str]) -> str:
+    columns = list(dict.fromkeys(k for row in rows for k in row if k not in hidden))
     lines = [columns, ["---"] * len(columns)]
     lines += [[cell(row.get(c, "")) for c in columns] for row in rows]
     return "\n".join("| " + " | ".join(line).replace("_", " ") + " |" for line in lines)
@@ -82,11 +91,16 @@ def section(path: Path, title: str) -> str:
         f"({last['machine']}, {last['cores']} cores), {last['date'][:10]}, load "
         f"{min(loads):.1f} to {max(loads):.1f}; {versions}; flags `{last['flags']}`."
     )
-    groups: dict[tuple, list] = {}
+    repeats = {row["repeats"] for row in rows if "repeats" in row}
+    if repeats:
+        said += f" Rounds: {', '.join(map(str, sorted(repeats)))}."
+    parts = {row.get("part") for row in rows}
+    hidden = HIDDEN | ({"part"} if len(parts) == 1 else set())
+    groups: dict[tuple | str, list] = {}
     for row in rows:
-        shape = tuple(k for k in row if k not in HIDDEN)
-        groups.setdefault((row.get("part"), row.get("figure"), shape), []).append(row)
-    tables = [table(rows) for rows in groups.values()]
+        kind = row.get("figure") or tuple(k for k in row if k not in hidden)
+        groups.setdefault(kind, []).append(row)
+    tables = [table(rows, hidden) for rows in groups.values()]
     return "\n\n".join([f"### {title}", said, *tables])
 
 

@@ -57,14 +57,11 @@ def devices_for(size: int) -> list:
     return devices[: max(n for n in range(1, len(devices) + 1) if size % n == 0)]
 
 
-def equal_curves(results: Results, part: str, **options) -> bool:
-    """Whether both curves' 95 % intervals overlap in every window of a lifetime."""
-    agree = True
-    for row in reference_ppo.compare(**options):
-        margin = 1.96 * (row["ours_se"] + row["reference_se"])
-        row["agree"] = bool(abs(row["ours"] - row["reference"]) <= margin)
-        agree &= row["agree"]
+def equal_curves(results: Results, part: str, rows: list[dict]) -> bool:
+    """Whether curves, `measure.curves`, agree in every window of a lifetime."""
+    for row in rows:
         results.add(part=part, figure="curve", **row)
+    agree = all(row["agree"] for row in rows)
     if not agree:
         print(f"{part}: the curves differ, so no ratio is printed")
     return agree
@@ -131,12 +128,14 @@ def ppo_part(part: str, config: dict, sizes: tuple, options: dict, flop: float) 
         long = {"num_seeds": 32, "total_timesteps": 100_000}
         if part == "breakout":
             long = {"num_seeds": 8, "total_timesteps": 409_600}
-        if not equal_curves(results, part, config=config, **long):
+        rows = reference_ppo.compare(config=config, **long)
+        if not equal_curves(results, part, rows):
             return
     per_update = config["NUM_ENVS"] * config["NUM_STEPS"]
     for size in options["populations"] or sizes:
         frames = options["frames"] or (524_288 if on_cpu() else 2**24)
-        updates = max(2, frames // (size * per_update))
+        # A lifetime is hundreds of updates: what a call itself costs must not show.
+        updates = max(16, frames // (size * per_update))
         devices = devices_for(size)
         loop = reference_ppo.our_loop(config, updates * per_update, 1)
         runners = {"ours": populations.ours(loop, size, devices)}
@@ -161,24 +160,14 @@ def ppo_part(part: str, config: dict, sizes: tuple, options: dict, flop: float) 
 def dqn_part(options: dict) -> None:
     """Learning every 4th step of 10 environments, as PureJaxRL's does."""
     results = Results("throughput_dqn")
-    env = envs.make("gymnax/CartPole-v1")
+    if options["curves"] and not equal_curves(results, "dqn", reference_dqn.compare()):
+        return
     for size in options["populations"] or (8,):
         devices = devices_for(size)
         frames = options["frames"] or 400_000
         each = frames // size // 40 * 40
-        config = dqn.Config(
-            total_timesteps=each + 10_000,
-            learning_starts=10_000,
-            buffer_size=10_000,
-            num_envs=10,
-            num_steps=4,
-            num_gradient_steps=1,
-            batch_size=128,
-            target_period=13,
-            num_segments=1,
-            features=(120, 84),
-        )
-        runners = {"ours": populations.ours(dqn.make(env, config), size, devices)}
+        loop = reference_dqn.our_loop(each)
+        runners = {"ours": populations.ours(loop, size, devices)}
         runners["reference, sharded"] = populations.mapped(
             *reference_dqn.make(each // 10), size, devices, each
         )

@@ -249,8 +249,15 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             pi = policy(meta, agent.params, see(agent, before.obs))
             action = pi.transform(noise)
             after, out, finished = episodes.step(env, world(drawn), before, action)
-            seen = before.obs, action, out.reward, out.final_obs, out.terminated
-            return after, (episodes.Transition(*seen, out.done), pi, finished)
+            transition = episodes.Transition(
+                envs.packed(env, before.obs),
+                action,
+                out.reward,
+                envs.packed(env, out.final_obs),
+                out.terminated,
+                out.done,
+            )
+            return after, (transition, pi, finished)
 
         after, (steps, pi, finished) = jax.lax.scan(
             step, experience.episodes, (noise, drawn)

@@ -80,8 +80,13 @@ def worlds(
     shape = (num_steps, num_envs)
     keys = jax.random.split(step_key, shape)
     if env.cheap_reset:
-        resets = jax.vmap(jax.vmap(env.reset))(jax.random.split(reset_key, shape))
-        return (keys, *resets), lambda drawn: drawn
+        state, obs = jax.vmap(jax.vmap(env.reset))(jax.random.split(reset_key, shape))
+
+        def each(drawn):
+            keys, state, obs = drawn
+            return keys, state, envs.unpacked(obs)
+
+        return (keys, state, envs.packed(env, obs)), each
     num_starts = num_envs * max(1, num_steps // 16)
     pool = jax.vmap(env.reset)(jax.random.split(reset_key, num_starts))
 

@@ -44,10 +44,10 @@ def learned_from(meta: Any, steps: Transition, context: Context) -> jax.Array:
     for _ in range(steps.reward.ndim):
         reward = jax.vmap(reward, (0, 0, 0, 0, 0, None))
     return reward(
-        steps.obs,
+        envs.unpacked(steps.obs),
         steps.action,
         steps.reward,
-        steps.next_obs,
+        envs.unpacked(steps.next_obs),
         steps.terminated,
         context,
     )

@@ -72,6 +72,16 @@ def test_steps_equal_gymnax(name):
         assert x.dtype == jnp.float32
     assert steps.obs.shape[1:] == env.observation.shape
     assert steps.done.any()
+    if env.observation.binary:
+        for seen in (first, steps.obs, steps.final_obs):
+            np.testing.assert_array_equal(envs.unpacked(envs.packed(env, seen)), seen)
+
+
+def test_minatar_is_kept_in_bytes():
+    binary = [n for n in suite.names() if suite.make(n).observation.binary]
+    assert set(binary) >= {"Breakout-MinAtar", "SpaceInvaders-MinAtar"}
+    env = envs.make("gymnax/Breakout-MinAtar")
+    assert envs.packed(env, jnp.zeros(env.observation.shape)).nbytes == 400
 
 
 def test_the_time_limit_of_cartpole_truncates():

@@ -1,6 +1,7 @@
 """PPO: probes, identity, options, and that it learns."""
 
 import itertools
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -52,6 +53,18 @@ def value_at(agent, *obs, features=(32,)):
 
 
 META = ppo.Meta(lr=2e-3, gamma=GAMMA, ent_coef=0.0)
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_observations_kept_in_bytes_give_the_same_agent(normalize):
+    env = envs.make("gymnax/Breakout-MinAtar")
+    plain = env._replace(observation=env.observation._replace(binary=False))
+    shaped = META._replace(
+        reward=slots.function(lambda obs, a, r, following, *_: r + following.mean())
+    )
+    sizes = {"total_timesteps": 1_024, "normalize_observation": normalize}
+    kept, whole = (trained(e, shaped, **sizes)[1].params for e in (env, plain))
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), kept, whole)
 
 
 def test_probe_value():

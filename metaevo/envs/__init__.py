@@ -26,11 +26,13 @@ class Box(NamedTuple):
     Attributes:
         shape: shape of one element.
         low, high: bounds, scalars or arrays of `shape`.
+        binary: whether every component is always 0 or 1; see `packed`.
     """
 
     shape: tuple[int, ...]
     low: Any = -jnp.inf
     high: Any = jnp.inf
+    binary: bool = False
 
 
 class Discrete(NamedTuple):
@@ -138,6 +140,20 @@ def unit_box(action: Box) -> tuple[Callable, Callable]:
         raise ConfigError("this algorithm needs actions with finite bounds")
     middle, half = (high + low) / 2, (high - low) / 2
     return lambda unit: middle + half * unit, lambda given: (given - middle) / half
+
+
+def packed(env: Env, obs: jax.Array) -> jax.Array:
+    """`obs` as many of them are kept: a byte a component where that loses nothing.
+
+    A rollout of MinAtar is thousands of floats a step, and reading it again in random
+    order is a good part of PPO's time.
+    """
+    return obs.astype(bool) if env.observation.binary else obs
+
+
+def unpacked(obs: jax.Array) -> jax.Array:
+    """float32 observations, from `packed` ones."""
+    return obs.astype(jnp.float32)
 
 
 def select(env: Env, indices: Sequence[int]) -> Env:

@@ -98,11 +98,12 @@ def adapt(env, params, name: str) -> Env:
 
     obs = jax.eval_shape(reset, jax.random.key(0))[1]
     bounds = (0.0, 1.0) if num_categories else (space.low, space.high)
+    binary = bool(num_categories) or name.endswith("-MinAtar")
     return Env(
         reset=reset,
         step=with_auto_reset(reset, step_raw),
         step_raw=step_raw,
-        observation=Box(obs.shape, *bounds),
+        observation=Box(obs.shape, *bounds, binary=binary),
         action=action,
         max_steps=math.ceil(float(params.max_steps_in_episode)),
         name=name,
