@@ -42,11 +42,20 @@ TINY = {
     "sac_target_entropy": {},
     "td3_td_loss": {},
 }
+# The rest are like one of these.
+QUICK = {"dqn_td_loss", "learned_optimizer", "ppo_drift", "ppo_schedules"}
+QUICK |= {"reward_shaping"}
 DRAWS_A_LOSS = {"dqn_td_loss", "td3_td_loss"}
 DRAWS_SCHEDULES = {"ppo_schedules", "sac_target_entropy"}
 
 
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
+        for name in TINY
+    ],
+)
 def test_a_search_runs_from_end_to_end(name, tmp_path):
     module = importlib.import_module(f"searches.{name}")
     search = module.search
