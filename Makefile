@@ -20,9 +20,9 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-# Two files at a time: compiling takes most of it, and mostly one core.
+# Three files at a time, on two cores too: some tests wait for processes that they kill.
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not gpu"
+	$(BIN)/python -m pytest -n 3 --dist loadfile -m "not slow and not gpu"
 
 # The long learning runs. ONLY=dqn-CartPole runs one, ONLY="sac or td3" some.
 ONLY ?= test

@@ -1,9 +1,10 @@
 """A generation's overhead over bare inner training.
 
-    python -m benchmarks.generation                                 3 minutes
+    python -m benchmarks.generation                                 5 minutes
 
 `engine`: a real run of `searches.ppo_value_loss` at its default size, and how much of
-it passes between the end of a generation's training and the start of the next's. Some
+it passes between the end of a generation's training and the start of the next's: in
+the middle, and of all (in some generations wandb is given a picture). Some
 of that, apart: `overhead`, asking, sanitising, telling, metrics, record and checkpoint,
 over the training, which is timed for a sixteenth of a lifetime and scaled. `ask_tell`:
 OpenAI-ES of 64 members over 1e2 to 1e6 numbers. `save`: one checkpoint and one line of
@@ -12,6 +13,7 @@ the log.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 import itertools
@@ -41,7 +43,7 @@ from searches import ppo_value_loss  # noqa: E402
 from strategies.open_es import open_es  # noqa: E402
 
 DEFAULTS = {"repeats": 7, "overhead": True, "ask_tell": True, "part_of": 16}
-DEFAULTS |= {"engine": True, "generations": 6}
+DEFAULTS |= {"engine": True, "seconds": 180.0}
 
 
 def outer(strategy, directory: Path):
@@ -122,7 +124,7 @@ def overhead(results: measure.Results, repeats: int, part_of: int) -> None:
     results.add(part="overhead", share_of_generation=measure.spread(shares))
 
 
-def engine(results: measure.Results, generations: int) -> None:
+def engine(results: measure.Results, seconds: float) -> None:
     train, spans = LocalEvaluator.__call__, []
 
     def timed(*args, **kwargs):
@@ -131,21 +133,22 @@ def engine(results: measure.Results, generations: int) -> None:
         spans.append((began, time.perf_counter()))
         return out
 
-    search = ppo_value_loss.search(num_generations=generations)
     with (
         mock.patch.object(LocalEvaluator, "__call__", timed),
         tempfile.TemporaryDirectory() as folder,
+        contextlib.suppress(metaevo.InterruptedRunError),  # there is time for a part
     ):
-        config = metaevo.RunConfig(directory=f"{folder}/run", held_out_seeds=0)
-        metaevo.run(search, config, "ppo_value_loss")
+        config = metaevo.RunConfig(f"{folder}/run", max_seconds=seconds)
+        metaevo.run(ppo_value_loss.search(), config, "ppo_value_loss")
     pairs = list(itertools.pairwise(spans))
     gaps = [begin - end for (_, end), (begin, _) in pairs]
     whole = [after - before for (_, before), (_, after) in pairs]
     shares = [gap / all_ for gap, all_ in zip(gaps, whole, strict=True)]
     about = {"part": "engine", "repeats": len(pairs)}
+    total = sum(gaps) / sum(whole)
     results.add(**about, piece="generation", seconds=measure.spread(whole))
     results.add(**about, piece="outside training", seconds=measure.spread(gaps))
-    results.add(**about, share_of_generation=measure.spread(shares))
+    results.add(**about, share_of_generation=measure.spread(shares), of_all=total)
 
 
 def ask_tell(results: measure.Results, repeats: int) -> None:
@@ -166,7 +169,7 @@ def main(argv: list[str]) -> None:
     if options["ask_tell"]:
         ask_tell(results, options["repeats"])
     if options["engine"]:
-        engine(results, options["generations"])
+        engine(results, options["seconds"])
     if options["overhead"]:
         overhead(results, options["repeats"], options["part_of"])
 

@@ -294,7 +294,7 @@ def stop_and_resume(tmp_path, signals, seed, program=TINY):
     return instants
 
 
-@pytest.mark.parametrize("num_kills", [3, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_kills", [2, pytest.param(10, marks=pytest.mark.slow)])
 def test_resume_after_kill_9(tmp_path, num_kills):
     kills = [signal.SIGKILL] * num_kills
     instants = stop_and_resume(tmp_path, kills, seed=num_kills)
@@ -317,7 +317,7 @@ def test_agents_buffers_and_lineage_resume_after_kill_9(tmp_path):
     assert any("carried" in name and "experience" in name for name in names)
 
 
-@pytest.mark.parametrize("num_signals", [3, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_signals", [2, pytest.param(20, marks=pytest.mark.slow)])
 def test_a_signal_saves_and_exits_75(tmp_path, num_signals):
     kinds = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
     signals = [kinds[i % 3] for i in range(num_signals)]

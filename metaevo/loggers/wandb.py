@@ -28,7 +28,7 @@ MODES = ("offline", "online", "disabled")
 START, LOG, FINISH = 25.0, 5.0, 20.0
 DRAW = 10.0  # more for a record with a picture: the first imports matplotlib
 NUM_PICTURES = 20  # over a run, and not more of its time than DRAWING_SHARE
-DRAWING_SHARE = 0.02
+DRAWING_SHARE = 0.01
 
 
 class WandbLogger:
