@@ -43,7 +43,7 @@ from searches import ppo_value_loss  # noqa: E402
 from strategies.open_es import open_es  # noqa: E402
 
 DEFAULTS = {"repeats": 7, "overhead": True, "ask_tell": True, "part_of": 16}
-DEFAULTS |= {"engine": True, "seconds": 180.0}
+DEFAULTS |= {"engine": True, "seconds": 150.0}
 
 
 def outer(strategy, directory: Path):
@@ -138,7 +138,7 @@ def engine(results: measure.Results, seconds: float) -> None:
         tempfile.TemporaryDirectory() as folder,
         contextlib.suppress(metaevo.InterruptedRunError),  # there is time for a part
     ):
-        config = metaevo.RunConfig(f"{folder}/run", max_seconds=seconds)
+        config = metaevo.RunConfig(directory=f"{folder}/run", max_seconds=seconds)
         metaevo.run(ppo_value_loss.search(), config, "ppo_value_loss")
     pairs = list(itertools.pairwise(spans))
     gaps = [begin - end for (_, end), (begin, _) in pairs]
