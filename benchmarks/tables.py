@@ -40,11 +40,10 @@ is the median of the turns' own. *Share of GEMM* is the arithmetic done over num
 matrix product on all cores, measured in the same turns. Beside ratios of the clock on
 the wall are those of CPU time, which other programs on the machine disturb less.
 
-The references are a few hundred lines each, `benchmarks/reference_*.py`, written as one
-would write a single agent and put under `jit(vmap)`; *sharded* ones use all devices,
-which few users of such programs do. Against a sharded one PPO gains little: four fifths
-of its time are the same gradient steps, and half of that the same matrix products.
-*Where a frame of PPO goes* has the rest.
+The references are short programs, `benchmarks/reference_*.py`, written as one would
+write a single agent and put under `jit(vmap)`; *sharded* ones use all devices, which
+few users of such programs do. Against a sharded one PPO gains little, for most of its
+time goes into the same gradient steps: see *where a frame of PPO goes*.
 
 To repeat it: the commands below, each with its duration in its file's first lines, or
 `make bench`; on a GPU `make bench-gpu`, see [the runbook](../benchmarks/gpu.md).
