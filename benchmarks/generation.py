@@ -4,11 +4,10 @@
 
 `engine`: a real run of `searches.ppo_value_loss` at its default size, and how much of
 it passes between the end of a generation's training and the start of the next's: in
-the middle, and of all (in some generations wandb is given a picture). Some
-of that, apart: `overhead`, asking, sanitising, telling, metrics, record and checkpoint,
-over the training, which is timed for a sixteenth of a lifetime and scaled. `ask_tell`:
-OpenAI-ES of 64 members over 1e2 to 1e6 numbers. `save`: one checkpoint and one line of
-the log.
+the middle, and of all (in some generations wandb is given a picture). `overhead`: some
+of that apart, asking, sanitising, telling, metrics, record and checkpoint, over the
+training, which is timed for a sixteenth of a lifetime and scaled. `ask_tell`: OpenAI-ES
+of 64 members over 1e2 to 1e6 numbers. `save`: one checkpoint and one line of the log.
 """
 
 from __future__ import annotations
@@ -42,8 +41,14 @@ from metaevo.types import Space  # noqa: E402
 from searches import ppo_value_loss  # noqa: E402
 from strategies.open_es import open_es  # noqa: E402
 
-DEFAULTS = {"repeats": 7, "overhead": True, "ask_tell": True, "part_of": 16}
-DEFAULTS |= {"engine": True, "seconds": 150.0}
+DEFAULTS = {
+    "repeats": 7,
+    "engine": True,
+    "overhead": True,
+    "ask_tell": True,
+    "part_of": 16,  # of a lifetime, that `overhead` trains
+    "seconds": 150.0,  # that `engine` runs
+}
 
 
 def outer(strategy, directory: Path):

@@ -4,9 +4,9 @@
 
 CartPole, 32 members on all devices, CPU time per frame. An epoch is a third of what
 four cost beyond one; the rest is rollout, values and advantages. Below that what they
-are made of, each alone, as 8 members run it on one device: random numbers, minibatch
-orders, the values of all observations (PPO takes those of a rollout's next ones too,
-since a time limit is bootstrapped; the reference does not).
+are made of, each alone, as a chunk of members runs it on one device: random numbers,
+minibatch orders, the values of all observations (PPO takes those of a rollout's next
+ones too, since a time limit is bootstrapped; the reference does not).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ import jax.numpy as jnp  # noqa: E402
 
 from benchmarks import measure, populations, reference_ppo  # noqa: E402
 from metaevo import distributions, envs, episodes, minibatches, networks  # noqa: E402
+from metaevo.evaluators.local import CPU_CHUNK  # noqa: E402
 
 DEFAULTS = {"repeats": 9, "population": 32, "updates": 16}
-CHUNK = 8
 
 
 def phases(results: measure.Results, repeats: int, size: int, updates: int) -> None:
@@ -64,8 +64,8 @@ def pieces(results: measure.Results, repeats: int) -> None:
     frames = shape[0] * shape[1]
     env = envs.make(f"gymnax/{config['ENV_NAME']}")
     critic = networks.MLP((64, 64), 1, 1.0, config["ACTIVATION"])
-    obs = jnp.zeros((CHUNK, *shape, *env.observation.shape))
-    keys = jax.random.split(jax.random.key(0), CHUNK)
+    obs = jnp.zeros((CPU_CHUNK, *shape, *env.observation.shape))
+    keys = jax.random.split(jax.random.key(0), CPU_CHUNK)
     params = jax.lax.map(lambda key: critic.init(key, obs[0, 0, 0]), keys)
 
     def order(key):
@@ -99,7 +99,7 @@ def pieces(results: measure.Results, repeats: int) -> None:
 
     variants = {name: repeated(*piece) for name, piece in programs.items()}
     for name, found in measure.interleaved(variants, repeats).items():
-        each = [1e6 * x.cpu / (20 * CHUNK * frames) for x in found]
+        each = [1e6 * x.cpu / (20 * CPU_CHUNK * frames) for x in found]
         spread = measure.spread(each)
         results.add(part="pieces", piece=name, microseconds_per_frame=spread)
 
