@@ -31,7 +31,7 @@ from metaevo.types import Proposal, Search  # noqa: E402
 
 INITIALISE = """
 import jax
-from metaevo.initializers import orthogonal
+from metaevo.learned.initializers import orthogonal
 keys = jax.random.split(jax.random.key(0), {size})
 draw = jax.jit(jax.vmap(lambda key: [orthogonal(1.0)(key, (64, 64))] * 4))
 for _ in range(20):

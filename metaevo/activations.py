@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaevo import learned, slots
-from metaevo.learned import Learned, name_of, positive
+from metaevo import slots
+from metaevo.learned import functions
+from metaevo.learned.functions import Learned, name_of, positive
 
 __all__ = ["piecewise", "relu", "tanh"]
 
@@ -70,7 +71,7 @@ def piecewise(
         del key
         return jnp.zeros(num_knots)
 
-    description = learned.spec(
+    description = functions.spec(
         "piecewise", False, base=name, num_knots=num_knots, limit=limit
     )
     return Learned(init, apply, description, identity=True)

@@ -20,8 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from metaevo import envs, slots
-from metaevo.initializers import orthogonal
-from metaevo.learned import Learned
+from metaevo.learned.functions import Learned
+from metaevo.learned.initializers import orthogonal
 from metaevo.types import ConfigError, Space
 
 __all__ = ["ACTIVATIONS", "of", "policy", "space"]

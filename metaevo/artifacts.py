@@ -28,13 +28,13 @@ from metaevo import (
     drifts,
     exploration,
     formulas,
-    learned_optimizers,
     losses,
     rewards,
     schedules,
     slots,
 )
-from metaevo.learned import Learned
+from metaevo.learned import optimizers as learned_optimizers
+from metaevo.learned.functions import Learned
 from metaevo.types import ConfigError, Params, Space
 
 SCHEMA = 1

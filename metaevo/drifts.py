@@ -18,8 +18,9 @@ import jax
 import jax.numpy as jnp
 from jax.tree_util import Partial
 
-from metaevo import learned, slots
-from metaevo.learned import Learned, layers, name_of, positive
+from metaevo import slots
+from metaevo.learned import functions
+from metaevo.learned.functions import Learned, layers, name_of, positive
 from metaevo.slots import Context
 
 __all__ = ["dpo", "dpo_constants", "drift_network", "lpo_network", "ppo_clip", "zero"]
@@ -106,7 +107,7 @@ def dpo_constants(
         ValueError: a constant is not positive.
     """
     positive(alpha=alpha, beta=beta)
-    description = learned.spec("dpo_constants", temporal, alpha=alpha, beta=beta)
+    description = functions.spec("dpo_constants", temporal, alpha=alpha, beta=beta)
 
     def init(key):
         del key
@@ -115,7 +116,7 @@ def dpo_constants(
     def apply(params, log_ratio, advantage, clip_eps, context: Context | None = None):
         del clip_eps
         if temporal:
-            done = learned.progress(context)
+            done = functions.progress(context)
             params = {key: x[0] + (x[1] - x[0]) * done for key, x in params.items()}
         a, b = (jnp.exp(jnp.clip(params[x], -7.0, 7.0)) for x in ("alpha", "beta"))
         return _dpo(log_ratio, advantage, alpha * a, beta * b)
@@ -149,8 +150,8 @@ def lpo_network(
     """
     name = name_of(base, HAND_MADE)
     hand_made = HAND_MADE[name]
-    network = learned.network(8 + bool(temporal), features, bias=False)
-    description = learned.spec(
+    network = functions.network(8 + bool(temporal), features, bias=False)
+    description = functions.spec(
         "lpo_network", temporal, base=name, features=list(layers(features))
     )
 
@@ -160,8 +161,8 @@ def lpo_network(
         x = [d, d**2, e, e**2]
         x += [advantage * u for u in x]
         if temporal:
-            x.append(learned.progress(context) * d)
-        n = network.apply(params, learned.inputs(x, False, None)).squeeze(-1)
+            x.append(functions.progress(context) * d)
+        n = network.apply(params, functions.inputs(x, False, None)).squeeze(-1)
         return jax.nn.relu(hand_made(log_ratio, advantage, clip_eps) + n - 1e-4)
 
     return Learned(network.init, apply, description)
@@ -191,8 +192,8 @@ def drift_network(
     name = name_of(base, HAND_MADE)
     hand_made = HAND_MADE[name]
     positive(scale=scale)
-    network = learned.network(2 + bool(temporal), features)
-    description = learned.spec(
+    network = functions.network(2 + bool(temporal), features)
+    description = functions.spec(
         "drift_network",
         temporal,
         base=name,
@@ -202,7 +203,7 @@ def drift_network(
 
     def apply(params, log_ratio, advantage, clip_eps, context: Context | None = None):
         u = jnp.clip(log_ratio, -FARTHEST, FARTHEST) / scale
-        x = learned.inputs([u, advantage], temporal, context)
+        x = functions.inputs([u, advantage], temporal, context)
         n = network.apply(params, x).squeeze(-1)
         kappa = u**2 / (1 + u**2)
         return jax.nn.relu(hand_made(log_ratio, advantage, clip_eps) + kappa * n)

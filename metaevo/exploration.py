@@ -12,8 +12,9 @@ import operator
 import jax
 import jax.numpy as jnp
 
-from metaevo import schedules, slots, transforms
-from metaevo.learned import Learned
+from metaevo import schedules, slots
+from metaevo.learned import transforms
+from metaevo.learned.functions import Learned
 
 __all__ = ["correlated", "epsilon_greedy", "graded", "uniform"]
 

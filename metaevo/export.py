@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
-from metaevo.learned_optimizers import LearnedOptimizer
+from metaevo.learned.optimizers import LearnedOptimizer
 from metaevo.reference import OPERATIONS
 from metaevo.slots import Context
 

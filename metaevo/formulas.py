@@ -11,8 +11,9 @@ import math
 import jax.numpy as jnp
 from jax.tree_util import Partial
 
-from metaevo import drifts, learned, losses
-from metaevo.learned import Learned, name_of, positive
+from metaevo import drifts, losses
+from metaevo.learned import functions
+from metaevo.learned.functions import Learned, name_of, positive
 from metaevo.slots import Context
 
 __all__ = ["clip_constant", "error_loss", "rational", "td_error_loss"]
@@ -72,7 +73,7 @@ def error_loss(
         usual = hand_made(value, target, old_value, evolved_in)
         return usual + _of_error(params, value - target)
 
-    spec = learned.spec("error_loss", False, base=name, clip_eps=clip_eps)
+    spec = functions.spec("error_loss", False, base=name, clip_eps=clip_eps)
     return Learned(init, apply, spec, identity=name != "zero")
 
 
@@ -96,7 +97,7 @@ def td_error_loss(base: Partial | str = "td_square") -> Learned:
         usual = hand_made(td_error, q, target, context)
         return usual + _of_error(params, -td_error) + params["q"] * q
 
-    spec = learned.spec("td_error_loss", False, base=name)
+    spec = functions.spec("td_error_loss", False, base=name)
     return Learned(init, apply, spec, identity=True)
 
 
@@ -119,7 +120,7 @@ def clip_constant(eps: float = 0.2) -> Learned:
         width = jnp.clip(eps * jnp.exp(jnp.clip(params["eps"], -20, 20)), 1e-3, 10.0)
         return drifts.ppo_clip(log_ratio, advantage, width, context)
 
-    return Learned(init, apply, learned.spec("clip_constant", False, eps=eps), True)
+    return Learned(init, apply, functions.spec("clip_constant", False, eps=eps), True)
 
 
 ORDER = 5, 4
@@ -149,4 +150,4 @@ def rational() -> Learned:
         below = sum(params["q"][i - 1] * at**i for i in range(1, ORDER[1] + 1))
         return top / (1 + jnp.abs(below))
 
-    return Learned(init, apply, learned.spec("rational", False))
+    return Learned(init, apply, functions.spec("rational", False))

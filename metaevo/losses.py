@@ -15,8 +15,16 @@ import jax
 import jax.numpy as jnp
 from jax.tree_util import Partial
 
-from metaevo import learned, slots
-from metaevo.learned import Learned, Network, layers, name_of, positive, softsign
+from metaevo import slots
+from metaevo.learned import functions
+from metaevo.learned.functions import (
+    Learned,
+    Network,
+    layers,
+    name_of,
+    positive,
+    softsign,
+)
 from metaevo.slots import Context
 
 __all__ = [
@@ -115,11 +123,11 @@ def _curve(
     n is a tanh network for |x| ≤ limit · scale, and goes on as a straight line outside,
     so that a far-off value still feels a pull of bounded size.
     """
-    n = learned.network(1 + bool(temporal), features)
+    n = functions.network(1 + bool(temporal), features)
 
     def apply(params, x, context):
         def at(x):
-            return n.apply(params, learned.inputs([x], temporal, context)).squeeze(-1)
+            return n.apply(params, functions.inputs([x], temporal, context)).squeeze(-1)
 
         x = x / scale
         inside = jnp.clip(x, -limit, limit)
@@ -163,7 +171,7 @@ def residual_network(
     hand_made = HAND_MADE[name]
     positive(scale=scale, limit=limit, clip_eps=clip_eps)
     network = _curve(features, scale, limit, temporal)
-    description = learned.spec(
+    description = functions.spec(
         "residual_network",
         temporal,
         base=name,
@@ -213,7 +221,7 @@ def td_network(
     hand_made = HAND_MADE_TD[name]
     positive(scale=scale, limit=limit)
     network = _curve(features, scale, limit, temporal)
-    description = learned.spec(
+    description = functions.spec(
         "td_network",
         temporal,
         base=name,
@@ -255,8 +263,8 @@ def policy_network(
         whole loss of a policy, over its history; here it is what a sample allows.
     """
     positive(limit=limit)
-    network = learned.network(5 + bool(temporal), features)
-    description = learned.spec(
+    network = functions.network(5 + bool(temporal), features)
+    description = functions.spec(
         "policy_network", temporal, features=list(layers(features)), limit=limit
     )
 
@@ -271,7 +279,7 @@ def policy_network(
             jnp.abs(advantage),
             softsign(entropy),
         ]
-        n = network.apply(params, learned.inputs(x, temporal, context)).squeeze(-1)
+        n = network.apply(params, functions.inputs(x, temporal, context)).squeeze(-1)
         return limit * jnp.tanh(n / limit)
 
     return Learned(network.init, apply, description, identity=True)

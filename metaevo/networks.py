@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import flax.linen as nn
 import jax
 
-from metaevo.initializers import orthogonal
+from metaevo.learned.initializers import orthogonal
 
 __all__ = ["MLP", "orthogonal"]
 

@@ -2,7 +2,7 @@
 
 An optimiser gives a *direction*; the algorithm does `params - lr * direction`. So a
 learning rate that evolves is an argument, never a constant of the optimiser. Learned
-ones are in `metaevo.learned_optimizers`.
+ones are in `metaevo.learned.optimizers`.
 """
 
 from __future__ import annotations

@@ -183,7 +183,7 @@ def _tree(arrays: Mapping[tuple, np.ndarray]) -> Any:
 
 
 def _layers(paths: Sequence[tuple]) -> dict[tuple, float]:
-    """Where each array's layer lies in its network, as `metaevo.learned_optimizers`."""
+    """Where each array's layer lies in its network, as `metaevo.learned.optimizers`."""
 
     def depth(path):
         beside = [p[:-1] for p in paths if p[:-2] == path[:-2] and len(p) == len(path)]

@@ -19,9 +19,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaevo import envs, learned, schedules, slots
+from metaevo import envs, schedules, slots
 from metaevo.episodes import Transition
-from metaevo.learned import Learned, layers, network, positive
+from metaevo.learned import functions
+from metaevo.learned.functions import Learned, layers, network, positive
 from metaevo.slots import Context
 
 __all__ = ["free", "identity", "impact", "learned_from", "potential", "units"]
@@ -160,11 +161,11 @@ def free(
         did = jax.nn.one_hot(action, width) if kind == "num" else jnp.ravel(action)
         x = [_scaled(obs, size), jnp.clip(did, -LARGEST, LARGEST)]
         x += [_scaled(next_obs, size)]
-        x += [learned.progress(context)[None]] if temporal else []
+        x += [functions.progress(context)[None]] if temporal else []
         added = net.apply(params["network"], jnp.concatenate(x))[0]
         return jnp.exp(jnp.clip(params["log_scale"], -10, 10)) * reward + scale * added
 
-    spec = learned.spec(
+    spec = functions.spec(
         "free_reward",
         temporal,
         units=size.tolist(),

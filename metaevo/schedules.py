@@ -12,8 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
-from metaevo import slots, transforms
-from metaevo.learned import Learned, layers, network, positive
+from metaevo import slots
+from metaevo.learned import transforms
+from metaevo.learned.functions import Learned, layers, network, positive
 from metaevo.slots import Context, Slot
 from metaevo.types import ConfigError, Key, Params
 
@@ -112,7 +113,8 @@ def knots(kind: str, num_knots: int, transform: str, scale: float) -> Moving:
     Args:
         kind: `linear` or `cubic`, the B-splines B.
         num_knots: from 2, or 4 if cubic, to 1,000.
-        transform: name of the scale T on which it moves, see `metaevo.transforms`.
+        transform: name of the scale T on which it moves; see
+            `metaevo.learned.transforms`.
         scale: how far a knot of 1 moves it there.
 
     Raises:

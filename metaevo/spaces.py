@@ -16,8 +16,15 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 
 from metaevo import schedules, slots
-from metaevo.learned import Learned
-from metaevo.transforms import Transform, checked, linear, log, logit, one_minus_log
+from metaevo.learned.functions import Learned
+from metaevo.learned.transforms import (
+    Transform,
+    checked,
+    linear,
+    log,
+    logit,
+    one_minus_log,
+)
 from metaevo.types import ConfigError, Space, keep
 
 __all__ = [
@@ -75,7 +82,7 @@ def tune(**transforms: Transform) -> Space:
 
     Args:
         **transforms: slot name -> `log()`, `logit()`, `one_minus_log()`, `linear()`;
-            see `metaevo.transforms`.
+            see `metaevo.learned.transforms`.
 
     Returns:
         a space of params {slot: scalar}.

@@ -11,7 +11,8 @@ import optax
 
 import metaevo
 from inner_loops import ppo
-from metaevo import envs, fitness, learned_optimizers, spaces
+from metaevo import envs, fitness, spaces
+from metaevo.learned import optimizers as learned_optimizers
 from strategies.open_es import open_es
 
 

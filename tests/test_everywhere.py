@@ -23,11 +23,11 @@ from metaevo import (
     exploration,
     fitness,
     formulas,
-    learned_optimizers,
     losses,
     rewards,
     spaces,
 )
+from metaevo.learned import optimizers as learned_optimizers
 from metaevo.rundir import RunConfig
 from metaevo.types import ConfigError, Search
 from strategies.open_es import open_es

@@ -9,7 +9,8 @@ from scipy.interpolate import BSpline
 
 import metaevo
 from inner_loops import dqn, ppo
-from metaevo import artifacts, schedules, slots, spaces, transforms
+from metaevo import artifacts, schedules, slots, spaces
+from metaevo.learned import transforms
 from metaevo.slots import Context
 from metaevo.types import ConfigError
 

@@ -22,12 +22,12 @@ from metaevo import (
     artifacts,
     drifts,
     formulas,
-    learned_optimizers,
     losses,
     optimizers,
     schedules,
     spaces,
 )
+from metaevo.learned import optimizers as learned_optimizers
 from metaevo.slots import Context
 from metaevo.types import ConfigError
 

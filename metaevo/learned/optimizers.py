@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 from jax.tree_util import Partial
 
-from metaevo import learned
-from metaevo.learned import layers, positive
+from metaevo.learned import functions
+from metaevo.learned.functions import layers, positive
 from metaevo.slots import Context, Optimizer
 from metaevo.types import Key, Params, PyTree
 
@@ -90,7 +90,7 @@ def adam_numbers(eps: float = 1e-5, temporal: bool = False) -> LearnedOptimizer:
         Loshchilov and Hutter, 2019, https://arxiv.org/abs/1711.05101 (AdamW).
     """
     positive(eps=eps)
-    description = learned.spec("adam_numbers", temporal, eps=eps)
+    description = functions.spec("adam_numbers", temporal, eps=eps)
     names = ("gain", "beta1", "beta2", "eps", "decay", "clip")
 
     def init(key):
@@ -104,7 +104,7 @@ def adam_numbers(eps: float = 1e-5, temporal: bool = False) -> LearnedOptimizer:
     def update(params, gradient, state, agent, context: Context | None = None):
         now = params
         if temporal:
-            done = learned.progress(context)
+            done = functions.progress(context)
             now = {name: x[0] + (x[1] - x[0]) * done for name, x in params.items()}
         beta1 = jnp.clip(1 - 0.1 * jnp.exp(now["beta1"]), 0.0, 0.9999)
         beta2 = jnp.clip(1 - 0.001 * jnp.exp(now["beta2"]), 0.0, 0.999999)
@@ -186,7 +186,7 @@ def recurrent(
     layers([hidden], "hidden")
     if not isinstance(noise, bool):
         raise ValueError(f"noise={noise!r}: expected true or false")
-    description = learned.spec(
+    description = functions.spec(
         "recurrent",
         temporal,
         hidden=hidden,
@@ -196,7 +196,7 @@ def recurrent(
         noise=noise,
     )
     width = 3 + 2 * len(DECAYS) + 1 + bool(temporal)
-    head = learned.network(hidden, features, 2 + noise)
+    head = functions.network(hidden, features, 2 + noise)
     noisy, told = noise, ("layer", "noise")[: 1 + noise]
 
     def init(key):
@@ -239,7 +239,7 @@ def recurrent(
                 _places(agent),
             )
         age = count.astype(jnp.result_type(float))
-        time = [learned.progress(context)] if temporal else []
+        time = [functions.progress(context)] if temporal else []
 
         def direction(g, p, momenta, square, memory, layer, drawn):
             momenta = [
@@ -251,7 +251,7 @@ def recurrent(
 
             sizes = [f(x) for x in (g, *momenta) for f in (jnp.sign, _log)]
             seen = [_normalised(x) for x in (p, *sizes)]
-            x = learned.inputs([*seen, jnp.float32(layer), *time], False, None)
+            x = functions.inputs([*seen, jnp.float32(layer), *time], False, None)
             memory = _gru(params["gru"], x, memory)
             out = LIMIT * jnp.tanh(head.apply(params["head"], memory) / LIMIT)
             gain, added, *spread = jnp.unstack(out, axis=-1)
