@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaevo import actors, envs, episodes, evaluation, sizes, slots
+from metaevo import envs, episodes, evaluation, policies, sizes, slots
 from metaevo.slots import Context, Slot
 from metaevo.types import InnerLoop, InnerState, Space
 
@@ -75,7 +75,7 @@ def policies(env: envs.Env, config: Config = Config()) -> Space:
     Raises:
         ConfigError: layers or actions of another kind than `actors.policy` takes.
     """
-    return actors.space(env, config)
+    return policies.space(env, config)
 
 
 def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> InnerLoop:
@@ -89,7 +89,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     sizes.positive(config)
     frames = config.num_envs * config.num_steps
     num_updates, updates_per_segment = sizes.lifetime(config, frames)
-    policy = actors.of(env, config)
+    policy = policies.of(env, config)
 
     def init(key, meta):
         actor_key, env_key = jax.random.split(key)

@@ -19,7 +19,6 @@ import jax.numpy as jnp
 import optax
 
 from metaevo import (
-    actors,
     diversity,
     envs,
     episodes,
@@ -29,6 +28,7 @@ from metaevo import (
     networks,
     normalization,
     optimizers,
+    policies,
     population,
     replay,
     rewards,
@@ -187,7 +187,7 @@ def policies(env: envs.Env, config: Config = Config()) -> Space:
             "inner.normalize_observation=true: a policy that evolves cannot take the "
             "statistics of its observations along; set it to false"
         )
-    space = actors.space(env, config)
+    space = policies.space(env, config)
     learn = {"op": "number", "transform": "linear", "scale": 1.0}
     return Space(
         init=lambda key: space.init(key) | {"learn": jnp.ones(())},

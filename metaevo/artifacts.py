@@ -23,12 +23,12 @@ import numpy as np
 
 from metaevo import (
     activations,
-    actors,
     checkpoint,
+    closed_forms,
     drifts,
     exploration,
-    formulas,
     losses,
+    policies,
     rewards,
     schedules,
     slots,
@@ -46,10 +46,10 @@ _NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,63}$")
 # setting `temporal`, which is written only where it is true.
 OPERATIONS = {
     "adam_numbers": ({"eps"}, learned_optimizers.adam_numbers),
-    "clip_constant": ({"eps"}, formulas.clip_constant),
+    "clip_constant": ({"eps"}, closed_forms.clip_constant),
     "dpo_constants": ({"alpha", "beta"}, drifts.dpo_constants),
     "drift_network": ({"base", "features", "scale"}, drifts.drift_network),
-    "error_loss": ({"base", "clip_eps"}, formulas.error_loss),
+    "error_loss": ({"base", "clip_eps"}, closed_forms.error_loss),
     "feedback": (
         {"stats", "features", "transform", "scale", "default"},
         schedules.around(schedules.feedback),
@@ -63,10 +63,10 @@ OPERATIONS = {
     ),
     "lpo_network": ({"base", "features"}, drifts.lpo_network),
     "piecewise": ({"base", "num_knots", "limit"}, activations.piecewise),
-    "policy": ({"observation", "action", "features", "activation"}, actors.policy),
+    "policy": ({"observation", "action", "features", "activation"}, policies.policy),
     "policy_network": ({"features", "limit"}, losses.policy_network),
     "potential": ({"units", "features", "scale", "gamma"}, rewards.potential),
-    "rational": (set(), formulas.rational),
+    "rational": (set(), closed_forms.rational),
     "recurrent": (
         {"hidden", "features", "step", "eps", "noise"},
         learned_optimizers.recurrent,
@@ -76,7 +76,7 @@ OPERATIONS = {
         losses.residual_network,
     ),
     "steps": ({"num_steps"}, schedules.steps),
-    "td_error_loss": ({"base"}, formulas.td_error_loss),
+    "td_error_loss": ({"base"}, closed_forms.td_error_loss),
     "td_network": ({"base", "features", "scale", "limit"}, losses.td_network),
 }
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from metaevo import formulas
+from metaevo import closed_forms
 from metaevo.reference import Function
 
 __all__ = ["Fit", "fit"]
@@ -288,7 +288,11 @@ def _activation(function: Function, limit: float) -> Fit:
         return tops @ z[:6] / (1 + np.abs(below @ z[6:]))
 
     # From several denominators, the best numerator of each.
-    denominators = [np.zeros(4), np.array([0, 1.0, 0, 0.1]), np.array(formulas.TANH[1])]
+    denominators = [
+        np.zeros(4),
+        np.array([0, 1.0, 0, 0.1]),
+        np.array(closed_forms.TANH[1]),
+    ]
     starts = []
     for q in denominators:
         scale = 1 + np.abs(below @ q)

@@ -15,7 +15,7 @@ from test_artifacts import edit
 
 import metaevo
 from inner_loops import policy_es, td3
-from metaevo import actors, artifacts, envs, fitness
+from metaevo import artifacts, envs, fitness, policies
 from metaevo.evaluators.local import LocalEvaluator
 from metaevo.types import ConfigError, Search, keep
 from strategies.open_es import open_es
@@ -47,7 +47,7 @@ def saved(tmp_path):
 def test_it_is_the_network_that_td3_trains():
     """The same tree, the same actions: what evolves is what learned."""
     env, config = envs.make(PENDULUM), td3.Config(**SIZES)
-    loop, actor = td3.make(env, config), actors.of(env, config)
+    loop, actor = td3.make(env, config), policies.of(env, config)
     agent = jax.jit(loop.init)(jax.random.key(0), loop.meta).agent
     params = jax.tree.map(lambda x: x + 0.1, agent.actor.params)
     agent = agent._replace(actor=agent.actor._replace(params=params))

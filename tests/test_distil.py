@@ -10,7 +10,16 @@ import pytest
 
 import metaevo
 from inner_loops import ppo
-from metaevo import artifacts, distil, envs, fitness, formulas, losses, report, spaces
+from metaevo import (
+    artifacts,
+    closed_forms,
+    distil,
+    envs,
+    fitness,
+    losses,
+    report,
+    spaces,
+)
 from metaevo.slots import Context
 from metaevo.types import ConfigError, InnerLoop, InnerState
 from strategies.open_es import open_es
@@ -98,12 +107,12 @@ def distilled(folder, said=None, **options):
 
 
 def constants(**given):
-    return jax.tree.map(float, formulas.error_loss("zero").init(KEY)) | given
+    return jax.tree.map(float, closed_forms.error_loss("zero").init(KEY)) | given
 
 
 def test_a_loss_of_the_family_is_kept(tmp_path):
     known = {"huber": 1.3, "knee": 0.8, "tilt": 0.4}
-    learned = formulas.error_loss("zero")
+    learned = closed_forms.error_loss("zero")
     found(tmp_path, learned, constants(**known), lr=0.25)
     said = []
     lines = distilled(tmp_path, said)
@@ -134,7 +143,7 @@ def test_a_loss_far_from_the_family_is_refused(tmp_path):
     }
     found(tmp_path, learned, {name: np.float32(x) for name, x in params.items()})
     # One that was kept before, of another solution.
-    found(tmp_path / "old", formulas.error_loss("zero"), constants(square=0.5))
+    found(tmp_path / "old", closed_forms.error_loss("zero"), constants(square=0.5))
     (tmp_path / "old" / "solution").rename(tmp_path / "closed_form")
     lines = distilled(tmp_path)
     assert "outside" in lines[1]

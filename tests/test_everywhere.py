@@ -17,12 +17,12 @@ from loops import SMALL
 import metaevo
 from metaevo import (
     activations,
+    closed_forms,
     drifts,
     engine,
     envs,
     exploration,
     fitness,
-    formulas,
     losses,
     rewards,
     spaces,
@@ -49,10 +49,10 @@ OF_FUNCTIONS = {
     rewards.free: "reward",
     rewards.impact: "reward",
     exploration.graded: "exploration",
-    formulas.error_loss: "value_loss",
-    formulas.td_error_loss: "td_loss",
-    formulas.clip_constant: "drift",
-    formulas.rational: "activation",
+    closed_forms.error_loss: "value_loss",
+    closed_forms.td_error_loss: "td_loss",
+    closed_forms.clip_constant: "drift",
+    closed_forms.rational: "activation",
 }
 ON_UNITS = (rewards.potential, rewards.free, rewards.impact)
 ACTIONS = {"gymnax/CartPole-v1": {"num": 2}, "gymnax/Pendulum-v1": {"size": 1}}
@@ -156,7 +156,7 @@ def test_every_function_that_can_be_learned_is_here():
         activations,
         drifts,
         exploration,
-        formulas,
+        closed_forms,
         learned_optimizers,
         losses,
         rewards,

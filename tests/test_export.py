@@ -12,10 +12,10 @@ import pytest
 import test_spaces
 
 from metaevo import (
-    actors,
     artifacts,
     exploration,
     export,
+    policies,
     reference,
     rewards,
     schedules,
@@ -82,7 +82,7 @@ FUNCTIONS = {
 FUNCTIONS |= {
     "policy": Case(
         "actor",
-        actors.policy((2, 3), BOX, (8, 4), "tanh"),
+        policies.policy((2, 3), BOX, (8, 4), "tanh"),
         (10 * RNG.normal(size=(200, 2, 3)),),
     ),
     "steps": Case("lr", schedules.steps(5), (NOW,)),
@@ -300,7 +300,7 @@ def test_an_optimiser_of_one_array_and_what_it_has_to_be_told(tmp_path):
 
 
 def test_a_choice_has_no_gradient(tmp_path):
-    learned = actors.policy((3,), {"num": 4}, (8,), "relu")
+    learned = policies.policy((3,), {"num": 4}, (8,), "relu")
     params = learned.init(jax.random.key(0))
     artifacts.save(tmp_path, {"actor": params}, {"actor": learned.spec}, {}, {})
     mine = reference.load(tmp_path).actor

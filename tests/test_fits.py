@@ -8,9 +8,9 @@ import pytest
 from metaevo import (
     activations,
     artifacts,
+    closed_forms,
     drifts,
     fits,
-    formulas,
     losses,
     reference,
     schedules,
@@ -34,7 +34,7 @@ def loaded(tmp_path, slot, form):
 
 
 def constants(**given):
-    start = jax.tree.map(float, formulas.error_loss("zero").init(KEY))
+    start = jax.tree.map(float, closed_forms.error_loss("zero").init(KEY))
     return start | given
 
 
@@ -54,9 +54,9 @@ LOSSES = {
 @pytest.mark.parametrize("slot", ["value_loss", "td_loss"])
 def test_a_loss_of_the_family_is_recovered(tmp_path, slot, name):
     known = constants(**LOSSES[name])
-    learned, mine = formulas.error_loss("zero"), dict(known)
+    learned, mine = closed_forms.error_loss("zero"), dict(known)
     if slot == "td_loss":
-        learned = formulas.td_error_loss()
+        learned = closed_forms.td_error_loss()
         mine = known | {"q": 0.05, "square": known["square"] - 0.5}
     form = fitted(tmp_path, slot, learned, mine, (-6.0, 8.0), 0.05)
     assert form.r2 > 1 - 1e-5
@@ -77,9 +77,9 @@ def test_a_loss_of_the_family_is_recovered(tmp_path, slot, name):
 
 def test_a_formula_can_be_read(tmp_path):
     known = constants(huber=1.3, knee=2.5, tilt=-0.7)
-    form = fitted(tmp_path, "value_loss", formulas.error_loss("zero"), known)
+    form = fitted(tmp_path, "value_loss", closed_forms.error_loss("zero"), known)
     assert form.formula == "1.3 Huber(x; 2.5) - 0.7 x,  x = value - target"
-    clipped = formulas.error_loss()
+    clipped = closed_forms.error_loss()
     form = fitted(tmp_path, "value_loss", clipped, constants(tilt=0.25))
     assert form.formula == (
         "0.5 x² + 0.25 x,  x = value - target, of which ½ x² is clipped as PPO's"

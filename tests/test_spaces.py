@@ -20,8 +20,8 @@ import metaevo
 from metaevo import (
     activations,
     artifacts,
+    closed_forms,
     drifts,
-    formulas,
     losses,
     optimizers,
     schedules,
@@ -210,7 +210,7 @@ CASES = {
         (),
     ),
     "error_loss": Case(
-        formulas.error_loss,
+        closed_forms.error_loss,
         {},
         "value_loss",
         losses.clipped_square,
@@ -218,17 +218,17 @@ CASES = {
         ({"clip_eps": 0.0}, *BASE),
     ),
     "td_error_loss": Case(
-        formulas.td_error_loss, {}, "td_loss", losses.td_square, ("dqn",), BASE
+        closed_forms.td_error_loss, {}, "td_loss", losses.td_square, ("dqn",), BASE
     ),
     "clip_constant": Case(
-        formulas.clip_constant,
+        closed_forms.clip_constant,
         {},
         "drift",
         drifts.ppo_clip,
         ("ppo",),
         ({"eps": 0.0}, {"eps": "x"}),
     ),
-    "rational": Case(formulas.rational, {}, "activation", None, (), ()),
+    "rational": Case(closed_forms.rational, {}, "activation", None, (), ()),
     "lpo_network": Case(drifts.lpo_network, {}, "drift", None, (), (*SIZES, *BASE)),
     "lpo_network zero": Case(
         drifts.lpo_network, {"base": "zero"}, "drift", drifts.zero, ("ppo",), ()
@@ -476,7 +476,7 @@ def test_a_temporal_function_changes_over_a_lifetime(name, tmp_path):
 def test_what_has_no_lifetime_refuses_one():
     assert {CASES[name].builder.__name__ for name in TEMPORAL} == {
         case.builder.__name__ for case in CASES.values()
-    } - {"piecewise", *formulas.__all__}
+    } - {"piecewise", *closed_forms.__all__}
     spec = {"lr": schedules.steps(2).spec | {"temporal": True}}
     with pytest.raises(ConfigError, match="temporal"):
         artifacts.check({"lr": jax.ShapeDtypeStruct((2,), jnp.float32)}, spec)

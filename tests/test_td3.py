@@ -9,7 +9,7 @@ from loops import SGD, SMALL
 from test_inner_loops import close, equations, programs, same, trained
 
 from inner_loops import td3
-from metaevo import actors, checks, diversity, envs, fitness, slots, spaces
+from metaevo import checks, diversity, envs, fitness, policies, slots, spaces
 from metaevo.evaluators.local import LocalEvaluator
 from metaevo.types import ConfigError, Proposal, Search, Space, Strategy
 
@@ -215,7 +215,7 @@ def test_the_gradient_of_diversity_is_that_of_the_whole_population(num_devices, 
         | {"shared_critic": True, "batch_size": 32}
     )
     meta = td3.Meta(actor_lr=0.1, actor_loss=push, diversity_coef=coef, optimizer=SGD)
-    loop, policy = td3.make(env, config, meta), actors.of(env, config)
+    loop, policy = td3.make(env, config, meta), policies.of(env, config)
     actor = jax.vmap(policy.init)(jax.random.split(jax.random.key(0), size))
     noise = jax.random.split(jax.random.key(1), len(jax.tree.leaves(actor)))
     noise = jax.tree.unflatten(jax.tree.structure(actor), list(noise))
