@@ -21,8 +21,9 @@ import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 
 from benchmarks import measure, populations, reference_ppo  # noqa: E402
-from metaevo import distributions, envs, episodes, minibatches, networks  # noqa: E402
+from metaevo import envs  # noqa: E402
 from metaevo.evaluators.local import CPU_CHUNK  # noqa: E402
+from metaevo.rl import distributions, minibatches, networks, rollouts  # noqa: E402
 
 DEFAULTS = {"repeats": 9, "population": 32, "updates": 16}
 
@@ -76,7 +77,7 @@ def pieces(results: measure.Results, repeats: int) -> None:
         return distributions.Categorical.noise(key, (*shape, env.action.num))
 
     def starts(key):
-        return episodes.worlds(key, key, env, *shape)[0]
+        return rollouts.worlds(key, key, env, *shape)[0]
 
     programs = {
         "noise of actions": (jax.vmap(noise), keys),

@@ -19,8 +19,9 @@ import time
 import jax
 import jax.numpy as jnp
 
-from metaevo import envs, replay
-from metaevo.episodes import Transition
+from metaevo import envs
+from metaevo.rl import replay
+from metaevo.rl.rollouts import Transition
 
 MEMBERS, ENVS, BATCH, STEPS, REPEATS = 8, 4, 64, 2000, 7
 OBS, ACTION = 17, 6

@@ -18,21 +18,16 @@ import optax
 
 from metaevo import (
     envs,
-    episodes,
-    evaluation,
     exploration,
     losses,
-    networks,
     optimizers,
     population,
-    replay,
-    returns,
     rewards,
     schedules,
-    sizes,
     slots,
     spaces,
 )
+from metaevo.rl import config_checks, evaluation, networks, replay, returns, rollouts
 from metaevo.slots import Context, Slot
 from metaevo.types import ConfigError, InnerLoop, InnerState
 
@@ -109,7 +104,7 @@ class Agent(NamedTuple):
 
 
 class Experience(NamedTuple):
-    episodes: episodes.Episodes
+    episodes: rollouts.Episodes
     rows: jax.Array  # of the replay buffer
     own: jax.Array  # int32, steps since birth, warm-up not counted
 
@@ -134,12 +129,12 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     Raises:
         ConfigError: sizes that do not fit each other, or continuous actions.
     """
-    sizes.positive(config)
+    config_checks.positive(config)
     if not isinstance(env.action, envs.Discrete):
         raise ConfigError(f"env={env.name!r}: DQN needs discrete actions; see td3, sac")
     frames = config.num_envs * config.num_steps
-    num_rows, num_warmup = sizes.ring(config, config.num_step_return)
-    num_updates, updates_per_segment = sizes.lifetime(
+    num_rows, num_warmup = config_checks.ring(config, config.num_step_return)
+    num_updates, updates_per_segment = config_checks.lifetime(
         config, frames, num_warmup * config.num_envs
     )
 
@@ -181,8 +176,8 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         network_key, env_key, noise_key, warmup_key = jax.random.split(key, 4)
         params = network.init(network_key, jnp.zeros(env.observation.shape))
         agent = Agent(jnp.int32(0), params, params, meta.optimizer.init(params))
-        state = episodes.start(env_key, env, config.num_envs)
-        state, steps, _ = episodes.collect(
+        state = rollouts.start(env_key, env, config.num_envs)
+        state, steps, _ = rollouts.collect(
             warmup_key,
             env,
             state,
@@ -239,7 +234,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             jax.random.fold_in(key, clock.update), 3
         )
         context = context_of(agent)
-        after, steps, finished = episodes.collect(
+        after, steps, finished = rollouts.collect(
             act_key,
             env,
             experience.episodes,
@@ -274,7 +269,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             agent, Experience(after, rows, own), (), Clock(clock.update + 1)
         )
         return state, {
-            "totals": episodes.totals(finished),
+            "totals": rollouts.totals(finished),
             "q": q,
             "error": error,
             "squared": squared,
@@ -288,7 +283,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
         state, info = jax.lax.scan(step, state, None, length=updates_per_segment)
         return state, {
-            **episodes.metrics(state.experience.episodes, info["totals"]),
+            **rollouts.metrics(state.experience.episodes, info["totals"]),
             "q": info["q"].mean(),
             "value_error_mean": info["error"].mean(),
             "value_error_rms": jnp.sqrt(info["squared"].mean()),

@@ -14,23 +14,16 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from metaevo import (
+from metaevo import drifts, envs, losses, optimizers, population, rewards, slots, spaces
+from metaevo.rl import (
+    config_checks,
     distributions,
-    drifts,
-    envs,
-    episodes,
     evaluation,
-    losses,
     minibatches,
     networks,
     normalization,
-    optimizers,
-    population,
     returns,
-    rewards,
-    sizes,
-    slots,
-    spaces,
+    rollouts,
 )
 from metaevo.slots import Context, Slot
 from metaevo.types import InnerLoop, InnerState
@@ -120,7 +113,7 @@ class Agent(NamedTuple):
 class Experience(NamedTuple):
     """Where the member's environments are; leaves [E, ...]."""
 
-    episodes: episodes.Episodes
+    episodes: rollouts.Episodes
     discounted_return: jax.Array  # of the learner's reward, for its normalisation
 
 
@@ -139,7 +132,7 @@ class Transition(NamedTuple):
     done: jax.Array
     next_obs: jax.Array  # the true one, as the networks see it
     raw_obs: jax.Array
-    finished: episodes.Finished
+    finished: rollouts.Finished
 
 
 class Batch(NamedTuple):
@@ -178,9 +171,9 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     Raises:
         ConfigError: sizes that do not fit each other.
     """
-    sizes.positive(config)
-    batch_size = sizes.minibatched(config)
-    num_updates, updates_per_segment = sizes.lifetime(config, batch_size)
+    config_checks.positive(config)
+    batch_size = config_checks.minibatched(config)
+    num_updates, updates_per_segment = config_checks.lifetime(config, batch_size)
 
     discrete = isinstance(env.action, envs.Discrete)
     num_outputs = env.action.num if discrete else env.action.shape[0]
@@ -229,7 +222,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             dict.fromkeys(STATS, jnp.zeros(())),
         )
         experience = Experience(
-            episodes.start(env_key, env, config.num_envs), jnp.zeros(config.num_envs)
+            rollouts.start(env_key, env, config.num_envs), jnp.zeros(config.num_envs)
         )
         return InnerState(agent, experience, clock=Clock(jnp.int32(0)))
 
@@ -241,15 +234,15 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         shape = (config.num_steps, config.num_envs)
         # Drawn at once: random numbers inside the scan cost more.
         noise = distribution.noise(noise_key, (*shape, num_outputs))
-        drawn, world = episodes.worlds(step_key, reset_key, env, *shape)
+        drawn, world = rollouts.worlds(step_key, reset_key, env, *shape)
 
         # The scan holds what acting needs; all else is done for all steps at once.
         def step(before, drawn):
             noise, drawn = drawn
             pi = policy(meta, agent.params, see(agent, before.obs))
             action = pi.transform(noise)
-            after, out, finished = episodes.step(env, world(drawn), before, action)
-            transition = episodes.Transition(
+            after, out, finished = rollouts.step(env, world(drawn), before, action)
+            transition = rollouts.Transition(
                 envs.packed(env, before.obs),
                 action,
                 out.reward,
@@ -410,7 +403,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         state = InnerState(agent, experience, (), Clock(clock.update + 1))
         return state, {
             **info,
-            "totals": episodes.totals(data.finished),
+            "totals": rollouts.totals(data.finished),
             "error": error[0],
             "squared_error": error[1],
         }
@@ -423,7 +416,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
         state, info = jax.lax.scan(step, state, None, length=updates_per_segment)
         return state, {
-            **episodes.metrics(state.experience.episodes, info["totals"]),
+            **rollouts.metrics(state.experience.episodes, info["totals"]),
             **{name: info[name].mean() for name in STATS},
             "value_error_mean": info["error"].mean(),
             "value_error_rms": jnp.sqrt(info["squared_error"].mean()),

@@ -20,23 +20,16 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from metaevo import (
+from metaevo import drifts, envs, losses, optimizers, population, rewards, slots, spaces
+from metaevo.rl import (
+    config_checks,
     distributions,
-    drifts,
-    envs,
-    episodes,
     evaluation,
-    losses,
     minibatches,
     networks,
     normalization,
-    optimizers,
-    population,
     returns,
-    rewards,
-    sizes,
-    slots,
-    spaces,
+    rollouts,
 )
 from metaevo.slots import Context, Slot
 from metaevo.types import ConfigError, InnerLoop, InnerState
@@ -127,7 +120,7 @@ class Agent(NamedTuple):
 class Experience(NamedTuple):
     """Where the member's environments are; leaves [E, ...]."""
 
-    episodes: episodes.Episodes
+    episodes: rollouts.Episodes
     memory: jax.Array  # [E, hidden], zero where an episode begins
     discounted_return: jax.Array  # of the learner's reward, for its normalisation
 
@@ -148,7 +141,7 @@ class Transition(NamedTuple):
     done: jax.Array
     next_obs: jax.Array  # the true one, as the networks see it
     raw_obs: jax.Array
-    finished: episodes.Finished
+    finished: rollouts.Finished
 
 
 class Batch(NamedTuple):
@@ -215,14 +208,14 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     Raises:
         ConfigError: sizes that do not fit each other.
     """
-    sizes.positive(config)
+    config_checks.positive(config)
     if config.num_envs % config.num_minibatches:
         raise ConfigError(
             f"inner.num_minibatches={config.num_minibatches} does not divide "
             f"inner.num_envs={config.num_envs}: minibatches are of environments"
         )
     batch_size = config.num_envs * config.num_steps
-    num_updates, updates_per_segment = sizes.lifetime(config, batch_size)
+    num_updates, updates_per_segment = config_checks.lifetime(config, batch_size)
 
     discrete = isinstance(env.action, envs.Discrete)
     num_outputs = env.action.num if discrete else env.action.shape[0]
@@ -285,7 +278,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             normalization.init(()),
         )
         experience = Experience(
-            episodes.start(keys[4], env, config.num_envs),
+            rollouts.start(keys[4], env, config.num_envs),
             jnp.zeros((config.num_envs, config.hidden)),
             jnp.zeros(config.num_envs),
         )
@@ -299,7 +292,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         shape = (config.num_steps, config.num_envs)
         # Drawn at once: random numbers inside the scan cost more.
         noise = distribution.noise(noise_key, (*shape, num_outputs))
-        drawn, world = episodes.worlds(step_key, reset_key, env, *shape)
+        drawn, world = rollouts.worlds(step_key, reset_key, env, *shape)
 
         def step(experience, drawn):
             before, (noise, drawn) = experience.episodes.obs, drawn
@@ -307,11 +300,11 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             memory = remember(agent.params, experience.memory, embed(agent.params, obs))
             pi = policy(agent.params, memory)
             action = pi.transform(noise)
-            after, out, finished = episodes.step(
+            after, out, finished = rollouts.step(
                 env, world(drawn), experience.episodes, action
             )
             seen = before, action, out.reward, out.final_obs, out.terminated, out.done
-            reward = rewards.learned_from(meta, episodes.Transition(*seen), context)
+            reward = rewards.learned_from(meta, rollouts.Transition(*seen), context)
             discounted = reward + slots.value(meta.gamma, context) * (
                 experience.discounted_return
             )
@@ -466,7 +459,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         agent = Agent(agent.age + 1, params, opt_state, obs_stats, return_stats)
         state = InnerState(agent, experience, (), Clock(clock.update + 1))
         return state, {
-            "totals": episodes.totals(data.finished),
+            "totals": rollouts.totals(data.finished),
             "entropy": entropy,
             "kl": kl,
             "error": error[0],
@@ -481,7 +474,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
         state, info = jax.lax.scan(step, state, None, length=updates_per_segment)
         return state, {
-            **episodes.metrics(state.experience.episodes, info["totals"]),
+            **rollouts.metrics(state.experience.episodes, info["totals"]),
             "entropy": info["entropy"].mean(),
             "kl": info["kl"].mean(),
             "value_error_mean": info["error"].mean(),

@@ -15,20 +15,22 @@ import jax.numpy as jnp
 
 from metaevo import (
     envs,
-    episodes,
-    evaluation,
     exploration,
     losses,
-    minibatches,
-    networks,
     optimizers,
     population,
-    returns,
     rewards,
     schedules,
-    sizes,
     slots,
     spaces,
+)
+from metaevo.rl import (
+    config_checks,
+    evaluation,
+    minibatches,
+    networks,
+    returns,
+    rollouts,
 )
 from metaevo.slots import Context, Slot
 from metaevo.types import ConfigError, InnerLoop, InnerState
@@ -116,11 +118,11 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     Raises:
         ConfigError: sizes that do not fit each other, or continuous actions.
     """
-    sizes.positive(config)
+    config_checks.positive(config)
     if not isinstance(env.action, envs.Discrete):
         raise ConfigError(f"env={env.name!r}: PQN needs discrete actions; see td3, sac")
-    batch_size = sizes.minibatched(config)
-    num_updates, updates_per_segment = sizes.lifetime(config, batch_size)
+    batch_size = config_checks.minibatched(config)
+    num_updates, updates_per_segment = config_checks.lifetime(config, batch_size)
 
     num_actions = env.action.num
     network = networks.MLP(
@@ -138,7 +140,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         network_key, env_key = jax.random.split(key)
         params = network.init(network_key, jnp.zeros(env.observation.shape))
         agent = Agent(jnp.int32(0), params, meta.optimizer.init(params))
-        experience = episodes.start(env_key, env, config.num_envs)
+        experience = rollouts.start(env_key, env, config.num_envs)
         return InnerState(agent, experience, clock=Clock(jnp.int32(0)))
 
     def explore(params, meta, context):
@@ -189,7 +191,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         )
         context = context_of(agent)
         shape = (config.num_steps, config.num_envs, num_actions)
-        experience, steps, finished = episodes.collect(
+        experience, steps, finished = rollouts.collect(
             act_key,
             env,
             experience,
@@ -222,7 +224,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         agent = Agent(agent.age + 1, params, opt_state)
         state = InnerState(agent, experience, (), Clock(clock.update + 1))
         return state, {
-            "totals": episodes.totals(finished),
+            "totals": rollouts.totals(finished),
             "q": q,
             "error": error,
             "squared": squared,
@@ -236,7 +238,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
         state, info = jax.lax.scan(step, state, None, length=updates_per_segment)
         return state, {
-            **episodes.metrics(state.experience, info["totals"]),
+            **rollouts.metrics(state.experience, info["totals"]),
             "q": info["q"].mean(),
             "value_error_mean": info["error"].mean(),
             "value_error_rms": jnp.sqrt(info["squared"].mean()),

@@ -15,21 +15,23 @@ import jax.numpy as jnp
 import optax
 
 from metaevo import (
-    distributions,
     envs,
-    episodes,
-    evaluation,
     exploration,
     losses,
-    networks,
-    normalization,
     optimizers,
     population,
-    replay,
     rewards,
-    sizes,
     slots,
     spaces,
+)
+from metaevo.rl import (
+    config_checks,
+    distributions,
+    evaluation,
+    networks,
+    normalization,
+    replay,
+    rollouts,
 )
 from metaevo.slots import Context, Slot
 from metaevo.types import ConfigError, InnerLoop, InnerState
@@ -124,7 +126,7 @@ class Agent(NamedTuple):
 
 
 class Experience(NamedTuple):
-    episodes: episodes.Episodes
+    episodes: rollouts.Episodes
     noise: jax.Array  # [E, A], the last
     rows: jax.Array  # of the replay buffer
     own: jax.Array  # int32, steps since birth, warm-up not counted
@@ -156,7 +158,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     Raises:
         ConfigError: sizes that do not fit each other, or other actions.
     """
-    sizes.positive(config)
+    config_checks.positive(config)
     if not isinstance(env.action, envs.Box):
         raise ConfigError(f"env={env.name!r}: SAC needs continuous actions; see dqn")
     if not config.initial_temperature > 0:
@@ -164,8 +166,8 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             f"inner.initial_temperature={config.initial_temperature} must be > 0"
         )
     frames = config.num_envs * config.num_steps
-    num_rows, num_warmup = sizes.ring(config)
-    num_updates, updates_per_segment = sizes.lifetime(
+    num_rows, num_warmup = config_checks.ring(config)
+    num_updates, updates_per_segment = config_checks.lifetime(
         config, frames, num_warmup * config.num_envs
     )
 
@@ -217,10 +219,10 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         critics = twins(jax.random.split(critic_key))
         noise = jax.random.normal(first_key, (config.num_envs, num_actions))
         noise = draw_noise(noise_key, meta, Context(), noise, num_warmup)
-        state, steps, _ = episodes.collect(
+        state, steps, _ = rollouts.collect(
             act_key,
             env,
-            episodes.start(env_key, env, config.num_envs),
+            rollouts.start(env_key, env, config.num_envs),
             exploration.uniform(noise),
             lambda obs, noise: to_env(noise),
         )
@@ -331,7 +333,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             return to_env(pi.transform_and_log_prob(noise)[0])
 
         noise = draw_noise(noise_key, meta, context, experience.noise, config.num_steps)
-        after, steps, finished = episodes.collect(
+        after, steps, finished = rollouts.collect(
             act_key, env, experience.episodes, noise, explore
         )
         if config.normalize_observation:
@@ -363,7 +365,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         state = InnerState(
             agent, Experience(after, noise[-1], rows, own), (), Clock(clock.update + 1)
         )
-        return state, info | {"totals": episodes.totals(finished)}
+        return state, info | {"totals": rollouts.totals(finished)}
 
     # --- the interface ----------------------------------------------------------------
 
@@ -375,7 +377,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         totals = info.pop("totals")
         info = jax.tree.map(jnp.mean, info)
         return state, {
-            **episodes.metrics(state.experience.episodes, totals),
+            **rollouts.metrics(state.experience.episodes, totals),
             "value_error_mean": info.pop("error"),
             "value_error_rms": jnp.sqrt(info.pop("squared")),
             **info,

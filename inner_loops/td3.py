@@ -19,22 +19,24 @@ import jax.numpy as jnp
 import optax
 
 from metaevo import (
-    diversity,
     envs,
-    episodes,
-    evaluation,
     exploration,
     losses,
-    networks,
-    normalization,
     optimizers,
     policies,
     population,
-    replay,
     rewards,
-    sizes,
     slots,
     spaces,
+)
+from metaevo.rl import (
+    config_checks,
+    diversity,
+    evaluation,
+    networks,
+    normalization,
+    replay,
+    rollouts,
 )
 from metaevo.slots import Context, Slot
 from metaevo.types import ConfigError, InnerLoop, InnerState, Space
@@ -144,7 +146,7 @@ class Agent(NamedTuple):
 
 
 class Experience(NamedTuple):
-    episodes: episodes.Episodes
+    episodes: rollouts.Episodes
     noise: jax.Array  # [E, A], the last
     rows: Any  # of the replay buffer, or () if it is shared
     own: jax.Array  # int32, steps since birth, warm-up not counted
@@ -173,7 +175,7 @@ NUMBERS = spaces.tune(
 """The hyperparameters that a baseline is tuned in."""
 
 
-def policies(env: envs.Env, config: Config = Config()) -> Space:
+def policy_space(env: envs.Env, config: Config = Config()) -> Space:
     """The space of TD3's actors: params {"actor": parameters, "learn": number}.
 
     Lamarckian: an actor that learned goes back into the search as it is now.
@@ -207,7 +209,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     Raises:
         ConfigError: sizes that do not fit each other, or other actions.
     """
-    sizes.positive(config)
+    config_checks.positive(config)
     if not isinstance(env.action, envs.Box):
         raise ConfigError(f"env={env.name!r}: TD3 needs continuous actions; see dqn")
     if config.num_gradient_steps % config.policy_delay:
@@ -223,8 +225,8 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             "each show it other observations"
         )
     frames = config.num_envs * config.num_steps
-    num_rows, num_warmup = sizes.ring(config)
-    num_updates, updates_per_segment = sizes.lifetime(
+    num_rows, num_warmup = config_checks.ring(config)
+    num_updates, updates_per_segment = config_checks.lifetime(
         config, frames, num_warmup * config.num_envs
     )
 
@@ -283,10 +285,10 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             jax.random.normal(first_key, (num_envs, num_actions)),
             num_warmup,
         )
-        state, steps, _ = episodes.collect(
+        state, steps, _ = rollouts.collect(
             step_key,
             env,
-            episodes.start(env_key, env, num_envs),
+            rollouts.start(env_key, env, num_envs),
             exploration.uniform(noise),
             lambda obs, noise: to_env(noise),
         )
@@ -305,7 +307,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             _, steps, _ = warm_up(warmup_key, meta, num_envs)
             rows = buffer_of(num_envs).start(steps)
             shared = Shared(new_critic(critic_key, meta), rows)
-            mine = episodes.start(warmup_key, env, config.num_envs)
+            mine = rollouts.start(warmup_key, env, config.num_envs)
             noise = jnp.zeros((config.num_envs, num_actions))
             agent = Agent(jnp.int32(0), policy, (), obs_stats)
             experience = Experience(mine, noise, (), jnp.int32(0))
@@ -435,7 +437,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             return to_env(jnp.clip(action, -1.0, 1.0))
 
         noise = draw_noise(noise_key, meta, context, experience.noise, config.num_steps)
-        after, steps, finished = episodes.collect(
+        after, steps, finished = rollouts.collect(
             act_key, env, experience.episodes, noise, explore
         )
         if config.normalize_observation:
@@ -477,7 +479,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         agent = Agent(agent.age + 1, policy, critic, agent.obs_stats)
         experience = Experience(after, noise[-1], rows, own)
         state = InnerState(agent, experience, shared, Clock(clock.update + 1))
-        return state, info | {"totals": episodes.totals(finished)}
+        return state, info | {"totals": rollouts.totals(finished)}
 
     def together(x):
         """Every member's [T, E, ...] as environments of one, [T, P x E, ...]."""
@@ -494,7 +496,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         totals = info.pop("totals")
         info = jax.tree.map(jnp.mean, info)
         return state, {
-            **episodes.metrics(state.experience.episodes, totals),
+            **rollouts.metrics(state.experience.episodes, totals),
             "value_error_mean": info.pop("error"),
             "value_error_rms": jnp.sqrt(info.pop("squared")),
             **info,

@@ -20,9 +20,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from metaevo import envs, schedules, slots
-from metaevo.episodes import Transition
 from metaevo.learned import functions
 from metaevo.learned.functions import Learned, layers, network, positive
+from metaevo.rl.rollouts import Transition
 from metaevo.slots import Context
 
 __all__ = ["free", "identity", "impact", "learned_from", "potential", "units"]

@@ -7,7 +7,7 @@ episodes, the same worlds for all; the solution is the mean of the distribution.
 import optax
 
 import metaevo
-from inner_loops import policy_es
+from inner_loops import fixed_policy
 from metaevo import envs, fitness
 from strategies.open_es import open_es
 
@@ -19,13 +19,13 @@ def search(
     num_seeds: int = 1,
     sigma: float = 0.1,
     learning_rate: float = 0.05,
-    inner: policy_es.Config = policy_es.Config(),
-    meta: policy_es.Meta = policy_es.Meta(),
+    inner: fixed_policy.Config = fixed_policy.Config(),
+    meta: fixed_policy.Meta = fixed_policy.Meta(),
 ) -> metaevo.Search:
     task = envs.make(env)
-    space = policy_es.policies(task, inner)
+    space = fixed_policy.policy_space(task, inner)
     strategy = open_es(space, population_size, sigma, optax.adam(learning_rate))
-    loop = policy_es.make(task, inner, meta)
+    loop = fixed_policy.make(task, inner, meta)
     score = fitness.last_segments(inner.num_segments)
     return metaevo.Search(loop, space, strategy, num_generations, score, num_seeds)
 

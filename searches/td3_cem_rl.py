@@ -28,7 +28,7 @@ def search(
     meta: td3.Meta = td3.Meta(1e-3, 1e-3, exploration_noise=0.0),
 ) -> metaevo.Search:
     task = envs.make(env)
-    space = td3.policies(task, inner)
+    space = td3.policy_space(task, inner)
     strategy = cem_rl(space, population_size, sigma=sigma)
     loop, score = td3.make(task, inner, meta), fitness.last_segments(1)
     return metaevo.Search(

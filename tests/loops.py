@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import optax
 
-from inner_loops import dqn, policy_es, ppo, ppo_rnn, pqn, sac, td3
+from inner_loops import dqn, fixed_policy, ppo, ppo_rnn, pqn, sac, td3
 from metaevo import activations, drifts, envs, losses, optimizers, slots
 
 SGD = optimizers.from_optax(optax.identity())
@@ -274,11 +274,11 @@ SMALL = {
             "q_aggregation": _same_aggregation,
         },
     ),
-    "policy_es": Small(
-        policy_es,
+    "fixed_policy": Small(
+        fixed_policy,
         TWO_EPISODES,
         {"total_timesteps": 1280, "num_envs": 4, "num_steps": 80, "features": (16,)},
-        policy_es.Meta(action_noise=0.1),
+        fixed_policy.Meta(action_noise=0.1),
         {"action_noise": 0.9},
         {"action_noise": _a_tenth},
         tuned="action_noise",

@@ -14,7 +14,7 @@ from loops import SMALL
 from test_artifacts import edit
 
 import metaevo
-from inner_loops import policy_es, td3
+from inner_loops import fixed_policy, td3
 from metaevo import artifacts, envs, fitness, policies
 from metaevo.evaluators.local import LocalEvaluator
 from metaevo.types import ConfigError, Search, keep
@@ -25,7 +25,7 @@ SIZES = {"features": (16, 8), "activation": "relu"}
 
 
 def space_on(name):
-    return policy_es.policies(envs.make(name), policy_es.Config(**SIZES))
+    return fixed_policy.policy_space(envs.make(name), fixed_policy.Config(**SIZES))
 
 
 def away(space):
@@ -70,7 +70,7 @@ def test_a_start_acts_next_to_nothing():
 @pytest.mark.parametrize("name", [PENDULUM, CARTPOLE])
 def test_a_loaded_policy_acts_as_the_searched_one(saved, name):
     env, space = envs.make(name), space_on(name)
-    loop = policy_es.make(env, policy_es.Config(**SIZES))
+    loop = fixed_policy.make(env, fixed_policy.Config(**SIZES))
     meta = space.bind(away(space), loop.meta)
     agent = loop.init(jax.random.key(0), meta).agent
     loaded = metaevo.load(saved(name)).actor
@@ -131,13 +131,15 @@ def test_an_altered_policy_is_refused(saved, change):
 def test_policies_that_cannot_be_are_refused():
     unbounded = envs.make(PENDULUM)._replace(action=envs.Box((1,)))
     with pytest.raises(ConfigError, match=r"gymnax/Pendulum-v1.*bounds must be finite"):
-        policy_es.policies(unbounded)
+        fixed_policy.policy_space(unbounded)
     with pytest.raises(ConfigError, match=r"inner\.activation='softmax': one of celu"):
-        policy_es.policies(envs.make(PENDULUM), policy_es.Config(activation="softmax"))
+        fixed_policy.policy_space(
+            envs.make(PENDULUM), fixed_policy.Config(activation="softmax")
+        )
     with pytest.raises(ConfigError, match=r"inner\.features=\(\)"):
-        policy_es.policies(envs.make(PENDULUM), policy_es.Config(features=()))
+        fixed_policy.policy_space(envs.make(PENDULUM), fixed_policy.Config(features=()))
     with pytest.raises(ConfigError, match=r"inner\.normalize_observation=true"):
-        td3.policies(envs.make(PENDULUM), td3.Config(normalize_observation=True))
+        td3.policy_space(envs.make(PENDULUM), td3.Config(normalize_observation=True))
 
 
 # --- TD3's space ----------------------------------------------------------------------
@@ -149,7 +151,7 @@ def test_what_an_actor_learned_is_inherited():
         **small.config | {"normalize_observation": False, "num_segments": 1}
     )
     env = envs.make(small.env)
-    space, loop = td3.policies(env, config), td3.make(env, config, small.meta)
+    space, loop = td3.policy_space(env, config), td3.make(env, config, small.meta)
     assert space.inherit is not keep
     init, train = jax.jit(loop.init), jax.jit(loop.train)
     for learn in (0.0, 1.0):
@@ -173,14 +175,14 @@ def test_what_an_actor_learned_is_inherited():
 
 
 def test_a_given_policy_is_the_agent_and_noise_is_of_training_alone():
-    small = SMALL["policy_es"]
+    small = SMALL["fixed_policy"]
     loop = small.make()
     init, train, evaluate = map(jax.jit, (loop.init, loop.train, loop.evaluate))
-    config = policy_es.Config(**small.config)
-    actor = policy_es.policies(loop.env, config).init(jax.random.key(3))["actor"]
+    config = fixed_policy.Config(**small.config)
+    actor = fixed_policy.policy_space(loop.env, config).init(jax.random.key(3))["actor"]
     returns = []
     for noise in (0.0, 1.0):
-        meta = policy_es.Meta(actor, noise)
+        meta = fixed_policy.Meta(actor, noise)
         state = init(jax.random.key(0), meta)
         state, _ = train(jax.random.key(1), meta, state)
         for a, b in zip(*map(jax.tree.leaves, (state.agent.actor, actor)), strict=True):
@@ -207,11 +209,11 @@ def test_noise_is_as_large_as_it_says():
     for name, noise in ((CARTPOLE, 0.4), (PENDULUM, 0.25)):
         sent.clear()
         env = recording(envs.make(name))
-        config = policy_es.Config(2000, 4, 500, features=(4,))
-        loop = policy_es.make(env, config)
-        actor = policy_es.policies(env, config).init(jax.random.key(0))["actor"]
+        config = fixed_policy.Config(2000, 4, 500, features=(4,))
+        loop = fixed_policy.make(env, config)
+        actor = fixed_policy.policy_space(env, config).init(jax.random.key(0))["actor"]
         actor = jax.tree.map(jnp.zeros_like, actor)
-        meta = policy_es.Meta(actor, noise)
+        meta = fixed_policy.Meta(actor, noise)
         state = loop.init(jax.random.key(0), meta)
         jax.block_until_ready(loop.train(jax.random.key(1), meta, state))
         jax.effects_barrier()
@@ -226,10 +228,10 @@ def test_noise_is_as_large_as_it_says():
 @pytest.mark.parametrize("probe", [probes.policy, probes.matching])
 def test_evolution_solves_the_probes(probe):
     """By returns alone: which action is best, and what it depends on."""
-    env, config = probe(), policy_es.Config(32, 4, 8, features=(8,))
-    space = policy_es.policies(env, config)
+    env, config = probe(), fixed_policy.Config(32, 4, 8, features=(8,))
+    space = fixed_policy.policy_space(env, config)
     strategy = open_es(space, 32, 0.3, optax.adam(0.1))
-    loop = policy_es.make(env, config)
+    loop = fixed_policy.make(env, config)
     search = Search(loop, space, strategy, 1, fitness.last_segments(1))
     evaluate = LocalEvaluator(search)
     state = strategy.init(jax.random.key(0))
@@ -239,5 +241,5 @@ def test_evolution_solves_the_probes(probe):
         evaluated, _ = evaluate(key, proposal, ())
         state = strategy.tell(key, state, proposal, evaluated.fitness[0, 0])
     actor = strategy.solution(state)["actor"]
-    newborn = loop.init(jax.random.key(0), policy_es.Meta(actor))
+    newborn = loop.init(jax.random.key(0), fixed_policy.Meta(actor))
     assert loop.evaluate(jax.random.key(99), loop.meta, newborn)["return"] == 1.0

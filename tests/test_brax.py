@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from metaevo import envs, episodes
+from metaevo import envs
+from metaevo.rl import rollouts
 from metaevo.types import ConfigError
 
 brax = pytest.importorskip("brax.envs")
@@ -59,7 +60,7 @@ def test_an_end_keeps_the_last_observation_and_starts_afresh():
 def test_starts_of_a_rollout_are_fresh_and_differ(num_envs, num_steps):
     """A pool of them: in the same step never the same, and not one for all steps."""
     env = suite.adapt(Line())
-    drawn, world = episodes.worlds(
+    drawn, world = rollouts.worlds(
         *jax.random.split(jax.random.key(0)), env, num_steps, num_envs
     )
     obs = np.asarray(jax.vmap(lambda drawn: world(drawn)[2])(drawn))[..., 0]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from metaevo.distributions import Categorical, Normal, TanhNormal
+from metaevo.rl.distributions import Categorical, Normal, TanhNormal
 
 
 def test_tanh_normal_golden():

@@ -7,8 +7,9 @@ import numpy as np
 import probes
 import pytest
 
-from metaevo import envs, evaluation
+from metaevo import envs
 from metaevo.envs import gymnax as suite
+from metaevo.rl import evaluation
 from metaevo.types import ConfigError
 
 INTEGER_OBSERVATION = {"FrozenLake-misc": 16}

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from metaevo import diversity, exploration, schedules
+from metaevo import exploration, schedules
+from metaevo.rl import diversity
 from metaevo.slots import Context
 
 

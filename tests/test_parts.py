@@ -8,18 +8,9 @@ import pytest
 import toys
 from scipy import stats as scipy_stats
 
-from metaevo import (
-    fitness,
-    losses,
-    minibatches,
-    networks,
-    normalization,
-    optimizers,
-    slots,
-    spaces,
-    stats,
-)
+from metaevo import fitness, losses, optimizers, slots, spaces, stats
 from metaevo.loggers import console, jsonl
+from metaevo.rl import minibatches, networks, normalization
 from metaevo.stats import paired_difference
 from metaevo.types import ConfigError
 

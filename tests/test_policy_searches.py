@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 import metaevo
-from inner_loops import policy_es, td3
-from metaevo import conclusion, envs, evaluation, play
+from inner_loops import fixed_policy, td3
+from metaevo import conclusion, envs, play
+from metaevo.rl import evaluation
 
 CARTPOLE, PENDULUM = "gymnax/CartPole-v1", "gymnax/Pendulum-v1"
 
@@ -54,7 +55,7 @@ TD3 |= {"num_steps": 20, "batch_size": 16, "num_segments": 2, "features": (8,)}
 TINY = {
     "es_policy": {
         "num_generations": 2,
-        "inner": policy_es.Config(1000, 2, 500, features=(8,), num_eval_envs=2),
+        "inner": fixed_policy.Config(1000, 2, 500, features=(8,), num_eval_envs=2),
     },
     "td3_cem_rl": {"inner": td3.Config(**TD3, shared_critic=True, num_eval_envs=2)},
     "td3_dvd": {"inner": td3.Config(**TD3, shared_critic=True, num_eval_envs=2)},
@@ -94,7 +95,7 @@ def test_a_search_runs_from_end_to_end(name, tmp_path):
 ES = {
     CARTPOLE: ({}, 475),
     PENDULUM: (
-        {"num_generations": 200, "inner": policy_es.Config(3200, 16, 200)},
+        {"num_generations": 200, "inner": fixed_policy.Config(3200, 16, 200)},
         -400,
     ),
 }

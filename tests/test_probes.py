@@ -13,8 +13,8 @@ import probes
 import pytest
 
 from inner_loops import dqn, pqn, sac, td3
-from metaevo import networks, returns
 from metaevo.envs import Env
+from metaevo.rl import networks, returns
 
 GAMMA = 0.9
 OFF_POLICY = {"total_timesteps": 16_000, "learning_starts": 500, "buffer_size": 16_000}

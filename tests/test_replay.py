@@ -8,8 +8,9 @@ import numpy as np
 import probes
 import pytest
 
-from metaevo import envs, replay
-from metaevo.episodes import Transition
+from metaevo import envs
+from metaevo.rl import replay
+from metaevo.rl.rollouts import Transition
 
 ENVS, STEPS = 2, 2
 

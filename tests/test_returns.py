@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from metaevo.returns import (
+from metaevo.rl.returns import (
     generalized_advantage,
     lambda_return,
     n_step_return,

@@ -18,7 +18,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaevo import envs, episodes, evaluation, policies, sizes, slots
+from metaevo import envs, policies, slots
+from metaevo.rl import config_checks, evaluation, rollouts
 from metaevo.slots import Context, Slot
 from metaevo.types import InnerLoop, InnerState, Space
 
@@ -69,7 +70,7 @@ class Clock(NamedTuple):
     update: jax.Array  # int32, rollouts done
 
 
-def policies(env: envs.Env, config: Config = Config()) -> Space:
+def policy_space(env: envs.Env, config: Config = Config()) -> Space:
     """The space of policies on `env`: params {"actor": parameters}.
 
     Raises:
@@ -86,15 +87,15 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     Raises:
         ConfigError: sizes that do not fit each other, or actions without bounds.
     """
-    sizes.positive(config)
+    config_checks.positive(config)
     frames = config.num_envs * config.num_steps
-    num_updates, updates_per_segment = sizes.lifetime(config, frames)
+    num_updates, updates_per_segment = config_checks.lifetime(config, frames)
     policy = policies.of(env, config)
 
     def init(key, meta):
         actor_key, env_key = jax.random.split(key)
         params = policy.init(actor_key) if meta.actor is None else meta.actor
-        experience = episodes.start(env_key, env, config.num_envs)
+        experience = rollouts.start(env_key, env, config.num_envs)
         agent = Agent(jnp.int32(0), params)
         return InnerState(agent, experience, clock=Clock(jnp.int32(0)))
 
@@ -115,7 +116,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         sigma = slots.value(meta.action_noise, context)
         width = 2 if isinstance(env.action, envs.Discrete) else env.action.shape[0]
         noise = jax.random.normal(noise_key, (config.num_steps, config.num_envs, width))
-        experience, _, finished = episodes.collect(
+        experience, _, finished = rollouts.collect(
             act_key,
             env,
             experience,
@@ -124,14 +125,14 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         )
         agent = agent._replace(age=agent.age + 1)
         state = InnerState(agent, experience, (), Clock(clock.update + 1))
-        return state, episodes.totals(finished)
+        return state, rollouts.totals(finished)
 
     def train(key, meta, state):
         def step(state, _):
             return update(key, meta, state)
 
         state, totals = jax.lax.scan(step, state, None, length=updates_per_segment)
-        return state, dict(episodes.metrics(state.experience, totals))
+        return state, dict(rollouts.metrics(state.experience, totals))
 
     def act(key, meta, agent, carry, obs):
         del key, meta

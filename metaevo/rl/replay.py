@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from metaevo.envs import Discrete, Env
-from metaevo.episodes import Transition
+from metaevo.rl.rollouts import Transition
 from metaevo.types import PyTree
 
 __all__ = ["Replay", "make"]
