@@ -33,10 +33,11 @@ import optax  # noqa: E402
 
 import metaevo  # noqa: E402
 from benchmarks import measure  # noqa: E402
-from metaevo import checkpoint, fitness, population  # noqa: E402
+from metaevo import fitness, population  # noqa: E402
 from metaevo.engine import State, _summary  # noqa: E402
 from metaevo.evaluators.local import LocalEvaluator  # noqa: E402
-from metaevo.loggers.jsonl import JsonlLogger  # noqa: E402
+from metaevo.storage import checkpoint  # noqa: E402
+from metaevo.storage.jsonl import JsonlLogger  # noqa: E402
 from metaevo.types import Space  # noqa: E402
 from searches import ppo_value_loss  # noqa: E402
 from strategies.open_es import open_es  # noqa: E402

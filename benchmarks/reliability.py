@@ -30,8 +30,7 @@ from unittest import mock
 
 import numpy as np
 
-from metaevo import artifacts, checkpoint
-from metaevo.loggers import jsonl
+from metaevo.storage import artifacts, checkpoint, jsonl
 
 ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results" / "reliability.jsonl"

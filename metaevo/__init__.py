@@ -14,9 +14,9 @@ _HOME = {
             "InterruptedRunError Proposal Search Space Strategy"
         ),
         "metaevo.slots": "Context",
-        "metaevo.artifacts": "ArtifactError load",
+        "metaevo.storage.artifacts": "ArtifactError load",
         "metaevo.engine": "NumericalError Result run",
-        "metaevo.rundir": "LockedError RunConfig",
+        "metaevo.storage.run_directory": "LockedError RunConfig",
         "metaevo.runtime": "configure",
         "metaevo.cli": "main",
     }.items()
@@ -28,6 +28,9 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name):
+    if name == "reference":
+        # A module, under the name that exported functions are known by.
+        return importlib.import_module("metaevo.storage.numpy_reference")
     if name not in _HOME:
         raise AttributeError(f"module 'metaevo' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOME[name]), name)

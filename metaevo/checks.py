@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from metaevo import artifacts
-from metaevo.rundir import RunConfig
+from metaevo.storage import artifacts
+from metaevo.storage.run_directory import RunConfig
 from metaevo.types import ConfigError, InnerLoop, Params, Proposal, Search, Space
 
 

@@ -73,10 +73,10 @@ def _run(
     if "--cfg" in flags:
         print("\n".join(assignments(config)))
         return
-    from metaevo import rundir
+    from metaevo.storage import run_directory
 
     if config["run"].directory:
-        rundir.check_writable("run.directory", config["run"].directory)
+        run_directory.check_writable("run.directory", config["run"].directory)
     from metaevo import engine, plan, runtime
 
     dry = "--dry-run" in flags
@@ -222,7 +222,7 @@ def _shown(value: Any) -> str:
 
 def _defaults(search: Callable[..., Search]) -> dict[str, Any]:
     """Parameter name -> default, and `run`."""
-    from metaevo.rundir import RunConfig
+    from metaevo.storage.run_directory import RunConfig
 
     parameters = inspect.signature(search).parameters.values()
     missing = [p.name for p in parameters if p.default is inspect.Parameter.empty]

@@ -15,8 +15,8 @@ from metaevo.types import ConfigError, Search
 
 def verify(path: str) -> None:
     """Prints what is whole, and what is not."""
-    from metaevo import checkpoint
     from metaevo import verify as verification
+    from metaevo.storage import checkpoint
 
     found = verification.verify(path)
     print(verification.text(found))
@@ -93,7 +93,7 @@ def compare(argv: Sequence[str]) -> None:
         name = alike[0] + f" {len(others) + 1}" * bool(others)
         groups.setdefault(name, []).append(Path(directory))
     from metaevo import compare, runtime
-    from metaevo.rundir import check_writable
+    from metaevo.storage.run_directory import check_writable
 
     out = Path(chosen.pop("out") or Path(directories[0]) / "compare")
     check_writable("out", out)

@@ -19,19 +19,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from metaevo import (
-    artifacts,
-    checkpoint,
-    comparison,
-    engine,
-    evaluators,
-    figures,
-    population,
-    stats,
-)
+from metaevo import comparison, engine, evaluators, figures, population, stats
 from metaevo.comparison import HeldOut
 from metaevo.loggers.console import ConsoleLogger
-from metaevo.rundir import RunConfig
+from metaevo.storage import artifacts, checkpoint
+from metaevo.storage.run_directory import RunConfig
 from metaevo.types import ConfigError, Key, Params, Search, Space
 
 AS_TRAINED = "as trained"

@@ -11,8 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaevo import checkpoint, stats
+from metaevo import stats
 from metaevo.evaluators.local import LocalEvaluator
+from metaevo.storage import checkpoint
 from metaevo.types import (
     Evaluator,
     FitnessFn,

@@ -17,8 +17,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaevo import artifacts, checkpoint, comparison, lineage, spaces
+from metaevo import comparison, lineage, spaces
 from metaevo.comparison import HeldOut
+from metaevo.storage import artifacts, checkpoint
 from metaevo.types import Evaluator, Key, Params, Proposal, PyTree, Search, Space
 
 __all__ = [

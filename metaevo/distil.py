@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from metaevo import artifacts, comparison, evaluators, fits, reference, stats
+from metaevo import comparison, evaluators, fits, stats
 from metaevo.fits import Fit
+from metaevo.storage import artifacts, numpy_reference
 from metaevo.types import ConfigError, Search
 
 __all__ = ["Check", "check", "distil", "read", "within"]
@@ -67,7 +68,7 @@ def within(original: np.ndarray, closed: np.ndarray) -> Check:
 def forms(directory: Path) -> dict[str, Fit]:
     """The closed form of each slot of a finished run that has one."""
     artifact = artifacts.load(directory / "solution")
-    functions = reference.load(directory / "solution").slots
+    functions = numpy_reference.load(directory / "solution").slots
     params = artifacts.params(directory / "solution")
     held_out = {}
     if (directory / "held_out").is_dir():

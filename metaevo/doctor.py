@@ -115,7 +115,7 @@ def _disk(directory: Path) -> Iterator[Finding]:
 
 def _rename(directory: Path) -> Iterator[Finding]:
     """What a checkpoint does: write, sync, rename, sync the folder."""
-    from metaevo import checkpoint
+    from metaevo.storage import checkpoint
 
     with tempfile.TemporaryDirectory(dir=_existing(directory)) as folder:
         times = []
@@ -130,15 +130,15 @@ def _rename(directory: Path) -> Iterator[Finding]:
 
 
 def _lock(directory: Path) -> Iterator[Finding]:
-    from metaevo import rundir
+    from metaevo.storage import run_directory
 
     with tempfile.TemporaryDirectory(dir=_existing(directory)) as folder:
         held = False
-        with rundir.lock(Path(folder)):
+        with run_directory.lock(Path(folder)):
             try:
-                with rundir.lock(Path(folder)):
+                with run_directory.lock(Path(folder)):
                     pass
-            except rundir.LockedError:
+            except run_directory.LockedError:
                 held = True
     says = "hold" if held else "do not hold here: two processes could write one run"
     yield Finding("locks", held, says)

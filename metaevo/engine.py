@@ -20,7 +20,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from metaevo import (
-    checkpoint,
     checks,
     comparison,
     conclusion,
@@ -29,18 +28,17 @@ from metaevo import (
     lineage,
     population,
     report,
-    rundir,
     stats,
 )
 from metaevo.comparison import HeldOut
 from metaevo.conclusion import Scores, Solution
 from metaevo.evaluators import Workers, processes
-from metaevo.loggers import jsonl
 from metaevo.loggers.console import ConsoleLogger, byte_size, duration
-from metaevo.loggers.jsonl import JsonlLogger
 from metaevo.loggers.tensorboard import TensorboardLogger
 from metaevo.loggers.wandb import WandbLogger
-from metaevo.rundir import RunConfig
+from metaevo.storage import checkpoint, jsonl, run_directory
+from metaevo.storage.jsonl import JsonlLogger
+from metaevo.storage.run_directory import RunConfig
 from metaevo.types import (
     ConfigError,
     Evaluated,
@@ -132,8 +130,8 @@ def run(
         return evaluators.follow(search, proposal, config, should_stop)
     with contextlib.ExitStack() as stack:
         stack.enter_context(processes.leading(config))
-        directory = rundir.prepare(config, name, settings)
-        stack.enter_context(rundir.lock(directory))
+        directory = run_directory.prepare(config, name, settings)
+        stack.enter_context(run_directory.lock(directory))
         workers = stack.enter_context(evaluators.workers(config, should_stop))
         planned = []
 
@@ -142,7 +140,7 @@ def run(
             planned.append(evaluator)
             return size
 
-        manifest = rundir.manifest(
+        manifest = run_directory.manifest(
             directory, name, config, settings, chunk_size, workers.device, changes
         )
         search = search._replace(chunk_size=manifest["chunk_size"])
@@ -192,13 +190,13 @@ class _Run:
             proposal = self._proposal(state)
             size = population.size(proposal.params)
             self._greet(proposal, generation, changes)
-            rundir.note(self.directory, "started", generation)
+            run_directory.note(self.directory, "started", generation)
             self._open_mirrors(generation)
             state = self._search(state, generation, failures, offset, size)
-            rundir.note(self.directory, "finished", self.search.num_generations)
+            run_directory.note(self.directory, "finished", self.search.num_generations)
             return self._finish(state)
         except (InterruptedRunError, NumericalError) as error:
-            rundir.note(self.directory, str(error), self.generation)
+            run_directory.note(self.directory, str(error), self.generation)
             raise
         finally:
             for mirror in self.mirrors:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metaevo import closed_forms
-from metaevo.reference import Function
+from metaevo.storage.numpy_reference import Function
 
 __all__ = ["Fit", "fit"]
 
@@ -49,7 +49,7 @@ def fit(
 
     Args:
         op: its entry in an artefact's manifest.
-        function: `metaevo.reference`'s.
+        function: `metaevo.storage.numpy_reference`'s.
         visited: where value - target lay (mean ± 2 sd) while agents trained with it;
             a loss is fitted there.
         tilt: the weight of Q in a `td_loss`.

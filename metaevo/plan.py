@@ -9,10 +9,11 @@ from pathlib import Path
 
 import jax
 
-from metaevo import checkpoint, checks, memory, population
+from metaevo import checks, memory, population
 from metaevo.evaluators.local import LocalEvaluator
 from metaevo.loggers.console import byte_size, duration
-from metaevo.rundir import RunConfig
+from metaevo.storage import checkpoint
+from metaevo.storage.run_directory import RunConfig
 from metaevo.types import Search
 
 

@@ -9,7 +9,8 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from metaevo import artifacts, checkpoint, population, rundir, slots
+from metaevo import population, slots
+from metaevo.storage import artifacts, checkpoint, run_directory
 from metaevo.types import ConfigError, InnerLoop, Key, PyTree, Search
 
 MILLISECONDS = 50  # a frame is shown
@@ -92,7 +93,7 @@ def play(
     path = Path(out or directory / "play" / f"{agent}-{seed}.gif")
     if path.suffix != ".gif":
         raise ConfigError(f"out={path}: expected a name that ends in .gif")
-    rundir.check_writable("out", path.parent)
+    run_directory.check_writable("out", path.parent)
     search = make()
     loop = search.tasks[0]
     if loop.env is None or loop.env.render is None:

@@ -13,20 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from metaevo import (
-    artifacts,
-    comparison,
-    conclusion,
-    distil,
-    figures,
-    gallery,
-    lineage,
-    stats,
-)
+from metaevo import comparison, conclusion, distil, figures, gallery, lineage, stats
 from metaevo.comparison import HeldOut
 from metaevo.conclusion import Scores
-from metaevo.loggers import jsonl
 from metaevo.loggers.wandb import flat
+from metaevo.storage import artifacts, jsonl
 from metaevo.types import Params, Space
 
 

@@ -99,7 +99,7 @@ class Moving(NamedTuple):
         init: `key -> params`, with which it does not move.
         at: `(params, default, context) -> number`; the default is a number or a
             schedule.
-        spec: plain data for `metaevo.artifacts`, in which `default` is still None.
+        spec: plain data for `metaevo.storage.artifacts`; its `default` is still None.
     """
 
     init: Callable[[Key], Params]

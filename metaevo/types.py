@@ -107,7 +107,7 @@ class Space(NamedTuple):
         bind: `(params, meta) -> meta` with slots replaced.
         inherit: `(params, state) -> params` after training; `keep` unless Lamarckian.
         spec: slot name -> description as plain data, enough to rebuild the slot from
-            a saved artefact. See `metaevo.artifacts`.
+            a saved artefact. See `metaevo.storage.artifacts`.
         identity: True if `init` reproduces the hand-made algorithm.
         perturb: `(params, factors) -> params`, with what the numbers stand for times
             `factors`, a pytree of the same shapes, kept inside the space; PBT's step.

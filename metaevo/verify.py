@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from metaevo import artifacts, checkpoint
+from metaevo.storage import artifacts, checkpoint
 from metaevo.types import ConfigError
 
 __all__ = ["Finding", "text", "verify"]

@@ -15,8 +15,9 @@ from test_artifacts import edit
 
 import metaevo
 from inner_loops import fixed_policy, td3
-from metaevo import artifacts, envs, fitness, policies
+from metaevo import envs, fitness, policies
 from metaevo.evaluators.local import LocalEvaluator
+from metaevo.storage import artifacts
 from metaevo.types import ConfigError, Search, keep
 from strategies.open_es import open_es
 

@@ -14,7 +14,8 @@ import pytest
 
 import metaevo
 from inner_loops import ppo
-from metaevo import artifacts, checkpoint, losses, slots, spaces
+from metaevo import losses, slots, spaces
+from metaevo.storage import artifacts, checkpoint
 
 ROOT = Path(__file__).parent.parent
 

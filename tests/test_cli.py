@@ -16,7 +16,7 @@ import tiny_search
 import metaevo
 from inner_loops import ppo
 from metaevo import catalogue, cli
-from metaevo.rundir import RunConfig
+from metaevo.storage.run_directory import RunConfig
 from metaevo.types import ConfigError
 
 ROOT = Path(__file__).parent.parent

@@ -131,7 +131,7 @@ def test_what_cannot_be_compared_is_refused(runs, tmp_path):
 
 
 def test_an_artefact_is_a_space_of_one_member(runs):
-    from metaevo import artifacts
+    from metaevo.storage import artifacts
 
     space, params = artifacts.as_space(runs[0])
     meta = space.bind(params, toys.Meta())

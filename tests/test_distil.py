@@ -10,17 +10,9 @@ import pytest
 
 import metaevo
 from inner_loops import ppo
-from metaevo import (
-    artifacts,
-    closed_forms,
-    distil,
-    envs,
-    fitness,
-    losses,
-    report,
-    spaces,
-)
+from metaevo import closed_forms, distil, envs, fitness, losses, report, spaces
 from metaevo.slots import Context
+from metaevo.storage import artifacts
 from metaevo.types import ConfigError, InnerLoop, InnerState
 from strategies.open_es import open_es
 

@@ -20,18 +20,9 @@ import tiny_search
 import toys
 
 import metaevo
-from metaevo import (
-    artifacts,
-    checkpoint,
-    comparison,
-    engine,
-    evaluators,
-    fitness,
-    losses,
-    spaces,
-)
+from metaevo import comparison, engine, evaluators, fitness, losses, spaces
 from metaevo.evaluators.local import LocalEvaluator
-from metaevo.loggers import jsonl
+from metaevo.storage import artifacts, checkpoint, jsonl
 from metaevo.types import ConfigError, FitnessFn
 from strategies.open_es import open_es
 

@@ -28,7 +28,7 @@ from metaevo import (
     spaces,
 )
 from metaevo.learned import optimizers as learned_optimizers
-from metaevo.rundir import RunConfig
+from metaevo.storage.run_directory import RunConfig
 from metaevo.types import ConfigError, Search
 from strategies.open_es import open_es
 

@@ -11,16 +11,9 @@ import numpy as np
 import pytest
 import test_spaces
 
-from metaevo import (
-    artifacts,
-    exploration,
-    export,
-    policies,
-    reference,
-    rewards,
-    schedules,
-)
+from metaevo import exploration, policies, rewards, schedules
 from metaevo.slots import Context
+from metaevo.storage import artifacts, numpy_export, numpy_reference
 
 BOX = {"low": [-2.0, 0.0], "high": [2.0, 1.0]}
 
@@ -63,7 +56,7 @@ FUNCTIONS = {
         ),
     )
     for name, case in test_spaces.CASES.items()
-    if case.slot in export.INPUTS
+    if case.slot in numpy_export.INPUTS
 } | {
     f"{name} temporal": Case(
         case.slot,
@@ -77,7 +70,7 @@ FUNCTIONS = {
         ),
     )
     for name, case in test_spaces.CASES.items()
-    if case.slot in export.INPUTS and name in test_spaces.TEMPORAL
+    if case.slot in numpy_export.INPUTS and name in test_spaces.TEMPORAL
 }
 FUNCTIONS |= {
     "policy": Case(
@@ -177,13 +170,13 @@ def written(name, path):
     slot, learned, _ = FUNCTIONS[name]
     params = off_its_start(learned)
     artifacts.save(path, {slot: params}, {slot: learned.spec}, {}, {})
-    return params, getattr(reference.load(path), slot)
+    return params, getattr(numpy_reference.load(path), slot)
 
 
 def by_jax(name, params, inputs, along=None):
     """Values, and the gradient of their sum with respect to each input."""
     slot, learned, _ = FUNCTIONS[name]
-    given, seen, call = export.signature(slot, learned.spec)
+    given, seen, call = numpy_export.signature(slot, learned.spec)
 
     def apply(*inputs):
         scalars = dict(zip(seen, inputs[len(given) :], strict=True))
@@ -244,7 +237,7 @@ def directions(name, path, dtype):
     learned = OPTIMIZERS[name]
     params = off_its_start(learned)
     artifacts.save(path, {"optimizer": params}, {"optimizer": learned.spec}, {}, {})
-    mine = reference.load(path).optimizer
+    mine = numpy_reference.load(path).optimizer
     agent = jax.tree.map(dtype, test_spaces.AGENT)
     params = jax.tree.map(lambda x: jnp.asarray(dtype(x)), params)
     theirs, state = learned.bind(params), mine.init(agent, dtype)
@@ -288,7 +281,7 @@ def test_an_optimiser_of_one_array_and_what_it_has_to_be_told(tmp_path):
     learned = OPTIMIZERS["adam_numbers temporal"]
     params = learned.init(jax.random.key(0))
     artifacts.save(tmp_path, {"optimizer": params}, {"optimizer": learned.spec}, {}, {})
-    mine = reference.load(tmp_path).optimizer
+    mine = numpy_reference.load(tmp_path).optimizer
     x = np.arange(6.0).reshape(2, 3)
     direction, _ = mine.update(np.full((2, 3), 3.0), mine.init(x), x, progress=0.0)
     np.testing.assert_allclose(direction, np.full((2, 3), 1.0), rtol=1e-5)  # Adam's
@@ -303,7 +296,7 @@ def test_a_choice_has_no_gradient(tmp_path):
     learned = policies.policy((3,), {"num": 4}, (8,), "relu")
     params = learned.init(jax.random.key(0))
     artifacts.save(tmp_path, {"actor": params}, {"actor": learned.spec}, {}, {})
-    mine = reference.load(tmp_path).actor
+    mine = numpy_reference.load(tmp_path).actor
     obs = np.random.default_rng(0).normal(size=(50, 3))
     np.testing.assert_array_equal(mine(obs), learned.apply(params, jnp.float32(obs)))
     with pytest.raises(ValueError, match="no gradient"):
@@ -333,12 +326,12 @@ def test_unknown_operations_are_refused(tmp_path):
         "outputs": [1],
     }
     with pytest.raises(ValueError, match="unknown operation 'system'"):
-        reference.run(program, [np.ones(3)], np.float64)
+        numpy_reference.run(program, [np.ones(3)], np.float64)
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     assert set(manifest["reference"]) == {"value_loss"}
     (tmp_path / "arrays.safetensors").write_bytes(b"")
     with pytest.raises(ValueError, match="sha256"):
-        reference.load(tmp_path)
+        numpy_reference.load(tmp_path)
 
 
 def test_a_wrong_number_of_inputs_says_what_was_expected(tmp_path):

@@ -5,17 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from metaevo import (
-    activations,
-    artifacts,
-    closed_forms,
-    drifts,
-    fits,
-    losses,
-    reference,
-    schedules,
-)
+from metaevo import activations, closed_forms, drifts, fits, losses, schedules
 from metaevo.slots import Context
+from metaevo.storage import artifacts, numpy_reference
 
 KEY = jax.random.key(0)
 
@@ -23,7 +15,7 @@ KEY = jax.random.key(0)
 def fitted(tmp_path, slot, learned, params, visited=None, tilt=0.0):
     params = jax.tree.map(np.float32, params)
     artifacts.save(tmp_path / "a", {slot: params}, {slot: learned.spec}, {}, {})
-    function = getattr(reference.load(tmp_path / "a"), slot)
+    function = getattr(numpy_reference.load(tmp_path / "a"), slot)
     return fits.fit(slot, learned.spec, function, visited, tilt)
 
 

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 import test_export
 
-from metaevo import artifacts, figures, gallery, reference
+from metaevo import figures, gallery
+from metaevo.storage import artifacts, numpy_reference
 
 KINDS = {
     name: (case.slot, case.learned) for name, case in test_export.FUNCTIONS.items()
@@ -69,7 +70,7 @@ def test_what_is_drawn_of_a_drift_is_the_drift(tmp_path):
     params, portrait, *_ = portrayed("drift_network")
     learned = KINDS["drift_network"][1]
     artifacts.save(tmp_path, {"drift": params}, {"drift": learned.spec}, {}, {})
-    mine = reference.load(tmp_path).drift
+    mine = numpy_reference.load(tmp_path).drift
     d, a = column(portrait, "log_ratio"), column(portrait, "advantage")
     inputs = d, a, np.full_like(d, 0.2)
     np.testing.assert_allclose(

@@ -14,7 +14,7 @@ import pytest
 
 import metaevo
 from benchmarks.reliability import signed
-from metaevo import artifacts, checkpoint
+from metaevo.storage import artifacts, checkpoint
 
 GOLDEN = Path(__file__).parent / "golden"
 STATE = {

@@ -9,9 +9,10 @@ import toys
 from scipy import stats as scipy_stats
 
 from metaevo import fitness, losses, optimizers, slots, spaces, stats
-from metaevo.loggers import console, jsonl
+from metaevo.loggers import console
 from metaevo.rl import minibatches, networks, normalization
 from metaevo.stats import paired_difference
+from metaevo.storage import jsonl
 from metaevo.types import ConfigError
 
 # --- fitness --------------------------------------------------------------------------

@@ -9,8 +9,9 @@ from PIL import Image
 
 import metaevo
 from inner_loops import ppo
-from metaevo import artifacts, checkpoint, envs, fitness, losses, play, spaces
+from metaevo import envs, fitness, losses, play, spaces
 from metaevo.envs import gymnax as suite
+from metaevo.storage import artifacts, checkpoint
 from metaevo.types import ConfigError
 from strategies.open_es import open_es
 

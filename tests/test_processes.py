@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import tiny_search
 
-from metaevo.loggers import jsonl
+from metaevo.storage import jsonl
 
 HERE = Path(tiny_search.__file__).parent
 OPTIONS = ["run.held_out_seeds=0", "run.wandb=disabled"]

@@ -8,7 +8,7 @@ import jax
 import pytest
 
 from benchmarks import reliability
-from metaevo import artifacts
+from metaevo.storage import artifacts
 
 
 def test_dying_while_a_checkpoint_is_written():

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import metaevo
-from metaevo import artifacts, envs, rewards, spaces
+from metaevo import envs, rewards, spaces
 from metaevo.slots import Context
+from metaevo.storage import artifacts
 
 KEY = jax.random.key(0)
 NO, YES = jnp.bool(False), jnp.bool(True)

@@ -9,9 +9,10 @@ from scipy.interpolate import BSpline
 
 import metaevo
 from inner_loops import dqn, ppo
-from metaevo import artifacts, schedules, slots, spaces
+from metaevo import schedules, slots, spaces
 from metaevo.learned import transforms
 from metaevo.slots import Context
+from metaevo.storage import artifacts
 from metaevo.types import ConfigError
 
 KEY = jax.random.key(0)

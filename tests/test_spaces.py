@@ -19,7 +19,6 @@ from loops import SMALL
 import metaevo
 from metaevo import (
     activations,
-    artifacts,
     closed_forms,
     drifts,
     losses,
@@ -29,6 +28,7 @@ from metaevo import (
 )
 from metaevo.learned import optimizers as learned_optimizers
 from metaevo.slots import Context
+from metaevo.storage import artifacts
 from metaevo.types import ConfigError
 
 # A batch of each slot's inputs; the second is of numbers that no agent should see.

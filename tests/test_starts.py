@@ -11,8 +11,9 @@ import pytest
 from loops import SMALL
 
 import metaevo
-from metaevo import artifacts, envs, exploration, losses, rewards, spaces
+from metaevo import envs, exploration, losses, rewards, spaces
 from metaevo.slots import Context
+from metaevo.storage import artifacts
 from metaevo.types import Space
 
 CARTPOLE, PENDULUM = (

@@ -18,7 +18,7 @@ import strategies
 from metaevo import fitness as fitness_of
 from metaevo import population, spaces
 from metaevo.evaluators.local import LocalEvaluator
-from metaevo.rundir import RunConfig
+from metaevo.storage.run_directory import RunConfig
 from metaevo.types import ConfigError, InnerLoop, InnerState, Proposal, Search, Space
 from strategies import (
     _evosax,

@@ -16,7 +16,7 @@ import jax
 from metaevo import checks, memory, population
 from metaevo.evaluators import processes
 from metaevo.evaluators.local import LocalEvaluator, default_chunk_size
-from metaevo.rundir import RunConfig
+from metaevo.storage.run_directory import RunConfig
 from metaevo.types import Evaluator, Proposal, Search
 
 __all__ = ["Workers", "check", "follow", "local", "workers"]

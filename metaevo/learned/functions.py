@@ -37,7 +37,7 @@ class Learned(NamedTuple):
     Attributes:
         init: `key -> params`.
         apply: `(params, *inputs, context) -> output`.
-        spec: plain data from which `metaevo.artifacts` rebuilds it.
+        spec: plain data from which `metaevo.storage.artifacts` rebuilds it.
         identity: whether it starts as its hand-made counterpart.
     """
 

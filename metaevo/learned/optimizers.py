@@ -31,7 +31,7 @@ class LearnedOptimizer(NamedTuple):
         start: `agent's params -> state`.
         update: `(params, gradient, state, agent's params, context) -> (direction,
             state)`.
-        spec: plain data from which `metaevo.artifacts` rebuilds it.
+        spec: plain data from which `metaevo.storage.artifacts` rebuilds it.
         identity: whether it starts as its hand-made counterpart.
         told: trees like the agent's params that `update` takes by name, and makes
             where it is not given them.

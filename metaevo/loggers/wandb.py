@@ -242,7 +242,7 @@ def push(directory: Path, mode: str = "online") -> int:
     Returns:
         how many generations were sent.
     """
-    from metaevo.loggers import jsonl
+    from metaevo.storage import jsonl
 
     directory = Path(directory)
     manifest = json.loads((directory / "manifest.json").read_text())

@@ -23,7 +23,6 @@ import numpy as np
 
 from metaevo import (
     activations,
-    checkpoint,
     closed_forms,
     drifts,
     exploration,
@@ -35,6 +34,7 @@ from metaevo import (
 )
 from metaevo.learned import optimizers as learned_optimizers
 from metaevo.learned.functions import Learned
+from metaevo.storage import checkpoint
 from metaevo.types import ConfigError, Params, Space
 
 SCHEMA = 1
@@ -141,8 +141,8 @@ def save(
 
 
 def _references(params: Params, spec: Mapping[str, Mapping]) -> dict[str, Any]:
-    """What `metaevo.reference` evaluates with numpy, of the slots for which it can."""
-    from metaevo import export
+    """Slots that `numpy_reference` can evaluate, as it needs them."""
+    from metaevo.storage import numpy_export
 
     found = {}
     for name, op in spec.items():
@@ -150,9 +150,11 @@ def _references(params: Params, spec: Mapping[str, Mapping]) -> dict[str, Any]:
         with contextlib.suppress(NotImplementedError, ValueError, TypeError):
             function = _operation(op) if op["op"] in OPERATIONS else None
             if isinstance(function, Learned):
-                found[name] = export.describe(name, op, function.apply, params[name])
+                found[name] = numpy_export.describe(
+                    name, op, function.apply, params[name]
+                )
             elif isinstance(function, learned_optimizers.LearnedOptimizer):
-                found[name] = export.optimizer(name, op, function, params[name])
+                found[name] = numpy_export.optimizer(name, op, function, params[name])
     return found
 
 

@@ -1,6 +1,6 @@
 """Evolved functions in numpy alone: a second opinion, and for programs without JAX.
 
-    from metaevo import reference
+    from metaevo import reference  # an alias of this module
     loss = reference.load("runs/.../solution").value_loss
     loss(value, target, old_value)             # float64
     loss.gradient(value, target, old_value)    # a tuple, one array per input
@@ -9,7 +9,7 @@ Numbers that change over a lifetime are functions of `progress`, optimisers have
 and `update`.
 
 An artefact's manifest holds each function as a list of elementary operations on arrays,
-written down when it was saved (`metaevo.export`). Here they are carried out, those of a
+written when it was saved (`numpy_export`). Here they are carried out, those of a
 closed list; nothing is compiled, imported or executed. Needs numpy and safetensors.
 """
 
@@ -228,7 +228,7 @@ def load(path: str | Path) -> Reference:
 
 
 def run(program: Mapping[str, Any], inputs: Sequence[np.ndarray], dtype: Any) -> list:
-    """Carries out a program of `metaevo.export`.
+    """Carries out a program of `metaevo.storage.numpy_export`.
 
     Args:
         dtype: of all floating numbers.

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from metaevo.checkpoint import CheckpointError
+from metaevo.storage.checkpoint import CheckpointError
 
 
 class JsonlLogger:

@@ -1,4 +1,4 @@
-"""Functions written down as elementary operations, for `metaevo.reference` to do.
+"""Functions written as elementary operations, for `numpy_reference` to carry out.
 
 The batch axis n stays open. Only operations of the reference's closed list are allowed.
 """
@@ -15,8 +15,8 @@ import numpy as np
 from jax.extend import core
 
 from metaevo.learned.optimizers import LearnedOptimizer
-from metaevo.reference import OPERATIONS
 from metaevo.slots import Context
+from metaevo.storage.numpy_reference import OPERATIONS
 
 __all__ = ["INPUTS", "describe", "optimizer", "program", "signature"]
 
