@@ -25,7 +25,8 @@ import jax.numpy as jnp  # noqa: E402
 
 from benchmarks import measure, replay  # noqa: E402
 from benchmarks.throughput import off_policy  # noqa: E402
-from metaevo import comparison, fitness, population  # noqa: E402
+from metaevo import fitness, population  # noqa: E402
+from metaevo.analysis import holdout  # noqa: E402
 from metaevo.evaluators.local import LocalEvaluator  # noqa: E402
 from metaevo.types import Proposal, Search  # noqa: E402
 
@@ -50,10 +51,10 @@ def insert() -> dict:
 
 def conds() -> dict:
     loop = off_policy("dqn", 2_000)
-    space, auc = comparison.HAND_MADE, fitness.area_under_curve
+    space, auc = holdout.HAND_MADE, fitness.area_under_curve
     lifted = population.lift(loop, space, auc, 1, False)
     keys, ids = jax.random.split(jax.random.key(0), 1), jnp.arange(3)
-    params = comparison.copies(comparison.NOTHING, 3)
+    params = holdout.copies(holdout.NOTHING, 3)
     state = jax.eval_shape(lifted.init, keys, ids, params)
     kept = str(jax.make_jaxpr(lifted.run)(keys, ids, params, state)).count("cond[")
     return {"conds": kept, "passed": kept > 0}
@@ -73,9 +74,9 @@ def initialiser() -> dict:
 def compilations() -> dict:
     loop = off_policy("dqn", 2_000)
     auc = fitness.area_under_curve
-    search = Search(loop, comparison.HAND_MADE, None, 3, auc)
+    search = Search(loop, holdout.HAND_MADE, None, 3, auc)
     evaluator = LocalEvaluator(search)
-    proposal = Proposal(comparison.copies(comparison.NOTHING, 8))
+    proposal = Proposal(holdout.copies(holdout.NOTHING, 8))
     for i in range(3):
         evaluator(jax.random.key(i), proposal, ())
     counts = {name: p._cache_size() for name, p in evaluator.programs.items()}

@@ -17,7 +17,8 @@ metaevo.configure()
 import jax  # noqa: E402
 
 from inner_loops import ppo  # noqa: E402
-from metaevo import comparison, drifts, envs, fitness, stats  # noqa: E402
+from metaevo import drifts, envs, fitness  # noqa: E402
+from metaevo.analysis import holdout, stats  # noqa: E402
 
 NUM_SEEDS = 32
 CONTROL = ppo.Config(
@@ -34,7 +35,7 @@ def trained(env, config, meta):
     """Runs on the same seeds for every `meta`."""
     loop = ppo.make(envs.make(env), config, meta)
     auc, key, devices = fitness.area_under_curve, jax.random.key(1), jax.devices()
-    return comparison.train_hand_made(loop, auc, key, NUM_SEEDS, devices)
+    return holdout.train_hand_made(loop, auc, key, NUM_SEEDS, devices)
 
 
 def main():

@@ -24,7 +24,8 @@ import jax.numpy as jnp  # noqa: E402
 
 from benchmarks import measure  # noqa: E402
 from inner_loops import dqn, ppo, sac  # noqa: E402
-from metaevo import comparison, envs, fitness, memory  # noqa: E402
+from metaevo import envs, fitness, memory  # noqa: E402
+from metaevo.analysis import holdout  # noqa: E402
 from metaevo.evaluators.local import LocalEvaluator  # noqa: E402
 from metaevo.types import Proposal, Search  # noqa: E402
 
@@ -61,9 +62,9 @@ def peak() -> int:
 def case(name: str, members: int) -> dict:
     loop = CASES[name]()._replace(num_segments=1)
     auc = fitness.last_segments(1)
-    search = Search(loop, comparison.HAND_MADE, None, 1, auc, chunk_size=members)
+    search = Search(loop, holdout.HAND_MADE, None, 1, auc, chunk_size=members)
     evaluator = LocalEvaluator(search, jax.devices()[:1])
-    proposal = Proposal(comparison.copies(comparison.NOTHING, members))
+    proposal = Proposal(holdout.copies(holdout.NOTHING, members))
     announced = evaluator.memory(proposal)
     state = evaluator.state_bytes(proposal)
     before = peak()

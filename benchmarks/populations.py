@@ -15,7 +15,8 @@ import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from benchmarks import reference_ppo
-from metaevo import comparison, fitness
+from metaevo import fitness
+from metaevo.analysis import holdout
 from metaevo.evaluators.local import LocalEvaluator
 from metaevo.types import InnerLoop, Proposal, Search
 
@@ -33,7 +34,7 @@ def ours(
     """`size` members of a loop through the engine's evaluator, one segment a call."""
     search = Search(
         loop,
-        comparison.HAND_MADE,
+        holdout.HAND_MADE,
         None,
         1,
         fitness.area_under_curve,
@@ -41,7 +42,7 @@ def ours(
         chunk_size=chunk_size,
     )
     evaluator = LocalEvaluator(search, devices)
-    params = comparison.copies(comparison.NOTHING, size)
+    params = holdout.copies(holdout.NOTHING, size)
     proposal = Proposal(params, parents=jnp.arange(size))
     carried = [()]
 

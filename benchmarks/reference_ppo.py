@@ -243,9 +243,10 @@ def our_loop(config, total_timesteps, num_segments):
 
 def trained(loop, num_seeds):
     """Mean episode returns of metaevo's agents, [seeds, segments]."""
-    from metaevo import comparison, fitness
+    from metaevo import fitness
+    from metaevo.analysis import holdout
 
-    runs = comparison.train_hand_made(
+    runs = holdout.train_hand_made(
         loop,
         fitness.area_under_curve,
         jax.random.key(0),

@@ -435,7 +435,7 @@ def _command(arguments: Sequence[str]) -> None:
             _run_search(manifest["identity"]["search"], given)
         case ["report", directory]:
             commands.finished(directory)
-            from metaevo import report
+            from metaevo.analysis import report
 
             print(report.write(directory))
         case ["play", directory, *rest]:

@@ -1,7 +1,7 @@
 """Closed forms: functions of slots that are formulas, with constants as their params.
 
-What a search found as a network, `metaevo.distil` writes down as one of these, if one
-fits. They can evolve as well. Plain jnp, so that an artefact loads without flax.
+`metaevo.analysis.distill` writes what a search found as a network as one of these, if
+one fits. They can evolve as well. Plain jnp, so that an artefact loads without flax.
 """
 
 from __future__ import annotations

@@ -120,13 +120,14 @@ def distil(directory: str, argv: Sequence[str]) -> None:
         raise ConfigError(f"seeds={chosen['seeds']} must be at least 3")
     finished(directory)
     cli.known(run_manifest(directory)["identity"]["search"])
-    from metaevo import distil, report, runtime
+    from metaevo import runtime
+    from metaevo.analysis import distill, report
 
     stop = cli.on_signals()
     runtime.configure()
     import jax
 
-    lines = distil.distil(
+    lines = distill.distil(
         remade(directory),
         Path(directory),
         chosen["seeds"],

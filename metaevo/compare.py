@@ -19,8 +19,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from metaevo import comparison, engine, evaluators, figures, population, stats
-from metaevo.comparison import HeldOut
+from metaevo import engine, evaluators, population
+from metaevo.analysis import holdout, stats
+from metaevo.analysis.holdout import HeldOut
+from metaevo.analysis.plots import figures
 from metaevo.loggers.console import ConsoleLogger
 from metaevo.storage import artifacts, checkpoint
 from metaevo.storage.run_directory import RunConfig
@@ -106,7 +108,7 @@ def compare(
     search = make(runs[0], ())
     for run in runs[1:]:
         _comparable(runs[0], search, run, make(run, ()))
-    candidates = {HAND_MADE: Candidate(comparison.HAND_MADE, [comparison.NOTHING])}
+    candidates = {HAND_MADE: Candidate(holdout.HAND_MADE, [holdout.NOTHING])}
     candidates |= {name: _learned(directories) for name, directories in groups.items()}
     first = next(iter(groups.values()))
     if settings.tuned:
@@ -245,11 +247,11 @@ def _trained(
         + b"".join(arrays[path].tobytes() for path in sorted(arrays))
     ).hexdigest()
     if folder.is_dir():
-        runs, facts = comparison.load(folder)
+        runs, facts = holdout.load(folder)
         if facts["what"] == digest:
             return list(runs.values())
     params = {str(i): x for i, x in enumerate(candidate.params)}
-    runs, _ = comparison.train(
+    runs, _ = holdout.train(
         search,
         candidate.space,
         params,
@@ -257,7 +259,7 @@ def _trained(
         num_seeds,
         evaluators.local(devices, should_stop).make,
     )
-    comparison.save(folder, runs, {"what": digest})
+    holdout.save(folder, runs, {"what": digest})
     return list(runs.values())
 
 
@@ -302,9 +304,9 @@ def _table(
             "searches": len(scores.fitness),
             "runs": len(flat),
             "failed": len(flat) - len(finite),
-            "mean": comparison.average(flat),
+            "mean": holdout.average(flat),
             "median": float(np.median(finite)) if len(finite) else np.nan,
-            "final_return": comparison.average(scores.final_return.ravel()),
+            "final_return": holdout.average(scores.final_return.ravel()),
         }
         if len(finite) >= 3:
             row["iqm"] = stats.bootstrap(finite, stats.iqm)
@@ -351,7 +353,7 @@ def _sentences(found, groups, measure, control, settings) -> list[str]:
             # On the control's own seeds, the first of all.
             places = [place for place, other in found if other == name]
             own = found[places[0], name].fitness[:, : settings.control_seeds]
-            mean = comparison.average(own)
+            mean = holdout.average(own)
             word = "beats" if mean > bar else "does not beat"
             lines.append(
                 f"{name} {word} the {PERCENTILE}th percentile of {len(control)} random "

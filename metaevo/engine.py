@@ -19,19 +19,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaevo import (
-    checks,
-    comparison,
-    conclusion,
-    evaluators,
-    fitness,
-    lineage,
-    population,
-    report,
-    stats,
-)
-from metaevo.comparison import HeldOut
-from metaevo.conclusion import Scores, Solution
+from metaevo import checks, evaluators, fitness, population
+from metaevo.analysis import holdout, lineage, report, results, stats
+from metaevo.analysis.holdout import HeldOut
+from metaevo.analysis.results import Scores, Solution
 from metaevo.evaluators import Workers, processes
 from metaevo.loggers.console import ConsoleLogger, byte_size, duration
 from metaevo.loggers.tensorboard import TensorboardLogger
@@ -408,27 +399,27 @@ class _Run:
         if self.search.strategy.lineage:
             records = jsonl.read(self.directory / "metrics.jsonl")
             best = scores.best if scores else lineage.fittest(records[-1])
-            solution = conclusion.schedule(self.search, records, best)
+            solution = results.schedule(self.search, records, best)
         provenance = {"search": self.name, "run": self.manifest}
-        conclusion.save(self.directory, self.search, solution, provenance)
+        results.save(self.directory, self.search, solution, provenance)
         held_out = self._hold_out(state, solution)
         report.write(self.directory)
         for mirror in self.mirrors:
             mirror.finish(self.directory)
-        verdicts = comparison.verdicts(held_out)
+        verdicts = holdout.verdicts(held_out)
         self._conclude(held_out, verdicts, scores)
         return Result(self.directory, solution.params, held_out, verdicts)
 
     def _score(self, state: State, solution: Solution) -> Scores | None:
         """Agents on fresh episodes, where a search breeds agents or policies."""
         search, num = self.search, self.config.held_out_seeds
-        policies = conclusion.breeds_policies(search)
+        policies = results.breeds_policies(search)
         if not num or not (search.strategy.lineage or policies):
             return None
         self.console.now("scoring agents on fresh episodes")
         proposal, _ = self.programs["ask"](self.scores_key, state.strategy)
         carried = state.carried if search.strategy.lineage else None
-        scores = conclusion.best_agent(
+        scores = results.best_agent(
             self.directory,
             self.evaluator,
             proposal,
@@ -437,7 +428,7 @@ class _Run:
             max(1, num // 4),
         )
         if policies and not search.strategy.lineage:
-            own = conclusion.policies(
+            own = results.policies(
                 self.directory,
                 search,
                 solution.params,
@@ -446,15 +437,15 @@ class _Run:
                 self.workers.make_after,
             )
             scores = scores._replace(
-                evaluations={conclusion.SOLUTION: own, **scores.evaluations}
+                evaluations={results.SOLUTION: own, **scores.evaluations}
             )
-        conclusion.write_scores(self.directory, scores)
+        results.write_scores(self.directory, scores)
         return scores
 
     def _hold_out(self, state: State, solution: Solution) -> dict[str, HeldOut]:
         """Solution, start and hand-made algorithm on the same fresh seeds; saved."""
         search, num_seeds = self.search, self.config.held_out_seeds
-        if not num_seeds or conclusion.breeds_policies(search):
+        if not num_seeds or results.breeds_policies(search):
             return {}
         if any(loop.coupled for loop in search.tasks):
             self.console.say(
@@ -464,11 +455,11 @@ class _Run:
             return {}
         began = time.monotonic()
         self.console.now(f"comparing on {num_seeds} held-out seeds")
-        learned = {conclusion.SOLUTION: solution.params}
+        learned = {results.SOLUTION: solution.params}
         if not search.strategy.lineage:
             start = self._initial().strategy
             learned["start"] = jax.device_get(self.programs["solution"](start))
-        held_out = conclusion.compare(
+        held_out = results.compare(
             self.directory,
             search,
             solution.space,
@@ -482,7 +473,7 @@ class _Run:
             "frames_per_segment": [loop.frames_per_segment for loop in search.tasks],
             "noise": self._noise(state),
         }
-        comparison.save(self.directory / "held_out", held_out, facts)
+        holdout.save(self.directory / "held_out", held_out, facts)
         seconds = duration(time.monotonic() - began)
         self.console.say(f"compared on {num_seeds} held-out seeds in {seconds}")
         return held_out
@@ -494,17 +485,17 @@ class _Run:
         self.console.now("evaluating one population twice")
         keys = [jax.random.fold_in(self.noise_key, i) for i in range(3)]
         proposal, _ = self.programs["ask"](keys[0], state.strategy)
-        return conclusion.noise(self.search, self.evaluator, proposal, keys[1:])
+        return results.noise(self.search, self.evaluator, proposal, keys[1:])
 
     def _conclude(self, held_out, verdicts, scores) -> None:
         say = self.console.say
         for name, x in (scores.evaluations if scores else {}).items():
-            say(f"{name:>16}: return {comparison.average(x):.2f} on fresh episodes")
+            say(f"{name:>16}: return {holdout.average(x):.2f} on fresh episodes")
         measure = self.search.fitness.name
         for name, runs in held_out.items():
             say(
-                f"{name:>16}: {measure} {comparison.average(runs.fitness):.2f}"
-                f", final return {comparison.average(runs.final_return):.2f}"
+                f"{name:>16}: {measure} {holdout.average(runs.fitness):.2f}"
+                f", final return {holdout.average(runs.final_return):.2f}"
             )
         for task, paired in enumerate(verdicts):
             where = f" on task {task}" if len(verdicts) > 1 else ""

@@ -10,7 +10,8 @@ import pytest
 import toys
 
 import metaevo
-from metaevo import compare, comparison, stats
+from metaevo import compare
+from metaevo.analysis import holdout, stats
 from metaevo.compare import Scores, Settings
 from metaevo.types import ConfigError
 from strategies.open_es import open_es
@@ -72,7 +73,7 @@ def test_the_same_command_trains_nothing_twice(runs, tmp_path, monkeypatch):
     def fail(*args):
         raise AssertionError("trained again")
 
-    monkeypatch.setattr(comparison, "train", fail)
+    monkeypatch.setattr(holdout, "train", fail)
     assert compared(runs, tmp_path / "out", tuned=False) == first
 
 

@@ -10,7 +10,8 @@ import pytest
 
 import metaevo
 from inner_loops import ppo
-from metaevo import closed_forms, distil, envs, fitness, losses, report, spaces
+from metaevo import closed_forms, envs, fitness, losses, spaces
+from metaevo.analysis import distill, report
 from metaevo.slots import Context
 from metaevo.storage import artifacts
 from metaevo.types import ConfigError, InnerLoop, InnerState
@@ -35,7 +36,7 @@ SCORES = np.random.default_rng(0).normal(10.0, 1.0, 32)
     ],
 )
 def test_a_form_has_to_stay_within_the_interval(closed, kept):
-    found = distil.within(SCORES, closed)
+    found = distill.within(SCORES, closed)
     assert found.kept == kept
     half = 2.04 * SCORES.std(ddof=1) / np.sqrt(32)
     assert found.high - found.original == pytest.approx(half, rel=0.01)
@@ -44,7 +45,7 @@ def test_a_form_has_to_stay_within_the_interval(closed, kept):
 
 def test_where_the_original_fails_as_often_it_is_no_worse():
     failing = np.where(np.arange(32) < 2, np.nan, SCORES)
-    assert distil.within(failing, failing).kept
+    assert distill.within(failing, failing).kept
 
 
 # --- with agents of one number --------------------------------------------------------
@@ -95,7 +96,7 @@ def distilled(folder, said=None, **options):
     search = metaevo.Search(descent(), None, None, 1, fitness.final_return)
     given = {"num_seeds": 64, "seed": 0} | options
     say = said.append if said is not None else lambda line: None
-    return distil.distil(search, folder, devices=jax.devices()[:1], say=say, **given)
+    return distill.distil(search, folder, devices=jax.devices()[:1], say=say, **given)
 
 
 def constants(**given):
@@ -140,7 +141,7 @@ def test_a_loss_far_from_the_family_is_refused(tmp_path):
     lines = distilled(tmp_path)
     assert "outside" in lines[1]
     assert lines[-1].startswith("refused")
-    facts = distil.read(tmp_path)
+    facts = distill.read(tmp_path)
     assert not facts["kept"]
     assert 0.0 < facts["forms"]["value_loss"]["r2"] < 0.9
     assert facts["checks"][0]["original"] < -0.7
@@ -156,7 +157,7 @@ def test_what_has_no_closed_form_is_said_before_anything_is_trained(tmp_path):
     together = descent()._replace(coupled=True)
     search = metaevo.Search(together, None, None, 1, fitness.final_return)
     with pytest.raises(ConfigError, match="coupled"):
-        distil.distil(search, tmp_path, 4, 0, jax.devices())
+        distill.distil(search, tmp_path, 4, 0, jax.devices())
 
 
 # --- with a real search ---------------------------------------------------------------
@@ -178,14 +179,14 @@ def test_a_search_and_its_closed_form_in_the_report(tmp_path):
     )
     metaevo.run(search, config, "tiny")
     assert "Closed form" not in (run / "report" / "index.html").read_text()
-    lines = distil.distil(search, run, 4, 0, jax.devices()[:1])
+    lines = distill.distil(search, run, 4, 0, jax.devices()[:1])
     assert "x = value - target" in lines[0]
     assert "(4 seeds" in lines[1]
-    kept = distil.read(run)["kept"]
+    kept = distill.read(run)["kept"]
     assert (run / "closed_form" / "manifest.json").exists() == kept
     if kept:
         loss = metaevo.load(run / "closed_form").value_loss
         assert np.isfinite(loss(jnp.ones(3), jnp.zeros(3), jnp.ones(3))).all()
     page = report.write(run).read_text()
     assert "Closed form" in page
-    assert distil.read(run)["forms"]["value_loss"]["formula"].split(",")[0] in page
+    assert distill.read(run)["forms"]["value_loss"]["formula"].split(",")[0] in page

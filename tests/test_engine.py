@@ -20,7 +20,8 @@ import tiny_search
 import toys
 
 import metaevo
-from metaevo import comparison, engine, evaluators, fitness, losses, spaces
+from metaevo import engine, evaluators, fitness, losses, spaces
+from metaevo.analysis import holdout
 from metaevo.evaluators.local import LocalEvaluator
 from metaevo.storage import artifacts, checkpoint, jsonl
 from metaevo.types import ConfigError, FitnessFn
@@ -177,7 +178,7 @@ def test_a_search_starts_from_an_artefact(tmp_path):
     )
     start = again.held_out["start"].fitness
     key = jax.random.fold_in(jax.random.key(0), engine._HELD_OUT)
-    expected, _ = comparison.train(
+    expected, _ = holdout.train(
         tiny_search.search(),
         toys.space(),
         {"first": first.solution},

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from metaevo import activations, closed_forms, drifts, fits, losses, schedules
+from metaevo import activations, closed_forms, drifts, losses, schedules
+from metaevo.analysis import curve_fits
 from metaevo.slots import Context
 from metaevo.storage import artifacts, numpy_reference
 
@@ -16,7 +17,7 @@ def fitted(tmp_path, slot, learned, params, visited=None, tilt=0.0):
     params = jax.tree.map(np.float32, params)
     artifacts.save(tmp_path / "a", {slot: params}, {slot: learned.spec}, {}, {})
     function = getattr(numpy_reference.load(tmp_path / "a"), slot)
-    return fits.fit(slot, learned.spec, function, visited, tilt)
+    return curve_fits.fit(slot, learned.spec, function, visited, tilt)
 
 
 def loaded(tmp_path, slot, form):

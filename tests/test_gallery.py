@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import test_export
 
-from metaevo import figures, gallery
+from metaevo.analysis.plots import figures, gallery
 from metaevo.storage import artifacts, numpy_reference
 
 KINDS = {

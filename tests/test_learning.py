@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from inner_loops import dqn, ppo, pqn, sac, td3
-from metaevo import comparison, envs, fitness
+from metaevo import envs, fitness
+from metaevo.analysis import holdout
 
 
 class Target(NamedTuple):
@@ -173,7 +174,7 @@ def check(name: str, target: Target) -> None:
         envs.make(target.env), target.module.Config(**target.config), target.meta
     )
     devices = jax.devices()[: min(2, target.num_seeds)]
-    runs = comparison.train_hand_made(
+    runs = holdout.train_hand_made(
         loop, fitness.final_return, jax.random.key(1), target.num_seeds, devices
     )
     returns = runs.final_return[0]

@@ -8,10 +8,11 @@ import pytest
 import toys
 from scipy import stats as scipy_stats
 
-from metaevo import fitness, losses, optimizers, slots, spaces, stats
+from metaevo import fitness, losses, optimizers, slots, spaces
+from metaevo.analysis import stats
+from metaevo.analysis.stats import paired_difference
 from metaevo.loggers import console
 from metaevo.rl import minibatches, networks, normalization
-from metaevo.stats import paired_difference
 from metaevo.storage import jsonl
 from metaevo.types import ConfigError
 

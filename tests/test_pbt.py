@@ -10,7 +10,8 @@ import pytest
 
 import metaevo
 from inner_loops import ppo, td3
-from metaevo import lineage, spaces
+from metaevo import spaces
+from metaevo.analysis import lineage
 from metaevo.evaluators.local import LocalEvaluator
 from metaevo.slots import Context
 from metaevo.types import ConfigError, Proposal

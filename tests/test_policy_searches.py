@@ -14,7 +14,8 @@ import pytest
 
 import metaevo
 from inner_loops import fixed_policy, td3
-from metaevo import conclusion, envs, play
+from metaevo import envs, play
+from metaevo.analysis import results
 from metaevo.rl import evaluation
 
 CARTPOLE, PENDULUM = "gymnax/CartPole-v1", "gymnax/Pendulum-v1"
@@ -70,7 +71,7 @@ def test_a_search_runs_from_end_to_end(name, tmp_path):
     assert len(records) == 2
     assert all(np.isfinite(r["fitness_mean"]) and not r["failed"] for r in records)
     artifact = metaevo.load(folder)
-    scores = conclusion.read_scores(folder).evaluations
+    scores = results.read_scores(folder).evaluations
     assert all(np.isfinite(x).all() for x in scores.values())
     assert (folder / "report" / "index.html").exists()
     made = importlib.import_module(f"searches.{name}").search(
@@ -148,7 +149,7 @@ def test_dvd_reaches_its_target(tmp_path):
         folder, records = searched("td3_dvd", tmp_path / str(seed), seed, 32)
         assert sum(r["failed"] for r in records) == 0
         assert records[-1]["frames"] + 5 * 200 == 50_000
-        scores = conclusion.read_scores(folder).evaluations
+        scores = results.read_scores(folder).evaluations
         means.append(scores["population mean"].mean())
         bests.append(scores["best agent"].mean())
     print(f"\ntd3_dvd, members: {np.round(means, 1)}, best: {np.round(bests, 1)}")

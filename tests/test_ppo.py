@@ -9,17 +9,8 @@ import probes
 import pytest
 
 from inner_loops import ppo
-from metaevo import (
-    comparison,
-    drifts,
-    envs,
-    fitness,
-    losses,
-    population,
-    rewards,
-    slots,
-    spaces,
-)
+from metaevo import drifts, envs, fitness, losses, population, rewards, slots, spaces
+from metaevo.analysis import holdout
 from metaevo.evaluators.local import LocalEvaluator
 from metaevo.types import ConfigError, Proposal, Search
 
@@ -365,7 +356,7 @@ TARGETS = {
 def final_returns(env, config, meta, num_seeds):
     """The deterministic policy's return after training, one per seed."""
     loop = ppo.make(envs.make(env), config, meta)
-    runs = comparison.train_hand_made(
+    runs = holdout.train_hand_made(
         loop, fitness.final_return, jax.random.key(1), num_seeds, jax.devices()[:2]
     )
     returns = runs.final_return[0]

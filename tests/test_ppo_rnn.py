@@ -7,7 +7,8 @@ import probes
 import pytest
 
 from inner_loops import ppo, ppo_rnn
-from metaevo import comparison, envs, fitness, losses, slots
+from metaevo import envs, fitness, losses, slots
+from metaevo.analysis import holdout
 from metaevo.types import ConfigError
 
 GAMMA = 0.9
@@ -254,7 +255,7 @@ def masked_cartpole():
 def final_returns(module, num_seeds, config, meta):
     """The deterministic policy's return after training, one per seed."""
     loop = module.make(masked_cartpole(), config, meta)
-    runs = comparison.train_hand_made(
+    runs = holdout.train_hand_made(
         loop, fitness.final_return, jax.random.key(1), num_seeds, jax.devices()[:2]
     )
     returns = runs.final_return[0]

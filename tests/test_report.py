@@ -10,7 +10,8 @@ import pytest
 
 import metaevo
 from inner_loops import ppo
-from metaevo import comparison, envs, fitness, losses, report, spaces
+from metaevo import envs, fitness, losses, spaces
+from metaevo.analysis import holdout, report
 from strategies.open_es import open_es
 
 
@@ -94,7 +95,7 @@ def test_it_can_be_remade_from_the_files(directory):
 
 
 def test_held_out_runs_and_agents_are_kept(directory):
-    held_out, facts = comparison.load(directory / "held_out")
+    held_out, facts = holdout.load(directory / "held_out")
     assert set(held_out) == {"solution", "start", "hand-made"}
     runs = held_out["solution"]
     assert runs.fitness.shape == runs.final_return.shape == (1, 4)
@@ -111,10 +112,10 @@ def test_noise_components():
     """Members N(0, 3²) seen twice through noise N(0, 1)."""
     rng = np.random.default_rng(0)
     members = rng.normal(0, 3, 4000)
-    found = comparison.noise(
+    found = holdout.noise(
         members + rng.normal(size=4000), members + rng.normal(size=4000)
     )
     assert found["sd_members"] == pytest.approx(3, rel=0.05)
     assert found["sd_noise"] == pytest.approx(1, rel=0.05)
     assert 0.85 < found["rank_correlation"] < 0.95
-    assert comparison.noise(np.ones(5), np.ones(5))["rank_correlation"] is None
+    assert holdout.noise(np.ones(5), np.ones(5))["rank_correlation"] is None

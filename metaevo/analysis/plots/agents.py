@@ -13,8 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaevo import exploration, figures, schedules
-from metaevo.portraits import OURS, STYLES, THEIRS, Portrait, lines, table
+from metaevo import exploration, schedules
+from metaevo.analysis.plots import figures
+from metaevo.analysis.plots.losses import OURS, STYLES, THEIRS, Portrait, lines, table
 from metaevo.slots import Context
 
 __all__ = ["free", "graded", "impact", "policy", "potential"]

@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from metaevo import comparison, conclusion, distil, figures, gallery, lineage, stats
-from metaevo.comparison import HeldOut
-from metaevo.conclusion import Scores
+from metaevo.analysis import distill, holdout, lineage, results, stats
+from metaevo.analysis.holdout import HeldOut
+from metaevo.analysis.plots import figures, gallery
+from metaevo.analysis.results import Scores
 from metaevo.loggers.wandb import flat
 from metaevo.storage import artifacts, jsonl
 from metaevo.types import Params, Space
@@ -60,16 +61,16 @@ def write(directory: str | Path) -> Path:
     artifact = artifacts.load(directory / "solution")
     held_out, facts = {}, {"measure": "fitness", "noise": None}
     if (directory / "held_out").is_dir():
-        held_out, facts = comparison.load(directory / "held_out")
+        held_out, facts = holdout.load(directory / "held_out")
     measure = facts["measure"]
-    scores = conclusion.read_scores(directory)
+    scores = results.read_scores(directory)
 
     drawn = [_fitness(folder, records, measure)]
     for task, frames in enumerate(facts.get("frames_per_segment", ())):
         drawn.append(_learning_curves(folder, held_out, task, frames))
     spec, params = artifact.manifest["slots"], artifacts.params(directory / "solution")
     for portrait in gallery.gallery(
-        artifact.slots, spec, params, comparison.visited(held_out)
+        artifact.slots, spec, params, holdout.visited(held_out)
     ):
         drawn.append(figures.figure(folder, *portrait))
     if "parents" in records[-1]:
@@ -82,8 +83,7 @@ def write(directory: str | Path) -> Path:
         "report.html",
         manifest=manifest,
         verdicts=[
-            verdict_sentence(paired, measure)
-            for paired in comparison.verdicts(held_out)
+            verdict_sentence(paired, measure) for paired in holdout.verdicts(held_out)
         ],
         figures=[figure for figure in drawn if figure],
         table=_estimates(held_out),
@@ -92,7 +92,7 @@ def write(directory: str | Path) -> Path:
         measure=measure,
         numbers={k: v for k, v in artifact.slots.items() if isinstance(v, float)},
         noise=facts["noise"],
-        closed=distil.sentences(directory),
+        closed=distill.sentences(directory),
         records=records,
         failed=sum(r["failed"] for r in records),
         history=_history(directory),

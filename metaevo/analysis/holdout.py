@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaevo import stats
+from metaevo.analysis import stats
 from metaevo.evaluators.local import LocalEvaluator
 from metaevo.storage import checkpoint
 from metaevo.types import (

@@ -5,7 +5,7 @@
 The simplest of a family that explains the function nearly as well as the best. Losses
 and drifts are fitted by what an agent feels of them, their gradients. R² says how
 much of its variation over the grid is explained; whether an agent that is trained with
-it does as well is for `metaevo.distil` to find out.
+it does as well is for `metaevo.analysis.distill` to find out.
 """
 
 from __future__ import annotations

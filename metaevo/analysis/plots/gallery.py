@@ -1,7 +1,8 @@
 """Which portrait a slot gets; numbers are drawn together.
 
-Portraits are of losses and optimisers (`metaevo.portraits`), and of what an agent is
-paid, tries and does (`metaevo.portraits_of_agents`). A new operation gets one here.
+Portraits are of losses and optimizers (`metaevo.analysis.plots.losses`), and of what
+an agent is paid, tries and does (`metaevo.analysis.plots.agents`). A new operation gets
+one here.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaevo import figures, portraits, portraits_of_agents, schedules, slots
-from metaevo.portraits import OURS, THEIRS, Portrait, lines, table
+from metaevo import schedules, slots
+from metaevo.analysis.plots import agents, figures, losses
+from metaevo.analysis.plots.losses import OURS, THEIRS, Portrait, lines, table
 from metaevo.slots import Context
 
 __all__ = ["gallery", "portrait"]
@@ -62,29 +64,29 @@ def portrait(
     """
     match slot, op["op"]:
         case (("value_loss" | "td_loss"), _):
-            return portraits.loss(slot, op, function, visited)
+            return losses.loss(slot, op, function, visited)
         case "drift", _:
-            return portraits.drift(op, function)
+            return losses.drift(op, function)
         case "policy_loss", _:
-            return portraits.policy_loss(op, function)
+            return losses.policy_loss(op, function)
         case "activation", _:
-            return portraits.activation(op, function)
+            return losses.activation(op, function)
         case _, "adam_numbers":
-            return portraits.adam(op, params)
+            return losses.adam(op, params)
         case _, "recurrent":
-            return portraits.recurrent(op, function)
+            return losses.recurrent(op, function)
         case _, "feedback":
             return _feedback(slot, op, function)
         case _, "potential":
-            return portraits_of_agents.potential(op, function)
+            return agents.potential(op, function)
         case _, "free_reward":
-            return portraits_of_agents.free(op, function)
+            return agents.free(op, function)
         case _, "impact":
-            return portraits_of_agents.impact(op, params)
+            return agents.impact(op, params)
         case _, "graded":
-            return portraits_of_agents.graded(op, function, params)
+            return agents.graded(op, function, params)
         case _, "policy":
-            return portraits_of_agents.policy(op, function)
+            return agents.policy(op, function)
     return None
 
 

@@ -1,6 +1,6 @@
 """`metaevo distil`: what a search found, as formulas, if agents do as well with them.
 
-A closed form is fitted to each learned function of one or two inputs (`metaevo.fits`).
+A closed form is fitted to each learned function of one or two inputs (`curve_fits`).
 How well it fits says little: a curve may differ where no agent ever is, or agree and
 miss what mattered. So agents are trained with the original and with the closed forms on
 the same fresh seeds, and the forms are kept if their mean stays within the original's
@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from metaevo import comparison, evaluators, fits, stats
-from metaevo.fits import Fit
+from metaevo import evaluators
+from metaevo.analysis import curve_fits, holdout, stats
+from metaevo.analysis.curve_fits import Fit
 from metaevo.storage import artifacts, numpy_reference
 from metaevo.types import ConfigError, Search
 
@@ -61,7 +62,7 @@ def within(original: np.ndarray, closed: np.ndarray) -> Check:
     """
     mean = stats.paired_difference(original, np.zeros_like(original))
     failed = tuple(int((~np.isfinite(x)).sum()) for x in (original, closed))
-    average = comparison.average(closed)
+    average = holdout.average(closed)
     return Check(mean.difference, mean.low, mean.high, average, len(original), failed)
 
 
@@ -72,7 +73,7 @@ def forms(directory: Path) -> dict[str, Fit]:
     params = artifacts.params(directory / "solution")
     held_out = {}
     if (directory / "held_out").is_dir():
-        held_out, _ = comparison.load(directory / "held_out")
+        held_out, _ = holdout.load(directory / "held_out")
     found = {}
     for slot, op in artifact.manifest["slots"].items():
         tilt = 0.0
@@ -80,8 +81,8 @@ def forms(directory: Path) -> dict[str, Fit]:
             tilt = float(params[slot]["tilt" if op["op"] == "td_network" else "q"])
         form = None
         if slot in functions:
-            visited = comparison.visited(held_out)
-            form = fits.fit(slot, op, functions[slot], visited, tilt)
+            visited = holdout.visited(held_out)
+            form = curve_fits.fit(slot, op, functions[slot], visited, tilt)
         if form is not None:
             found[slot] = form
     return found
@@ -124,9 +125,7 @@ def check(
         save(Path(folder) / "closed", directory, found, {})
         for artifact in (directory / "solution", Path(folder) / "closed"):
             space, params = artifacts.as_space(artifact)
-            runs, _ = comparison.train(
-                search, space, {"it": params}, key, num_seeds, make
-            )
+            runs, _ = holdout.train(search, space, {"it": params}, key, num_seeds, make)
             fitness.append(runs["it"].fitness)
     return [within(a, b) for a, b in zip(*fitness, strict=True)]
 

@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaevo import activations, drifts, figures, losses
+from metaevo import activations, drifts, losses
+from metaevo.analysis.plots import figures
 from metaevo.slots import Context
 
 

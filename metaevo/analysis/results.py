@@ -17,8 +17,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaevo import comparison, lineage, spaces
-from metaevo.comparison import HeldOut
+from metaevo import spaces
+from metaevo.analysis import holdout, lineage
+from metaevo.analysis.holdout import HeldOut
 from metaevo.storage import artifacts, checkpoint
 from metaevo.types import Evaluator, Key, Params, Proposal, PyTree, Search, Space
 
@@ -108,15 +109,13 @@ def compare(
     Args:
         learned: params of `space` by name, `solution` among them.
     """
-    hand_made = {"hand-made": comparison.NOTHING}
+    hand_made = {"hand-made": holdout.NOTHING}
     held_out = {}
     for bound_by, candidates in (
         (space, learned),
-        (comparison.HAND_MADE, hand_made),
+        (holdout.HAND_MADE, hand_made),
     ):
-        runs, agents = comparison.train(
-            search, bound_by, candidates, key, num_seeds, make
-        )
+        runs, agents = holdout.train(search, bound_by, candidates, key, num_seeds, make)
         held_out |= runs
         for name in agents.keys() & {SOLUTION, "hand-made"}:
             _keep(directory, name, agents[name])
@@ -164,8 +163,8 @@ def policies(
     make: Callable[..., Evaluator],
 ) -> np.ndarray:
     """[N] returns of the policy `params`, as it is, on fresh episodes; saved."""
-    alone = comparison.alone(search, search.space)
-    copies = comparison.copies(params, num_evaluations)
+    alone = holdout.alone(search, search.space)
+    copies = holdout.copies(params, num_evaluations)
     scored, agents = make(alone).score(key, Proposal(copies), None)
     _keep(directory, SOLUTION, jax.tree.map(lambda x: np.asarray(x[0, :1]), agents[0]))
     return np.stack([np.asarray(task["return"])[0] for task in scored]).mean(0)
@@ -181,7 +180,7 @@ def noise(
         )
         for key in keys
     )
-    return comparison.noise(first, second)
+    return holdout.noise(first, second)
 
 
 def write_scores(directory: Path, scores: Scores) -> None:

@@ -117,11 +117,11 @@ def _svg(figure: Any, salt: str) -> str:
 
 
 def page(template: str, **values: Any) -> str:
-    """A template of `metaevo/templates` as an HTML page; values are escaped."""
+    """A template of `metaevo/analysis/templates` as an HTML page; values are escaped."""
     import jinja2
 
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("metaevo"), autoescape=True
+        loader=jinja2.PackageLoader("metaevo.analysis"), autoescape=True
     )
     return environment.get_template(template).render(**values)
 
