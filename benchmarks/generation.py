@@ -22,9 +22,9 @@ import time
 from pathlib import Path
 from unittest import mock
 
-from metaevo import runtime
+from metaevo.evaluators.devices import configure
 
-runtime.configure()
+configure()
 
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402

@@ -2,7 +2,7 @@
 
     python -m benchmarks.memory                                     3 minutes
 
-Each case is a process of its own. `announced` is what `metaevo.memory` plans with;
+Each case is a process of its own. `announced` is what `evaluators.chunking` plans with;
 `measured` is how far the process's peak rises while a round is trained, on a GPU the
 device's own peak. `largest` is the population whose members all live on at once; one of
 newborns is cut into rounds and has no such limit.
@@ -15,17 +15,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-from metaevo import runtime
+from metaevo.evaluators.devices import configure
 
-runtime.configure()
+configure()
 
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 
 from benchmarks import measure  # noqa: E402
 from inner_loops import dqn, ppo, sac  # noqa: E402
-from metaevo import envs, fitness, memory  # noqa: E402
+from metaevo import envs, fitness  # noqa: E402
 from metaevo.analysis import holdout  # noqa: E402
+from metaevo.evaluators import chunking  # noqa: E402
 from metaevo.evaluators.local import LocalEvaluator  # noqa: E402
 from metaevo.types import Proposal, Search  # noqa: E402
 
@@ -70,7 +71,7 @@ def case(name: str, members: int) -> dict:
     before = peak()
     evaluator(jax.random.key(0), proposal, ())
     measured = peak() - before
-    have = memory.available(jax.devices()[0]) or 0
+    have = chunking.available(jax.devices()[0]) or 0
     return {
         "case": name,
         "members": members,
@@ -78,7 +79,7 @@ def case(name: str, members: int) -> dict:
         "measured_per_member": measured // members,
         "state_per_member": state // members,
         "available": have,
-        "largest": int(memory.SHARE * have / (announced / members)),
+        "largest": int(chunking.SHARE * have / (announced / members)),
     }
 
 

@@ -18,9 +18,9 @@ import sys
 import venv
 from pathlib import Path
 
-from metaevo import runtime
+from metaevo.evaluators.devices import configure
 
-runtime.configure()
+configure()
 
 import jax  # noqa: E402
 import numpy as np  # noqa: E402

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import sys
 
-from metaevo import runtime
+from metaevo.evaluators.devices import configure
 
-runtime.configure()
+configure()
 
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402

@@ -268,8 +268,8 @@ def compare(num_seeds=32, total_timesteps=100_000, num_windows=5, config=CONFIG)
 if __name__ == "__main__":
     import json
 
-    from metaevo import runtime
+    from metaevo.evaluators.devices import configure
 
-    runtime.configure()
+    configure()
     for row in compare():
         print(json.dumps(row))

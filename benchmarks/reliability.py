@@ -617,9 +617,9 @@ def machine() -> str:
 
 
 def main(arguments: list[str]) -> None:
-    from metaevo import runtime
+    from metaevo.evaluators.devices import configure
 
-    runtime.configure(driver=True)
+    configure(driver=True)
     if arguments == ["table"]:
         print(table())
         return

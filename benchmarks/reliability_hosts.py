@@ -30,7 +30,7 @@ from ray.cluster_utils import Cluster
 
 import metaevo
 from benchmarks import reliability, tiny
-from metaevo.evaluators import hosts
+from metaevo.evaluators import ray_hosts
 from metaevo.evaluators.local import LocalEvaluator
 from metaevo.evaluators.ray import RayEvaluator
 from metaevo.types import Proposal
@@ -87,7 +87,7 @@ def _quietly(end: Callable[[], None]) -> None:
         end()
 
 
-Event = Callable[[hosts.Pool], bool]  # says whether it has happened
+Event = Callable[[ray_hosts.Pool], bool]  # says whether it has happened
 
 
 def run(
@@ -104,7 +104,7 @@ def run(
     log = Path(directory) / "metrics.jsonl"
     pools, ends = [], []
 
-    class Recorded(hosts.Pool):
+    class Recorded(ray_hosts.Pool):
         def __init__(self, *args):
             super().__init__(*args)
             pools.append(self)
@@ -121,11 +121,11 @@ def run(
     config = metaevo.RunConfig(
         directory=str(directory), evaluator="ray", held_out_seeds=0, wandb="disabled"
     )
-    original, hosts.Pool = hosts.Pool, Recorded
+    original, ray_hosts.Pool = ray_hosts.Pool, Recorded
     try:
         metaevo.run(search, config, "reliability", should_stop=should_stop)
     finally:
-        hosts.Pool = original
+        ray_hosts.Pool = original
     assert not events, f"never happened: {sorted(events)}"
     (pool,) = pools
     return {
@@ -136,7 +136,7 @@ def run(
     }
 
 
-def _busy(pool: hosts.Pool) -> hosts.Actor | None:
+def _busy(pool: ray_hosts.Pool) -> ray_hosts.Actor | None:
     """An actor in the middle of something."""
     for actor in pool.actors:
         if actor.task and time.monotonic() - actor.task.since > 0.02:
@@ -144,7 +144,7 @@ def _busy(pool: hosts.Pool) -> hosts.Actor | None:
     return None
 
 
-def kill(pool: hosts.Pool) -> bool:
+def kill(pool: ray_hosts.Pool) -> bool:
     """kill -9 of an actor at work."""
     actor = _busy(pool)
     if actor:
@@ -155,7 +155,7 @@ def kill(pool: hosts.Pool) -> bool:
 def stop(seconds: float) -> Event:
     """An actor at work answers late."""
 
-    def event(pool: hosts.Pool) -> bool:
+    def event(pool: ray_hosts.Pool) -> bool:
         actor = _busy(pool)
         if actor is None:
             return False
@@ -174,7 +174,7 @@ def _wake(pid: int) -> None:
 def add(made: Cluster) -> Event:
     """A host joins; the search waits for its actor, so that it takes part."""
 
-    def event(pool: hosts.Pool) -> bool:
+    def event(pool: ray_hosts.Pool) -> bool:
         before = len(_up(pool))
         _patiently(lambda: made.add_node(**host()))
         while len(_up(pool)) <= before:
@@ -185,7 +185,7 @@ def add(made: Cluster) -> Event:
     return event
 
 
-def _up(pool: hosts.Pool) -> list[hosts.Actor]:
+def _up(pool: ray_hosts.Pool) -> list[ray_hosts.Actor]:
     return [actor for actor in pool.actors if actor.ready is None]
 
 
@@ -252,7 +252,7 @@ def overhead(repeats: int = 7) -> Iterator[dict[str, Any]]:
 
     The members do next to nothing, so the difference is what Ray costs.
     """
-    with cluster(2), hosts.pool(None) as pool:
+    with cluster(2), ray_hosts.pool(None) as pool:
         for size in (64, 1024, 16_384):
             search = tiny.search(population_size=size, chunk_size=64, steps=4)
             proposal = Proposal({"lr": jax.numpy.linspace(-1.0, 1.0, size)})

@@ -17,9 +17,9 @@ from __future__ import annotations
 import os
 import sys
 
-from metaevo import runtime
+from metaevo.evaluators.devices import configure
 
-runtime.configure()
+configure()
 
 import jax  # noqa: E402
 

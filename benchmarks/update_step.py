@@ -17,9 +17,9 @@ import subprocess
 import sys
 import time
 
-from metaevo import runtime
+from metaevo.evaluators.devices import configure
 
-runtime.configure()
+configure()
 
 import jax  # noqa: E402
 

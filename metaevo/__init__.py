@@ -17,7 +17,7 @@ _HOME = {
         "metaevo.storage.artifacts": "ArtifactError load",
         "metaevo.engine": "NumericalError Result run",
         "metaevo.storage.run_directory": "LockedError RunConfig",
-        "metaevo.runtime": "configure",
+        "metaevo.evaluators.devices": "configure",
         "metaevo.cli": "main",
     }.items()
     for name in names.split()

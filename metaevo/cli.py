@@ -77,15 +77,16 @@ def _run(
 
     if config["run"].directory:
         run_directory.check_writable("run.directory", config["run"].directory)
-    from metaevo import engine, plan, runtime
+    from metaevo import engine, plan
+    from metaevo.evaluators.devices import configure
 
     dry = "--dry-run" in flags
     if config["run"].distributed and not dry:
-        from metaevo.evaluators import processes
+        from metaevo.evaluators import distributed
 
-        processes.join(config["run"])
+        distributed.join(config["run"])
     else:
-        runtime.configure(driver=config["run"].evaluator == "ray" and not dry)
+        configure(driver=config["run"].evaluator == "ray" and not dry)
     name = Path(inspect.getfile(search)).stem
     arguments = {key: value for key, value in config.items() if key != "run"}
     if dry:

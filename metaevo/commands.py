@@ -44,9 +44,10 @@ def play(directory: str, argv: Sequence[str]) -> None:
     chosen = _chosen(options, argv)
     finished(directory)
     cli.known(run_manifest(directory)["identity"]["search"])
-    from metaevo import play, runtime
+    from metaevo import play
+    from metaevo.evaluators.devices import configure
 
-    runtime.configure()
+    configure()
     path, steps, total = play.play(lambda: remade(directory), directory, **chosen)
     print(f"{path}: {steps} steps, return {total:g}")
 
@@ -92,13 +93,14 @@ def compare(argv: Sequence[str]) -> None:
         others = [s for s in settings[: settings.index(alike)] if s[0] == alike[0]]
         name = alike[0] + f" {len(others) + 1}" * bool(others)
         groups.setdefault(name, []).append(Path(directory))
-    from metaevo import compare, runtime
+    from metaevo import compare
+    from metaevo.evaluators.devices import configure
     from metaevo.storage.run_directory import check_writable
 
     out = Path(chosen.pop("out") or Path(directories[0]) / "compare")
     check_writable("out", out)
     stop = cli.on_signals()
-    runtime.configure()
+    configure()
     import jax
 
     lines = compare.compare(
@@ -120,11 +122,11 @@ def distil(directory: str, argv: Sequence[str]) -> None:
         raise ConfigError(f"seeds={chosen['seeds']} must be at least 3")
     finished(directory)
     cli.known(run_manifest(directory)["identity"]["search"])
-    from metaevo import runtime
     from metaevo.analysis import distill, report
+    from metaevo.evaluators.devices import configure
 
     stop = cli.on_signals()
-    runtime.configure()
+    configure()
     import jax
 
     lines = distill.distil(

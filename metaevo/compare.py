@@ -19,10 +19,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from metaevo import engine, evaluators, population
+from metaevo import engine, population
 from metaevo.analysis import holdout, stats
 from metaevo.analysis.holdout import HeldOut
 from metaevo.analysis.plots import figures
+from metaevo.evaluators import choose
 from metaevo.loggers.console import ConsoleLogger
 from metaevo.storage import artifacts, checkpoint
 from metaevo.storage.run_directory import RunConfig
@@ -257,7 +258,7 @@ def _trained(
         params,
         key,
         num_seeds,
-        evaluators.local(devices, should_stop).make,
+        choose.local(devices, should_stop).make,
     )
     holdout.save(folder, runs, {"what": digest})
     return list(runs.values())

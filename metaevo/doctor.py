@@ -72,9 +72,9 @@ def _versions(directory: Path) -> Iterator[Finding]:
 def _devices(directory: Path) -> Iterator[Finding]:
     import jax
 
-    from metaevo import runtime
+    from metaevo.evaluators.devices import configure
 
-    runtime.configure()
+    configure()
     devices = jax.devices()
     says = f"{len(devices)} x {devices[0].device_kind}"
     if devices[0].platform != "cpu":
@@ -95,9 +95,9 @@ def _devices(directory: Path) -> Iterator[Finding]:
 def _memory(directory: Path) -> Iterator[Finding]:
     import jax
 
-    from metaevo import memory
+    from metaevo.evaluators import chunking
 
-    free = memory.available(jax.devices()[0])
+    free = chunking.available(jax.devices()[0])
     if free is None:
         yield Finding("memory", True, "cannot be told on this system")
         return

@@ -19,11 +19,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaevo import checks, evaluators, fitness, population
+from metaevo import checks, fitness, population
 from metaevo.analysis import holdout, lineage, report, results, stats
 from metaevo.analysis.holdout import HeldOut
 from metaevo.analysis.results import Scores, Solution
-from metaevo.evaluators import Workers, processes
+from metaevo.evaluators import choose, distributed
+from metaevo.evaluators.choose import Workers
 from metaevo.loggers.console import ConsoleLogger, byte_size, duration
 from metaevo.loggers.tensorboard import TensorboardLogger
 from metaevo.loggers.wandb import WandbLogger
@@ -116,14 +117,14 @@ def run(
     population_size = population.size(proposal.params)
     fingerprint = checks.fingerprint(search, population_size)
     settings = dict(settings or {}) | {"search": fingerprint}
-    evaluators.check(config, search)
-    if config.distributed and not processes.first():
-        return evaluators.follow(search, proposal, config, should_stop)
+    choose.check(config, search)
+    if config.distributed and not distributed.first():
+        return choose.follow(search, proposal, config, should_stop)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(processes.leading(config))
+        stack.enter_context(distributed.leading(config))
         directory = run_directory.prepare(config, name, settings)
         stack.enter_context(run_directory.lock(directory))
-        workers = stack.enter_context(evaluators.workers(config, should_stop))
+        workers = stack.enter_context(choose.workers(config, should_stop))
         planned = []
 
         def chunk_size() -> int | None:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import jax
 
-from metaevo import checks, memory, population
+from metaevo import checks, population
+from metaevo.evaluators import chunking
 from metaevo.evaluators.local import LocalEvaluator
 from metaevo.loggers.console import byte_size, duration
 from metaevo.storage import checkpoint
@@ -34,7 +35,7 @@ def plan(search: Search, config: RunConfig) -> str:
     proposal, _ = jax.jit(search.strategy.ask)(key, state)
 
     began = time.monotonic()
-    evaluator = memory.plan(LocalEvaluator(search, devices), proposal)
+    evaluator = chunking.plan(LocalEvaluator(search, devices), proposal)
     needed = evaluator.memory(proposal)
     _, carried = evaluator(key, proposal, ())
     compiled = time.monotonic() - began
@@ -68,7 +69,7 @@ def plan(search: Search, config: RunConfig) -> str:
 
 
 def _available(device: jax.Device) -> str:
-    free = memory.available(device)
+    free = chunking.available(device)
     return f"; {byte_size(free)} available" if free else ""
 
 

@@ -259,7 +259,7 @@ class Evaluated(NamedTuple):
 
 
 class Evaluator(Protocol):
-    """Evaluates a proposal; see `metaevo.evaluators`.
+    """Evaluates a proposal; see `metaevo.evaluators.choose`.
 
     `carried` holds agents that live on between generations and is opaque to the
     caller, who only keeps it and checkpoints it.

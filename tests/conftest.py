@@ -5,9 +5,9 @@ import gc
 import jax
 import pytest
 
-from metaevo import runtime
+from metaevo.evaluators.devices import configure
 
-runtime.configure(num_cpu_devices=4)
+configure(num_cpu_devices=4)
 
 
 @pytest.fixture(autouse=True, scope="module")

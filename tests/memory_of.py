@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-from metaevo import runtime
+from metaevo.evaluators.devices import configure
 
-runtime.configure(num_cpu_devices=1)
+configure(num_cpu_devices=1)
 
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402

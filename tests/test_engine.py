@@ -20,8 +20,9 @@ import tiny_search
 import toys
 
 import metaevo
-from metaevo import engine, evaluators, fitness, losses, spaces
+from metaevo import engine, fitness, losses, spaces
 from metaevo.analysis import holdout
+from metaevo.evaluators import choose
 from metaevo.evaluators.local import LocalEvaluator
 from metaevo.storage import artifacts, checkpoint, jsonl
 from metaevo.types import ConfigError, FitnessFn
@@ -184,7 +185,7 @@ def test_a_search_starts_from_an_artefact(tmp_path):
         {"first": first.solution},
         key,
         4,
-        evaluators.local(jax.devices()[:2]).make,
+        choose.local(jax.devices()[:2]).make,
     )
     np.testing.assert_array_equal(start, expected["first"].fitness)
     with pytest.raises(ConfigError, match=r"other settings.*start_from"):

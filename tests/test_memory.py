@@ -9,7 +9,8 @@ import pytest
 import toys
 
 import metaevo
-from metaevo import memory, population
+from metaevo import population
+from metaevo.evaluators import chunking
 from metaevo.evaluators.local import LocalEvaluator
 from metaevo.types import ConfigError
 from strategies.open_es import open_es
@@ -33,23 +34,23 @@ def needed(chunk):
 
 
 def say(monkeypatch, num_bytes):
-    monkeypatch.setattr(memory, "available", lambda device: num_bytes)
+    monkeypatch.setattr(chunking, "available", lambda device: num_bytes)
 
 
 def planned(**options):
     found = search(**options)
     evaluator = LocalEvaluator(found, jax.devices()[:2])
-    return memory.plan(evaluator, proposal_of(found))
+    return chunking.plan(evaluator, proposal_of(found))
 
 
 def test_what_fits_is_not_cut(monkeypatch):
-    say(monkeypatch, needed(8) / memory.SHARE + 1)
+    say(monkeypatch, needed(8) / chunking.SHARE + 1)
     assert planned().chunk_size == 8
 
 
 def test_a_population_larger_than_memory_is_chunked(monkeypatch):
     assert needed(8) > needed(2) > needed(1)
-    say(monkeypatch, needed(2) / memory.SHARE + 1)
+    say(monkeypatch, needed(2) / chunking.SHARE + 1)
     assert planned().chunk_size == 2
 
 
@@ -68,17 +69,17 @@ def test_members_that_live_on_all_count(monkeypatch):
     a_round, carried = evaluator.memory(proposal), evaluator.carried_bytes(proposal)
     assert evaluator.chunk_size == 4
     assert carried > 1
-    say(monkeypatch, (a_round + carried) / memory.SHARE)
-    assert memory.plan(evaluator, proposal).chunk_size == 4
-    say(monkeypatch, (a_round + carried - 1) / memory.SHARE)
-    assert memory.plan(evaluator, proposal).chunk_size < 4
+    say(monkeypatch, (a_round + carried) / chunking.SHARE)
+    assert chunking.plan(evaluator, proposal).chunk_size == 4
+    say(monkeypatch, (a_round + carried - 1) / chunking.SHARE)
+    assert chunking.plan(evaluator, proposal).chunk_size < 4
 
 
 def test_the_chunk_of_a_run_is_planned_once_and_kept(tmp_path, monkeypatch):
     config = metaevo.RunConfig(
         directory=str(tmp_path), devices=2, held_out_seeds=0, wandb="disabled"
     )
-    say(monkeypatch, needed(2) / memory.SHARE + 1)
+    say(monkeypatch, needed(2) / chunking.SHARE + 1)
     metaevo.run(search(), config, "toy")
     assert json.loads((tmp_path / "manifest.json").read_text())["chunk_size"] == 2
     say(monkeypatch, 1)  # a resumed run asks no more
@@ -92,7 +93,7 @@ def test_planning_compiles_nothing_twice(caplog):
     key = jax.random.key(0)
     proposal, _ = found.strategy.ask(key, found.strategy.init(key))
     with jax.log_compiles(), caplog.at_level(logging.WARNING):
-        memory.plan(evaluator, proposal)
+        chunking.plan(evaluator, proposal)
         evaluator(key, proposal, ())
     compiled = [
         r.message
@@ -104,4 +105,4 @@ def test_planning_compiles_nothing_twice(caplog):
 
 
 def test_available_memory_is_known_here():
-    assert memory.available(jax.devices()[0]) > 1e6
+    assert chunking.available(jax.devices()[0]) > 1e6

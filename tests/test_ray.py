@@ -7,13 +7,14 @@ import toys
 
 import metaevo
 from benchmarks import tiny
-from metaevo import evaluators, fitness, population, spaces
+from metaevo import fitness, population, spaces
+from metaevo.evaluators import choose
 from metaevo.types import ConfigError, InnerLoop, Proposal, Search
 
 ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")
 
 from benchmarks import reliability_hosts as reliability  # noqa: E402
-from metaevo.evaluators import hosts  # noqa: E402
+from metaevo.evaluators import ray_hosts  # noqa: E402
 from metaevo.evaluators.local import LocalEvaluator  # noqa: E402
 from metaevo.evaluators.ray import HostError, RayEvaluator  # noqa: E402
 
@@ -26,7 +27,7 @@ def cluster():
 
 @pytest.fixture
 def pool(cluster):
-    with hosts.pool(None) as opened:
+    with ray_hosts.pool(None) as opened:
         yield opened
 
 
@@ -166,4 +167,4 @@ def test_stopping_abandons_the_generation(pool):
 def test_hosts_describe_themselves(pool):
     assert pool.kind == ("cpu", "cpu")
     assert pool.num_devices >= 1
-    assert evaluators.Workers
+    assert choose.Workers

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from metaevo import evaluators
 from metaevo.analysis import curve_fits, holdout, stats
 from metaevo.analysis.curve_fits import Fit
+from metaevo.evaluators import choose
 from metaevo.storage import artifacts, numpy_reference
 from metaevo.types import ConfigError, Search
 
@@ -119,7 +119,7 @@ def check(
 ) -> list[Check]:
     """Agents trained with both on the same fresh seeds: one check a task."""
     key = jax.random.fold_in(jax.random.key(seed), 0xF0)
-    make = evaluators.local(devices, should_stop).make_after
+    make = choose.local(devices, should_stop).make_after
     fitness = []
     with tempfile.TemporaryDirectory() as folder:
         save(Path(folder) / "closed", directory, found, {})

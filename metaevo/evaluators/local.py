@@ -21,7 +21,7 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from metaevo import population
-from metaevo.evaluators import _arrays, processes
+from metaevo.evaluators import _arrays, distributed
 from metaevo.population import DEVICES
 from metaevo.types import (
     ConfigError,
@@ -438,7 +438,7 @@ class LocalEvaluator:
         if self.across:
             # Waiting inside a collective has a limit of its own; compiling may not.
             jax.block_until_ready(tree)
-            processes.meet()
+            distributed.meet()
             tree = self._exchange(tree)
         elif jax.default_backend() != "cpu":
             return jax.block_until_ready(tree)

@@ -25,8 +25,8 @@ import jax
 import numpy as np
 
 from metaevo import population
-from metaevo.evaluators.hosts import Actor, Payload, Pool, Task, import_ray, pool
 from metaevo.evaluators.local import LocalEvaluator
+from metaevo.evaluators.ray_hosts import Actor, Payload, Pool, Task, import_ray, pool
 from metaevo.types import (
     ConfigError,
     Evaluated,

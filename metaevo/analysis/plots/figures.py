@@ -117,7 +117,7 @@ def _svg(figure: Any, salt: str) -> str:
 
 
 def page(template: str, **values: Any) -> str:
-    """A template of `metaevo/analysis/templates` as an HTML page; values are escaped."""
+    """A template of `analysis/templates` as an HTML page; values are escaped."""
     import jinja2
 
     environment = jinja2.Environment(

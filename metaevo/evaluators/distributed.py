@@ -51,10 +51,10 @@ def join(config: Any) -> None:
     Raises:
         ConfigError: there is no such job, or its processes do not meet.
     """
-    from metaevo import runtime
+    from metaevo.evaluators.devices import configure, num_cores
 
     together = _processes_on_this_host()
-    runtime.configure(max(1, runtime.num_cores() // together))
+    configure(max(1, num_cores() // together))
     # Its handler of SIGTERM would replace ours.
     jax.config.update("jax_enable_preemption_service", False)
     given = (config.coordinator, config.num_processes, config.process_id)

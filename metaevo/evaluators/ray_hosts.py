@@ -35,9 +35,9 @@ class _Host:
 
     def __init__(self, num_cpus: int, paths: list[str]):
         sys.path += [path for path in paths if path not in sys.path]
-        from metaevo import runtime
+        from metaevo.evaluators.devices import configure
 
-        runtime.configure(num_cpus)
+        configure(num_cpus)
         self.evaluators: dict[str, LocalEvaluator] = {}
 
     def about(self) -> tuple[int, int, str, str]:
@@ -136,11 +136,11 @@ class Pool:
         ray = import_ray()
         self.ours = not ray.is_initialized()
         if self.ours:
-            from metaevo import runtime
+            from metaevo.evaluators.devices import num_cores
 
             options = {"logging_level": logging.ERROR, "log_to_driver": False}
             if address == "local":
-                options |= {"num_cpus": runtime.num_cores(), "include_dashboard": False}
+                options |= {"num_cpus": num_cores(), "include_dashboard": False}
             try:
                 ray.init(address=address, **options)
             except Exception as error:  # Ray has no kind of its own for most
