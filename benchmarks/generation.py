@@ -34,7 +34,7 @@ import optax  # noqa: E402
 import metaevo  # noqa: E402
 from benchmarks import measure  # noqa: E402
 from metaevo import fitness, population  # noqa: E402
-from metaevo.engine import State, _summary  # noqa: E402
+from metaevo.engine.loop import State, _summary  # noqa: E402
 from metaevo.evaluators.local import LocalEvaluator  # noqa: E402
 from metaevo.storage import checkpoint  # noqa: E402
 from metaevo.storage.jsonl import JsonlLogger  # noqa: E402

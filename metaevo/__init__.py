@@ -15,7 +15,7 @@ _HOME = {
         ),
         "metaevo.slots": "Context",
         "metaevo.storage.artifacts": "ArtifactError load",
-        "metaevo.engine": "NumericalError Result run",
+        "metaevo.engine.loop": "NumericalError Result run",
         "metaevo.storage.run_directory": "LockedError RunConfig",
         "metaevo.evaluators.devices": "configure",
         "metaevo.cli": "main",

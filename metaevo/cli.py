@@ -77,7 +77,8 @@ def _run(
 
     if config["run"].directory:
         run_directory.check_writable("run.directory", config["run"].directory)
-    from metaevo import engine, plan
+    from metaevo.engine import dry_run
+    from metaevo.engine import loop as engine
     from metaevo.evaluators.devices import configure
 
     dry = "--dry-run" in flags
@@ -90,7 +91,7 @@ def _run(
     name = Path(inspect.getfile(search)).stem
     arguments = {key: value for key, value in config.items() if key != "run"}
     if dry:
-        print(plan.plan(search(**arguments), config["run"]))
+        print(dry_run.plan(search(**arguments), config["run"]))
         return
     engine.run(
         search(**arguments),
@@ -104,7 +105,7 @@ def _run(
 
 def _guard(body: Callable[[], None]) -> int:
     """Runs `body` and turns what may go wrong into a line and an exit code."""
-    from metaevo.loggers.console import error as say
+    from metaevo.engine.loggers.console import error as say
 
     try:
         body()
@@ -451,7 +452,7 @@ def _command(arguments: Sequence[str]) -> None:
             commands.doctor(*directory)
         case ["wandb-push", directory, *mode] if mode in ([], ["online"], ["offline"]):
             commands.run_manifest(directory)
-            from metaevo.loggers import wandb
+            from metaevo.engine.loggers import wandb
 
             sent = wandb.push(Path(directory), *mode)
             print(f"{sent} generations sent")

@@ -19,12 +19,13 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from metaevo import engine, population
+from metaevo import population
 from metaevo.analysis import holdout, stats
 from metaevo.analysis.holdout import HeldOut
 from metaevo.analysis.plots import figures
+from metaevo.engine import loop as engine
+from metaevo.engine.loggers.console import ConsoleLogger
 from metaevo.evaluators import choose
-from metaevo.loggers.console import ConsoleLogger
 from metaevo.storage import artifacts, checkpoint
 from metaevo.storage.run_directory import RunConfig
 from metaevo.types import ConfigError, Key, Params, Search, Space

@@ -209,6 +209,6 @@ def _existing(path: Path) -> Path:
 
 
 def _size(number: int) -> str:
-    from metaevo.loggers.console import byte_size
+    from metaevo.engine.loggers.console import byte_size
 
     return byte_size(number)

@@ -20,8 +20,9 @@ import tiny_search
 import toys
 
 import metaevo
-from metaevo import engine, fitness, losses, spaces
+from metaevo import fitness, losses, spaces
 from metaevo.analysis import holdout
+from metaevo.engine import loop as engine
 from metaevo.evaluators import choose
 from metaevo.evaluators.local import LocalEvaluator
 from metaevo.storage import artifacts, checkpoint, jsonl

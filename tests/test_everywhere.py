@@ -19,7 +19,6 @@ from metaevo import (
     activations,
     closed_forms,
     drifts,
-    engine,
     envs,
     exploration,
     fitness,
@@ -27,6 +26,7 @@ from metaevo import (
     rewards,
     spaces,
 )
+from metaevo.engine import loop as engine
 from metaevo.learned import optimizers as learned_optimizers
 from metaevo.storage.run_directory import RunConfig
 from metaevo.types import ConfigError, Search

@@ -17,7 +17,7 @@ import wandb_reader
 from PIL import Image
 from test_engine import records, solution_bytes
 
-from metaevo.loggers import wandb as mirror
+from metaevo.engine.loggers import wandb as mirror
 from metaevo.types import ConfigError
 
 TINY = Path(tiny_search.__file__)

@@ -11,7 +11,7 @@ from scipy import stats as scipy_stats
 from metaevo import fitness, losses, optimizers, slots, spaces
 from metaevo.analysis import stats
 from metaevo.analysis.stats import paired_difference
-from metaevo.loggers import console
+from metaevo.engine.loggers import console
 from metaevo.rl import minibatches, networks, normalization
 from metaevo.storage import jsonl
 from metaevo.types import ConfigError

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import metaevo
-from metaevo import checks, losses, population
+from metaevo import losses, population
+from metaevo.engine import checks
 from metaevo.slots import Context
 
 FOLDER = Path(__file__).parent.parent / "searches"

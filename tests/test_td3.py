@@ -9,7 +9,8 @@ from loops import SGD, SMALL
 from test_inner_loops import close, equations, programs, same, trained
 
 from inner_loops import td3
-from metaevo import checks, envs, fitness, policies, slots, spaces
+from metaevo import envs, fitness, policies, slots, spaces
+from metaevo.engine import checks
 from metaevo.evaluators.local import LocalEvaluator
 from metaevo.rl import diversity
 from metaevo.types import ConfigError, Proposal, Search, Space, Strategy

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import jax
 
-from metaevo import checks, population
+from metaevo import population
+from metaevo.engine import checks
 from metaevo.evaluators import chunking, distributed
 from metaevo.evaluators.local import LocalEvaluator, default_chunk_size
 from metaevo.storage.run_directory import RunConfig

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import jax
 
 from metaevo import population
-from metaevo.loggers.console import byte_size
+from metaevo.engine.loggers.console import byte_size
 from metaevo.types import ConfigError, Proposal
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from typing import Any
 
 import filelock
 
-from metaevo.loggers.wandb import MODES
+from metaevo.engine.loggers.wandb import MODES
 from metaevo.types import ConfigError
 
 

@@ -19,15 +19,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaevo import checks, fitness, population
+from metaevo import fitness, population
 from metaevo.analysis import holdout, lineage, report, results, stats
 from metaevo.analysis.holdout import HeldOut
 from metaevo.analysis.results import Scores, Solution
+from metaevo.engine import checks
+from metaevo.engine.loggers.console import ConsoleLogger, byte_size, duration
+from metaevo.engine.loggers.tensorboard import TensorboardLogger
+from metaevo.engine.loggers.wandb import WandbLogger
 from metaevo.evaluators import choose, distributed
 from metaevo.evaluators.choose import Workers
-from metaevo.loggers.console import ConsoleLogger, byte_size, duration
-from metaevo.loggers.tensorboard import TensorboardLogger
-from metaevo.loggers.wandb import WandbLogger
 from metaevo.storage import checkpoint, jsonl, run_directory
 from metaevo.storage.jsonl import JsonlLogger
 from metaevo.storage.run_directory import RunConfig

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import jax
 
-from metaevo import checks, population
+from metaevo import population
+from metaevo.engine import checks
+from metaevo.engine.loggers.console import byte_size, duration
 from metaevo.evaluators import chunking
 from metaevo.evaluators.local import LocalEvaluator
-from metaevo.loggers.console import byte_size, duration
 from metaevo.storage import checkpoint
 from metaevo.storage.run_directory import RunConfig
 from metaevo.types import Search
