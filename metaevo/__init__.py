@@ -18,7 +18,7 @@ _HOME = {
         "metaevo.engine.loop": "NumericalError Result run",
         "metaevo.storage.run_directory": "LockedError RunConfig",
         "metaevo.evaluators.devices": "configure",
-        "metaevo.cli": "main",
+        "metaevo.cli.main": "main",
     }.items()
     for name in names.split()
 }

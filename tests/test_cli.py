@@ -15,7 +15,8 @@ import tiny_search
 
 import metaevo
 from inner_loops import ppo
-from metaevo import catalogue, cli
+from metaevo.cli import listing
+from metaevo.cli import main as cli
 from metaevo.storage.run_directory import RunConfig
 from metaevo.types import ConfigError
 
@@ -312,7 +313,7 @@ def test_resume_and_report_commands(tmp_path, monkeypatch, capsys):
 
 
 def test_list_finds_what_lies_in_the_folders():
-    text = catalogue.text()
+    text = listing.text()
     for folder in ("searches", "inner_loops", "strategies"):
         for path in sorted((ROOT / folder).glob("[a-z]*.py")):
             doc = ast.get_docstring(ast.parse(path.read_text()))
@@ -323,9 +324,9 @@ def test_list_finds_what_lies_in_the_folders():
     for kind in ("drift=drifts.ppo_clip", "tune ", "gymnax/ ", "CartPole-v1"):
         assert kind in text
     assert max(map(len, text.splitlines())) <= 80
-    assert "CartPole" not in catalogue.text("spaces")
+    assert "CartPole" not in listing.text("spaces")
     with pytest.raises(ConfigError, match="expected one of searches, algorithms"):
-        catalogue.text("losses")
+        listing.text("losses")
 
 
 def test_list_imports_nothing_that_it_lists():

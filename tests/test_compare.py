@@ -10,9 +10,9 @@ import pytest
 import toys
 
 import metaevo
-from metaevo import compare
 from metaevo.analysis import holdout, stats
-from metaevo.compare import Scores, Settings
+from metaevo.cli import compare
+from metaevo.cli.compare import Scores, Settings
 from metaevo.types import ConfigError
 from strategies.open_es import open_es
 

@@ -9,7 +9,8 @@ from PIL import Image
 
 import metaevo
 from inner_loops import ppo
-from metaevo import envs, fitness, losses, play, spaces
+from metaevo import envs, fitness, losses, spaces
+from metaevo.cli import play
 from metaevo.envs import gymnax as suite
 from metaevo.storage import artifacts, checkpoint
 from metaevo.types import ConfigError

@@ -14,8 +14,9 @@ import pytest
 
 import metaevo
 from inner_loops import fixed_policy, td3
-from metaevo import envs, play
+from metaevo import envs
 from metaevo.analysis import results
+from metaevo.cli import play
 from metaevo.rl import evaluation
 
 CARTPOLE, PENDULUM = "gymnax/CartPole-v1", "gymnax/Pendulum-v1"

@@ -8,7 +8,8 @@ import pytest
 
 import metaevo
 from benchmarks import tiny
-from metaevo import cli, doctor, verify
+from metaevo.cli import doctor, verify
+from metaevo.cli import main as cli
 
 
 @pytest.fixture(scope="module")

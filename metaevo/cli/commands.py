@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from metaevo import cli
+from metaevo.cli import main as cli
 from metaevo.types import ConfigError, Search
 
 
 def verify(path: str) -> None:
     """Prints what is whole, and what is not."""
-    from metaevo import verify as verification
+    from metaevo.cli import verify as verification
     from metaevo.storage import checkpoint
 
     found = verification.verify(path)
@@ -26,7 +26,7 @@ def verify(path: str) -> None:
 
 def doctor(directory: str = ".") -> None:
     """Prints what this machine can do, and what is wrong with it."""
-    from metaevo import doctor as doctors
+    from metaevo.cli import doctor as doctors
 
     found = list(doctors.examine(directory))
     print(doctors.text(found))
@@ -44,7 +44,7 @@ def play(directory: str, argv: Sequence[str]) -> None:
     chosen = _chosen(options, argv)
     finished(directory)
     cli.known(run_manifest(directory)["identity"]["search"])
-    from metaevo import play
+    from metaevo.cli import play
     from metaevo.evaluators.devices import configure
 
     configure()
@@ -93,7 +93,7 @@ def compare(argv: Sequence[str]) -> None:
         others = [s for s in settings[: settings.index(alike)] if s[0] == alike[0]]
         name = alike[0] + f" {len(others) + 1}" * bool(others)
         groups.setdefault(name, []).append(Path(directory))
-    from metaevo import compare
+    from metaevo.cli import compare
     from metaevo.evaluators.devices import configure
     from metaevo.storage.run_directory import check_writable
 

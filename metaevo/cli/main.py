@@ -419,16 +419,16 @@ def command() -> None:
 
 
 def _command(arguments: Sequence[str]) -> None:
-    from metaevo import commands
+    from metaevo.cli import commands
 
     match arguments:
         case [name, "-h" | "--help"] if name in COMMANDS:
             print(command_help(name))
         case ["list", *kind] if len(kind) < 2:
-            from metaevo import catalogue
+            from metaevo.cli import listing
 
             _work_here()
-            print(catalogue.text(*kind))
+            print(listing.text(*kind))
         case ["run", name, *rest]:
             _run_search(name, rest)
         case ["resume", directory, *rest]:
@@ -484,10 +484,10 @@ def known(name: str) -> str:
 
 def _searches() -> list[str]:
     """Names of the searches."""
-    from metaevo import catalogue
+    from metaevo.cli import listing
 
     _work_here()
-    return [path.stem for path in catalogue.files("searches")]
+    return [path.stem for path in listing.files("searches")]
 
 
 def _work_here() -> None:
