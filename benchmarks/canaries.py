@@ -25,8 +25,9 @@ import jax.numpy as jnp  # noqa: E402
 
 from benchmarks import measure, replay  # noqa: E402
 from benchmarks.throughput import off_policy  # noqa: E402
-from metaevo import fitness, population  # noqa: E402
+from metaevo import fitness  # noqa: E402
 from metaevo.analysis import holdout  # noqa: E402
+from metaevo.evaluators.lift import lift  # noqa: E402
 from metaevo.evaluators.local import LocalEvaluator  # noqa: E402
 from metaevo.types import Proposal, Search  # noqa: E402
 
@@ -52,7 +53,7 @@ def insert() -> dict:
 def conds() -> dict:
     loop = off_policy("dqn", 2_000)
     space, auc = holdout.HAND_MADE, fitness.area_under_curve
-    lifted = population.lift(loop, space, auc, 1, False)
+    lifted = lift(loop, space, auc, 1, False)
     keys, ids = jax.random.split(jax.random.key(0), 1), jnp.arange(3)
     params = holdout.copies(holdout.NOTHING, 3)
     state = jax.eval_shape(lifted.init, keys, ids, params)

@@ -30,6 +30,7 @@ from unittest import mock
 
 import numpy as np
 
+from metaevo.errors import ArtifactError, CheckpointError
 from metaevo.storage import artifacts, checkpoint, jsonl
 
 ROOT = Path(__file__).parent.parent
@@ -237,7 +238,7 @@ def corrupt_checkpoints(number: int = 1000, seed: int = 0) -> dict[str, Any]:
                 arrays, manifest = store.load()
                 used += manifest["generation"] == 2
                 wrong += not np.array_equal(arrays["['x']"], _state(1)["x"])
-            except checkpoint.CheckpointError:
+            except CheckpointError:
                 wrong += 1
             (newest / name).write_bytes(files[name])
     return {"corrupted": number, "used": used, "previous one not used": wrong}
@@ -354,7 +355,7 @@ def _tried(path: Path, outcomes: dict[str, Any]) -> None:
     try:
         artifacts.load(path)
         outcomes["loaded"] += 1
-    except artifacts.ArtifactError:
+    except ArtifactError:
         outcomes["refused"] += 1
     except BaseException as error:
         print(f"{path}: {type(error).__name__}: {error}", file=sys.stderr)

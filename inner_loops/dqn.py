@@ -27,9 +27,11 @@ from metaevo import (
     slots,
     spaces,
 )
+from metaevo.errors import ConfigError
 from metaevo.rl import config_checks, evaluation, networks, replay, returns, rollouts
+from metaevo.rl.rollouts import learned_from
 from metaevo.slots import Context, Slot
-from metaevo.types import ConfigError, InnerLoop, InnerState
+from metaevo.types import InnerLoop, InnerState
 
 
 @dataclass(frozen=True)
@@ -191,7 +193,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
     def target_of(params, target_params, batch, meta, context):
         """n-step targets [B] of a minibatch of windows [n, B, ...]."""
-        reward = rewards.learned_from(meta, batch, context)
+        reward = learned_from(meta, batch, context)
         total, factor, last = returns.n_step_window(
             reward, batch.terminated, batch.done, slots.value(meta.gamma, context)
         )

@@ -25,6 +25,7 @@ from metaevo.rl import (
     returns,
     rollouts,
 )
+from metaevo.rl.rollouts import learned_from
 from metaevo.slots import Context, Slot
 from metaevo.types import InnerLoop, InnerState
 
@@ -255,7 +256,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         after, (steps, pi, finished) = jax.lax.scan(
             step, experience.episodes, (noise, drawn)
         )
-        reward = rewards.learned_from(meta, steps, context)
+        reward = learned_from(meta, steps, context)
         gamma = slots.value(meta.gamma, context)
 
         def discount(before, at):

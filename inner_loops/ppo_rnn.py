@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from metaevo import drifts, envs, losses, optimizers, population, rewards, slots, spaces
+from metaevo.errors import ConfigError
 from metaevo.rl import (
     config_checks,
     distributions,
@@ -31,8 +32,9 @@ from metaevo.rl import (
     returns,
     rollouts,
 )
+from metaevo.rl.rollouts import learned_from
 from metaevo.slots import Context, Slot
-from metaevo.types import ConfigError, InnerLoop, InnerState
+from metaevo.types import InnerLoop, InnerState
 
 
 @dataclass(frozen=True)
@@ -304,7 +306,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
                 env, world(drawn), experience.episodes, action
             )
             seen = before, action, out.reward, out.final_obs, out.terminated, out.done
-            reward = rewards.learned_from(meta, rollouts.Transition(*seen), context)
+            reward = learned_from(meta, rollouts.Transition(*seen), context)
             discounted = reward + slots.value(meta.gamma, context) * (
                 experience.discounted_return
             )

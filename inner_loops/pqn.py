@@ -24,6 +24,7 @@ from metaevo import (
     slots,
     spaces,
 )
+from metaevo.errors import ConfigError
 from metaevo.rl import (
     config_checks,
     evaluation,
@@ -32,8 +33,9 @@ from metaevo.rl import (
     returns,
     rollouts,
 )
+from metaevo.rl.rollouts import learned_from
 from metaevo.slots import Context, Slot
-from metaevo.types import ConfigError, InnerLoop, InnerState
+from metaevo.types import InnerLoop, InnerState
 
 
 @dataclass(frozen=True)
@@ -205,7 +207,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         @population.phase
         def improve(params, opt_state, steps, order):
             target = returns.lambda_return(
-                rewards.learned_from(meta, steps, context),
+                learned_from(meta, steps, context),
                 network.apply(params, steps.next_obs).max(-1),
                 steps.terminated,
                 steps.done,

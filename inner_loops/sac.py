@@ -24,6 +24,7 @@ from metaevo import (
     slots,
     spaces,
 )
+from metaevo.errors import ConfigError
 from metaevo.rl import (
     config_checks,
     distributions,
@@ -33,8 +34,9 @@ from metaevo.rl import (
     replay,
     rollouts,
 )
+from metaevo.rl.rollouts import learned_from
 from metaevo.slots import Context, Slot
-from metaevo.types import ConfigError, InnerLoop, InnerState
+from metaevo.types import InnerLoop, InnerState
 
 
 @dataclass(frozen=True)
@@ -345,7 +347,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         shape = (config.num_gradient_steps, config.batch_size)
         sampled = buffer.sample(sample_key, rows, inserted, own, shape)
         sampled = jax.tree.map(lambda x: x[0], sampled)
-        reward = rewards.learned_from(meta, sampled, context)
+        reward = learned_from(meta, sampled, context)
         batches = sampled._replace(
             obs=see(agent, sampled.obs),
             action=to_unit(sampled.action),

@@ -29,6 +29,7 @@ from metaevo import (
     slots,
     spaces,
 )
+from metaevo.errors import ConfigError
 from metaevo.rl import (
     config_checks,
     diversity,
@@ -38,8 +39,9 @@ from metaevo.rl import (
     replay,
     rollouts,
 )
+from metaevo.rl.rollouts import learned_from
 from metaevo.slots import Context, Slot
-from metaevo.types import ConfigError, InnerLoop, InnerState, Space
+from metaevo.types import InnerLoop, InnerState, Space
 
 
 @dataclass(frozen=True)
@@ -463,7 +465,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         batches = sampled._replace(
             obs=see(agent, sampled.obs),
             action=to_unit(sampled.action),
-            reward=rewards.learned_from(meta, sampled, context),
+            reward=learned_from(meta, sampled, context),
             next_obs=see(agent, sampled.next_obs),
         )
         smoothing = jax.random.normal(smoothing_key, (*shape, num_actions))

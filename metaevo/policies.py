@@ -20,9 +20,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from metaevo import envs, slots
+from metaevo.errors import ConfigError
 from metaevo.learned.functions import Learned
 from metaevo.learned.initializers import orthogonal
-from metaevo.types import ConfigError, Space
+from metaevo.types import Space
 
 __all__ = ["ACTIVATIONS", "of", "policy", "space"]
 

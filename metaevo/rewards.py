@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,36 +21,13 @@ import numpy as np
 from metaevo import envs, schedules, slots
 from metaevo.learned import functions
 from metaevo.learned.functions import Learned, layers, network, positive
-from metaevo.rl.rollouts import Transition
-from metaevo.slots import Context
 
-__all__ = ["free", "identity", "impact", "learned_from", "potential", "units"]
+__all__ = ["free", "identity", "impact", "potential", "units"]
 
 LARGEST = 10.0  # that a component is, in its units
 
 MAY_CHANGE = "may change optimum"
 """The label of rewards under which another policy may be best."""
-
-
-def learned_from(meta: Any, steps: Transition, context: Context) -> jax.Array:
-    """What the slot `reward` makes of transitions with any leading axes.
-
-    Args:
-        meta: with slots `reward` and `gamma`.
-    """
-    gamma = slots.value(meta.gamma, context)
-    context = context._replace(stats={**context.stats, "gamma": gamma})
-    reward = meta.reward
-    for _ in range(steps.reward.ndim):
-        reward = jax.vmap(reward, (0, 0, 0, 0, 0, None))
-    return reward(
-        envs.unpacked(steps.obs),
-        steps.action,
-        steps.reward,
-        envs.unpacked(steps.next_obs),
-        steps.terminated,
-        context,
-    )
 
 
 @slots.function

@@ -13,10 +13,11 @@ import numpy as np
 from jax.tree_util import Partial
 
 from metaevo import slots
+from metaevo.errors import ConfigError
 from metaevo.learned import transforms
 from metaevo.learned.functions import Learned, layers, network, positive
 from metaevo.slots import Context, Slot
-from metaevo.types import ConfigError, Key, Params
+from metaevo.types import Key, Params
 
 __all__ = [
     "Moving",

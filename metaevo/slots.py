@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.tree_util import Partial
 
-from metaevo.types import ConfigError
+from metaevo.errors import ConfigError
 
 Slot = Any  # float | jax.Array | Partial
 

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 
 from metaevo import schedules, slots
+from metaevo.errors import ConfigError
 from metaevo.learned.functions import Learned
 from metaevo.learned.transforms import (
     Transform,
@@ -25,7 +26,7 @@ from metaevo.learned.transforms import (
     logit,
     one_minus_log,
 )
-from metaevo.types import ConfigError, Space, keep
+from metaevo.types import Space, keep
 
 __all__ = [
     "Range",

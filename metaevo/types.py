@@ -282,11 +282,3 @@ class Evaluator(Protocol):
     def state_bytes(self, proposal: Proposal) -> int:
         """Bytes of the agents, environments and buffers that exist at a time."""
         ...
-
-
-class InterruptedRunError(Exception):
-    """The run was asked to stop; it continues when started again."""
-
-
-class ConfigError(ValueError):
-    """The user's input is wrong. The message names the key and the remedy."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metaevo.types import ConfigError
+from metaevo.errors import ConfigError
 
 
 def even(population_size: int, why: str = "members come in mirrored pairs") -> int:

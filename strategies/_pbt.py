@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from metaevo.types import ConfigError
+from metaevo.errors import ConfigError
 from strategies import _options
 
 EXPLOITS = ("truncation", "tournament", "winner")

@@ -20,7 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from metaevo.types import ConfigError, Proposal, Space, Strategy
+from metaevo.errors import ConfigError
+from metaevo.types import Proposal, Space, Strategy
 
 
 class State(NamedTuple):

@@ -16,7 +16,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from metaevo.types import ConfigError, Proposal, Space, Strategy, remakeable
+from metaevo.errors import ConfigError
+from metaevo.types import Proposal, Space, Strategy, remakeable
 from strategies import _evosax, _options, _trees
 
 

@@ -20,7 +20,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaevo.types import ConfigError, Proposal, Space, Strategy
+from metaevo.errors import ConfigError
+from metaevo.types import Proposal, Space, Strategy
 
 SLOT = "diversity_coef"
 NONE = np.finfo(np.float32).min

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from metaevo import spaces
-from metaevo.types import ConfigError, Proposal, Space, Strategy, remakeable
+from metaevo.errors import ConfigError
+from metaevo.types import Proposal, Space, Strategy, remakeable
 from strategies import _options
 
 

@@ -13,8 +13,8 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from metaevo.errors import ConfigError
 from metaevo.types import (
-    ConfigError,
     Fitness,
     Key,
     Params,

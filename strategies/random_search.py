@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from metaevo.types import ConfigError, Proposal, Space, Strategy, remakeable
+from metaevo.errors import ConfigError
+from metaevo.types import Proposal, Space, Strategy, remakeable
 from strategies import _options
 
 

@@ -17,8 +17,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from metaevo.errors import ConfigError
 from metaevo.population import Rule
-from metaevo.types import ConfigError, Proposal, Space, Strategy, keep, remakeable
+from metaevo.types import Proposal, Space, Strategy, keep, remakeable
 from strategies import _options, _shaping, _trees
 
 

@@ -16,9 +16,10 @@ from test_artifacts import edit
 import metaevo
 from inner_loops import fixed_policy, td3
 from metaevo import envs, fitness, policies
+from metaevo.errors import ConfigError
 from metaevo.evaluators.local import LocalEvaluator
 from metaevo.storage import artifacts
-from metaevo.types import ConfigError, Search, keep
+from metaevo.types import Search, keep
 from strategies.open_es import open_es
 
 PENDULUM, CARTPOLE = "gymnax/Pendulum-v1", "gymnax/CartPole-v1"

@@ -15,6 +15,7 @@ import pytest
 import metaevo
 from inner_loops import ppo
 from metaevo import losses, slots, spaces
+from metaevo.errors import CheckpointError
 from metaevo.storage import artifacts, checkpoint
 
 ROOT = Path(__file__).parent.parent
@@ -222,6 +223,6 @@ def test_the_example_agent_learns_with_an_evolved_loss(tmp_path):
 
 def test_checkpoint_errors_are_one_line(solution):
     (solution / "manifest.json").write_text("{")
-    with pytest.raises(checkpoint.CheckpointError) as error:
+    with pytest.raises(CheckpointError) as error:
         checkpoint.read(solution)
     assert "\n" not in str(error.value)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from metaevo import envs
+from metaevo.errors import ConfigError
 from metaevo.rl import rollouts
-from metaevo.types import ConfigError
 
 brax = pytest.importorskip("brax.envs")
 from metaevo.envs import brax as suite  # noqa: E402

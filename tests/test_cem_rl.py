@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from metaevo.types import ConfigError, Space
+from metaevo.errors import ConfigError
+from metaevo.types import Space
 from strategies.cem_rl import cem_rl
 
 SIZE = 8

@@ -17,8 +17,8 @@ import metaevo
 from inner_loops import ppo
 from metaevo.cli import listing
 from metaevo.cli import main as cli
-from metaevo.storage.run_directory import RunConfig
-from metaevo.types import ConfigError
+from metaevo.config import RunConfig
+from metaevo.errors import ConfigError
 
 ROOT = Path(__file__).parent.parent
 

@@ -13,7 +13,7 @@ import metaevo
 from metaevo.analysis import holdout, stats
 from metaevo.cli import compare
 from metaevo.cli.compare import Scores, Settings
-from metaevo.types import ConfigError
+from metaevo.errors import ConfigError
 from strategies.open_es import open_es
 
 

@@ -12,9 +12,10 @@ import metaevo
 from inner_loops import ppo
 from metaevo import closed_forms, envs, fitness, losses, spaces
 from metaevo.analysis import distill, report
+from metaevo.errors import ConfigError
 from metaevo.slots import Context
 from metaevo.storage import artifacts
-from metaevo.types import ConfigError, InnerLoop, InnerState
+from metaevo.types import InnerLoop, InnerState
 from strategies.open_es import open_es
 
 KEY = jax.random.key(0)

@@ -7,7 +7,8 @@ import optax
 import pytest
 
 from metaevo import spaces
-from metaevo.types import ConfigError, Space
+from metaevo.errors import ConfigError
+from metaevo.types import Space
 from strategies.dvd import SLOT, dvd
 
 SPACE = spaces.tune(diversity_coef=spaces.linear())

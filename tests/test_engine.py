@@ -23,10 +23,11 @@ import metaevo
 from metaevo import fitness, losses, spaces
 from metaevo.analysis import holdout
 from metaevo.engine import loop as engine
+from metaevo.errors import CheckpointError, ConfigError
 from metaevo.evaluators import choose
 from metaevo.evaluators.local import LocalEvaluator
 from metaevo.storage import artifacts, checkpoint, jsonl
-from metaevo.types import ConfigError, FitnessFn
+from metaevo.types import FitnessFn
 from strategies.open_es import open_es
 
 TINY = Path(tiny_search.__file__)
@@ -235,7 +236,7 @@ def test_without_a_valid_checkpoint_it_refuses_rather_than_starts_anew(tmp_path)
     run(tmp_path)
     for folder in (tmp_path / "checkpoints").iterdir():
         (folder / "arrays.safetensors").write_bytes(b"")
-    with pytest.raises(checkpoint.CheckpointError, match="no checkpoint can be read"):
+    with pytest.raises(CheckpointError, match="no checkpoint can be read"):
         run(tmp_path)
 
 
@@ -524,7 +525,7 @@ def test_lost_checkpoints_are_not_a_reason_to_start_anew(tmp_path):
     run(tmp_path)
     before = (tmp_path / "metrics.jsonl").read_bytes()
     shutil.rmtree(tmp_path / "checkpoints")
-    with pytest.raises(checkpoint.CheckpointError, match="has 4 generations"):
+    with pytest.raises(CheckpointError, match="has 4 generations"):
         run(tmp_path)
     assert (tmp_path / "metrics.jsonl").read_bytes() == before
 
@@ -533,7 +534,7 @@ def test_a_log_that_lost_lines_is_refused(tmp_path):
     run(tmp_path)
     log = tmp_path / "metrics.jsonl"
     log.write_bytes(log.read_bytes()[:-10])
-    with pytest.raises(checkpoint.CheckpointError, match="shorter"):
+    with pytest.raises(CheckpointError, match="shorter"):
         run(tmp_path, tiny_search.search(num_generations=6))
 
 
@@ -571,9 +572,9 @@ def test_checkpoints_hold_keys_and_refuse_other_trees(tmp_path):
     restored = checkpoint.from_arrays(template, arrays)
     assert jax.random.key_data(restored["key"]).tolist() == [0, 3]
     assert restored["x"].tolist() == [0, 1, 2]
-    with pytest.raises(checkpoint.CheckpointError, match="of another search"):
+    with pytest.raises(CheckpointError, match="of another search"):
         checkpoint.from_arrays({"y": tree["x"]}, arrays)
-    with pytest.raises(checkpoint.CheckpointError, match="shape"):
+    with pytest.raises(CheckpointError, match="shape"):
         checkpoint.from_arrays(tree | {"x": jnp.arange(4.0)}, arrays)
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from metaevo import envs
 from metaevo.envs import gymnax as suite
+from metaevo.errors import ConfigError
 from metaevo.rl import evaluation
-from metaevo.types import ConfigError
 
 INTEGER_OBSERVATION = {"FrozenLake-misc": 16}
 

@@ -26,10 +26,11 @@ from metaevo import (
     rewards,
     spaces,
 )
+from metaevo.config import RunConfig
 from metaevo.engine import loop as engine
+from metaevo.errors import ConfigError
 from metaevo.learned import optimizers as learned_optimizers
-from metaevo.storage.run_directory import RunConfig
-from metaevo.types import ConfigError, Search
+from metaevo.types import Search
 from strategies.open_es import open_es
 
 DOCS = Path(__file__).parent.parent / "docs" / "spaces.md"

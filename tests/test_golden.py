@@ -14,6 +14,7 @@ import pytest
 
 import metaevo
 from benchmarks.reliability import signed
+from metaevo.errors import CheckpointError
 from metaevo.storage import artifacts, checkpoint
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -56,7 +57,7 @@ def test_an_artefact_of_every_schema_loads_and_gives_its_values(schema):
 def test_what_is_newer_is_refused_and_says_what_to_do(tmp_path):
     shutil.copytree(GOLDEN / "checkpoint-1", tmp_path / "checkpoint")
     signed(tmp_path / "checkpoint", lambda manifest: manifest.update(schema=99))
-    with pytest.raises(checkpoint.CheckpointError, match=r"newer.*update metaevo"):
+    with pytest.raises(CheckpointError, match=r"newer.*update metaevo"):
         checkpoint.read(tmp_path / "checkpoint")
     for key in ("schema", "artifact_schema"):
         shutil.copytree(GOLDEN / "artifact-1", tmp_path / key)

@@ -15,9 +15,11 @@ import numpy as np
 import pytest
 from loops import OFF_POLICY_LOOPS, SMALL
 
-from metaevo import fitness, population, spaces
+from metaevo import fitness, spaces
+from metaevo.errors import ConfigError
+from metaevo.evaluators.lift import lift
 from metaevo.evaluators.local import LocalEvaluator
-from metaevo.types import ConfigError, Proposal, Search
+from metaevo.types import Proposal, Search
 
 AUC = fitness.last_segments(1)
 
@@ -117,7 +119,7 @@ def lifted(name, num_members=3, **config):
     tuned = SMALL[name].tuned
     space = spaces.tune(**{tuned: spaces.logit()})
     loop = SMALL[name].make(**config)
-    both = population.lift(loop, space, AUC, 1, False)
+    both = lift(loop, space, AUC, 1, False)
     keys, ids = jax.random.split(jax.random.key(0), 2), jnp.arange(num_members)
     return both, (keys, ids, {tuned: jnp.linspace(0.0, 1.0, num_members)})
 

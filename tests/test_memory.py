@@ -10,9 +10,9 @@ import toys
 
 import metaevo
 from metaevo import population
+from metaevo.errors import ConfigError
 from metaevo.evaluators import chunking
 from metaevo.evaluators.local import LocalEvaluator
-from metaevo.types import ConfigError
 from strategies.open_es import open_es
 
 

@@ -18,7 +18,7 @@ from PIL import Image
 from test_engine import records, solution_bytes
 
 from metaevo.engine.loggers import wandb as mirror
-from metaevo.types import ConfigError
+from metaevo.errors import ConfigError
 
 TINY = Path(tiny_search.__file__)
 

@@ -11,10 +11,10 @@ from scipy import stats as scipy_stats
 from metaevo import fitness, losses, optimizers, slots, spaces
 from metaevo.analysis import stats
 from metaevo.analysis.stats import paired_difference
-from metaevo.engine.loggers import console
+from metaevo.errors import ConfigError
 from metaevo.rl import minibatches, networks, normalization
 from metaevo.storage import jsonl
-from metaevo.types import ConfigError
+from metaevo.text import duration
 
 # --- fitness --------------------------------------------------------------------------
 
@@ -342,7 +342,7 @@ def test_metrics_behind_the_offset_are_cut_off(tmp_path):
     ("seconds", "text"), [(4.4, "4s"), (200, "3m20s"), (7500, "2h05m")]
 )
 def test_durations(seconds, text):
-    assert console.duration(seconds) == text
+    assert duration(seconds) == text
 
 
 # --- minibatches ----------------------------------------------------------------------

@@ -12,9 +12,10 @@ import metaevo
 from inner_loops import ppo, td3
 from metaevo import spaces
 from metaevo.analysis import lineage
+from metaevo.errors import ConfigError
 from metaevo.evaluators.local import LocalEvaluator
 from metaevo.slots import Context
-from metaevo.types import ConfigError, Proposal
+from metaevo.types import Proposal
 from searches import pbt_toy, ppo_pbt
 from strategies import _pbt
 from strategies.grid import grid

@@ -12,8 +12,8 @@ from inner_loops import ppo
 from metaevo import envs, fitness, losses, spaces
 from metaevo.cli import play
 from metaevo.envs import gymnax as suite
+from metaevo.errors import ConfigError
 from metaevo.storage import artifacts, checkpoint
-from metaevo.types import ConfigError
 from strategies.open_es import open_es
 
 DRAWN = {

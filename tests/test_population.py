@@ -11,8 +11,10 @@ import pytest
 import toys
 
 from metaevo import fitness, population, spaces
+from metaevo.errors import ConfigError
+from metaevo.evaluators.lift import lift
 from metaevo.evaluators.local import LocalEvaluator
-from metaevo.types import ConfigError, Proposal, Search
+from metaevo.types import Proposal, Search
 
 NONE = fitness.final_return
 
@@ -42,7 +44,7 @@ def test_members_equal_single_runs_to_the_bit_with_chunk_one(shared_worlds):
     options = {"chunk_size": 1, "num_seeds": 2, "common_random_numbers": shared_worlds}
     together, _ = evaluator(toys.quadratic(), **options)(key, proposal, ())
     loop, space = toys.quadratic(), toys.space()
-    lifted = population.lift(loop, space, NONE, loop.num_segments, shared_worlds)
+    lifted = lift(loop, space, NONE, loop.num_segments, shared_worlds)
     seed_keys = jax.vmap(jax.random.fold_in, (None, 0))(
         jax.random.fold_in(key, 0), jnp.arange(2)
     )
@@ -87,7 +89,7 @@ def test_devices_do_not_change_the_bits(size):
 def test_two_half_lifetimes_equal_one_whole_to_the_bit():
     """Rule 4, on carried agents: arange parents, the same lifetime key."""
     loop = toys.quadratic(num_segments=4)
-    lifted = [population.lift(loop, toys.space(), NONE, k, True) for k in (4, 2)]
+    lifted = [lift(loop, toys.space(), NONE, k, True) for k in (4, 2)]
     keys, ids = jax.random.split(jax.random.key(0), 1), jnp.arange(2)
     params = {"lr": jnp.array([-1.0, 0.5])}
     state = lifted[0].init(keys, ids, params)
@@ -142,7 +144,7 @@ def test_shared_and_clock_come_from_the_default_meta():
         state = loop.init(key, meta)
         return state._replace(shared=jnp.ones(2) * meta.lr)
 
-    lifted = population.lift(loop._replace(init=init), toys.space(), NONE, 1, False)
+    lifted = lift(loop._replace(init=init), toys.space(), NONE, 1, False)
     keys = jax.random.split(jax.random.key(0), 2)
     state = lifted.init(keys, jnp.arange(3), {"lr": jnp.array([1.0, 2.0, 3.0])})
     np.testing.assert_allclose(state.shared, np.full((2, 2), 0.1))
@@ -168,7 +170,7 @@ def test_a_member_specific_value_in_a_common_part_raises(part):
 def test_a_cond_on_the_clock_stays_a_cond():
     """Rule 7: under seeds x members, where one on member data becomes a select."""
     loop = toys.quadratic()
-    lifted = population.lift(loop, toys.space(), NONE, 2, False)
+    lifted = lift(loop, toys.space(), NONE, 2, False)
     keys, ids = jax.random.split(jax.random.key(0), 2), jnp.arange(3)
     params = {"lr": jnp.zeros(3)}
     state = lifted.init(keys, ids, params)
@@ -180,7 +182,7 @@ def test_a_cond_on_the_clock_stays_a_cond():
         state, metrics = loop.train(key, meta, state)
         return state._replace(clock=toys.Clock(jnp.int32(0))), metrics
 
-    broken = population.lift(loop._replace(train=train), toys.space(), NONE, 2, False)
+    broken = lift(loop._replace(train=train), toys.space(), NONE, 2, False)
     assert "cond[" not in str(jax.make_jaxpr(broken.run)(keys, ids, params, state))
 
 
@@ -280,7 +282,7 @@ def test_no_two_roles_draw_the_same_numbers():
         return population.InnerState(parts, jax.random.key_data(key), parts, clock)
 
     loop = toys.shared_critic()._replace(init=init)
-    lifted = population.lift(loop, toys.space(), NONE, 1, False)
+    lifted = lift(loop, toys.space(), NONE, 1, False)
     keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(0), jnp.arange(3))
     state = lifted.init(keys, jnp.arange(6), {"lr": jnp.zeros(6)})
     everything = [np.asarray(x).reshape(-1, 2) for x in state[:3]]

@@ -9,10 +9,12 @@ import probes
 import pytest
 
 from inner_loops import ppo
-from metaevo import drifts, envs, fitness, losses, population, rewards, slots, spaces
+from metaevo import drifts, envs, fitness, losses, rewards, slots, spaces
 from metaevo.analysis import holdout
+from metaevo.errors import ConfigError
+from metaevo.evaluators.lift import lift
 from metaevo.evaluators.local import LocalEvaluator
-from metaevo.types import ConfigError, Proposal, Search
+from metaevo.types import Proposal, Search
 
 GAMMA = 0.9
 
@@ -167,7 +169,7 @@ def test_members_equal_single_runs_after_one_update():
         "clip_eps": jnp.array([0.5, 0.0, -0.5]),
         "gamma": jnp.array([0.0, 1.0, -1.0]),
     }
-    lifted = population.lift(loop, space, fitness.area_under_curve, 1, False)
+    lifted = lift(loop, space, fitness.area_under_curve, 1, False)
     keys, ids = jax.random.split(jax.random.key(0), 1), jnp.arange(3)
 
     def run(ids, params):

@@ -9,7 +9,7 @@ import pytest
 from inner_loops import ppo, ppo_rnn
 from metaevo import envs, fitness, losses, slots
 from metaevo.analysis import holdout
-from metaevo.types import ConfigError
+from metaevo.errors import ConfigError
 
 GAMMA = 0.9
 META = ppo_rnn.Meta(lr=2e-3, gamma=GAMMA, ent_coef=0.0)

@@ -8,15 +8,17 @@ import toys
 import metaevo
 from benchmarks import tiny
 from metaevo import fitness, population, spaces
+from metaevo.errors import ConfigError
 from metaevo.evaluators import choose
-from metaevo.types import ConfigError, InnerLoop, Proposal, Search
+from metaevo.types import InnerLoop, Proposal, Search
 
 ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")
 
 from benchmarks import reliability_hosts as reliability  # noqa: E402
+from metaevo.errors import HostError  # noqa: E402
 from metaevo.evaluators import ray_hosts  # noqa: E402
 from metaevo.evaluators.local import LocalEvaluator  # noqa: E402
-from metaevo.evaluators.ray import HostError, RayEvaluator  # noqa: E402
+from metaevo.evaluators.ray import RayEvaluator  # noqa: E402
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,10 @@ from scipy.interpolate import BSpline
 import metaevo
 from inner_loops import dqn, ppo
 from metaevo import schedules, slots, spaces
+from metaevo.errors import ConfigError
 from metaevo.learned import transforms
 from metaevo.slots import Context
 from metaevo.storage import artifacts
-from metaevo.types import ConfigError
 
 KEY = jax.random.key(0)
 TIMES = np.float32([0.0, 0.1, 0.25, 1 / 3, 0.5, 0.77, 0.999, 1.0])

@@ -26,10 +26,10 @@ from metaevo import (
     schedules,
     spaces,
 )
+from metaevo.errors import ConfigError
 from metaevo.learned import optimizers as learned_optimizers
 from metaevo.slots import Context
 from metaevo.storage import artifacts
-from metaevo.types import ConfigError
 
 # A batch of each slot's inputs; the second is of numbers that no agent should see.
 _LINE = jnp.linspace(-1.0, 1.0, 41)

@@ -17,9 +17,10 @@ import metaevo
 import strategies
 from metaevo import fitness as fitness_of
 from metaevo import population, spaces
+from metaevo.config import RunConfig
+from metaevo.errors import ConfigError
 from metaevo.evaluators.local import LocalEvaluator
-from metaevo.storage.run_directory import RunConfig
-from metaevo.types import ConfigError, InnerLoop, InnerState, Proposal, Search, Space
+from metaevo.types import InnerLoop, InnerState, Proposal, Search, Space
 from strategies import (
     _evosax,
     _shaping,

@@ -11,9 +11,10 @@ from test_inner_loops import close, equations, programs, same, trained
 from inner_loops import td3
 from metaevo import envs, fitness, policies, slots, spaces
 from metaevo.engine import checks
+from metaevo.errors import ConfigError
 from metaevo.evaluators.local import LocalEvaluator
 from metaevo.rl import diversity
-from metaevo.types import ConfigError, Proposal, Search, Space, Strategy
+from metaevo.types import Proposal, Search, Space, Strategy
 
 SMALL_TD3 = SMALL["td3"]
 LAST = fitness.last_segments(1)

@@ -21,9 +21,10 @@ import numpy as np
 
 from metaevo.analysis import curve_fits, holdout, stats
 from metaevo.analysis.curve_fits import Fit
+from metaevo.errors import ConfigError
 from metaevo.evaluators import choose
 from metaevo.storage import artifacts, numpy_reference
-from metaevo.types import ConfigError, Search
+from metaevo.types import Search
 
 __all__ = ["Check", "check", "distil", "read", "within"]
 

@@ -17,7 +17,7 @@ from metaevo.analysis import distill, holdout, lineage, results, stats
 from metaevo.analysis.holdout import HeldOut
 from metaevo.analysis.plots import figures, gallery
 from metaevo.analysis.results import Scores
-from metaevo.engine.loggers.wandb import flat
+from metaevo.config import flat
 from metaevo.storage import artifacts, jsonl
 from metaevo.types import Params, Space
 

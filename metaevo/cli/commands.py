@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 from metaevo.cli import main as cli
-from metaevo.types import ConfigError, Search
+from metaevo.errors import CheckpointError, ConfigError
+from metaevo.types import Search
 
 
 def verify(path: str) -> None:
     """Prints what is whole, and what is not."""
     from metaevo.cli import verify as verification
-    from metaevo.storage import checkpoint
 
     found = verification.verify(path)
     print(verification.text(found))
     if any(finding.matters and not finding.good for finding in found):
-        raise checkpoint.CheckpointError(f"{path} is not whole")
+        raise CheckpointError(f"{path} is not whole")
 
 
 def doctor(directory: str = ".") -> None:

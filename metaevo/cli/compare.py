@@ -23,12 +23,13 @@ from metaevo import population
 from metaevo.analysis import holdout, stats
 from metaevo.analysis.holdout import HeldOut
 from metaevo.analysis.plots import figures
+from metaevo.config import RunConfig
 from metaevo.engine import loop as engine
 from metaevo.engine.loggers.console import ConsoleLogger
+from metaevo.errors import ConfigError
 from metaevo.evaluators import choose
 from metaevo.storage import artifacts, checkpoint
-from metaevo.storage.run_directory import RunConfig
-from metaevo.types import ConfigError, Key, Params, Search, Space
+from metaevo.types import Key, Params, Search, Space
 
 AS_TRAINED = "as trained"
 HAND_MADE, TUNED = "hand-made", "tuned hand-made"

@@ -12,6 +12,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
+from metaevo.errors import LockedError
+
 __all__ = ["Finding", "examine", "file_system", "text"]
 
 LEAST_DISK = 1 << 30  # bytes
@@ -138,7 +140,7 @@ def _lock(directory: Path) -> Iterator[Finding]:
             try:
                 with run_directory.lock(Path(folder)):
                     pass
-            except run_directory.LockedError:
+            except LockedError:
                 held = True
     says = "hold" if held else "do not hold here: two processes could write one run"
     yield Finding("locks", held, says)
@@ -209,6 +211,6 @@ def _existing(path: Path) -> Path:
 
 
 def _size(number: int) -> str:
-    from metaevo.engine.loggers.console import byte_size
+    from metaevo.text import byte_size
 
     return byte_size(number)

@@ -13,7 +13,7 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
-from metaevo.types import ConfigError
+from metaevo.errors import ConfigError
 
 
 def files(package: str) -> list[Path]:

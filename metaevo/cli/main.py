@@ -5,7 +5,8 @@ structures: `inner.*` of an inner loop's `Config`, `meta.*` the number slots of 
 `Meta`; and `run.*`, a `RunConfig`. Everything is checked before anything compiles.
 
 Exit codes: 0 done, 2 wrong input, 3 directory in use, 4 checkpoint or artefact
-refused, 5 numerical failure, 6 disk, 75 interrupted (run again to resume).
+refused, 5 numerical failure, 6 disk, 7 failed on every host, 75 interrupted (run again
+to resume); see `metaevo.errors`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from metaevo.types import ConfigError, InterruptedRunError, Search
+from metaevo.errors import ConfigError, InterruptedRunError, MetaevoError
+from metaevo.types import Search
 
 FLAGS = ("-h", "--help", "--cfg", "--cfg-diff", "--dry-run")
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
@@ -110,28 +112,17 @@ def _guard(body: Callable[[], None]) -> int:
     try:
         body()
         return 0
-    except ConfigError as error:
-        say(str(error))
-        return 2
     except (InterruptedRunError, KeyboardInterrupt) as error:
         say(f"{error or 'interrupted'}; run the same command again to continue")
-        return 75
+        return InterruptedRunError.exit_code
+    except MetaevoError as error:
+        say(str(error))
+        return error.exit_code
     except OSError as error:
         if error.errno not in _DISK:
             raise
         say(f"disk: {error}; the last checkpoint is intact")
         return 6
-    except Exception as error:
-        code = {
-            "LockedError": 3,
-            "CheckpointError": 4,
-            "ArtifactError": 4,
-            "NumericalError": 5,
-        }.get(type(error).__name__)
-        if code is None or not type(error).__module__.startswith("metaevo."):
-            raise
-        say(str(error))
-        return code
 
 
 # --- from a signature to a configuration ----------------------------------------------
@@ -224,7 +215,7 @@ def _shown(value: Any) -> str:
 
 def _defaults(search: Callable[..., Search]) -> dict[str, Any]:
     """Parameter name -> default, and `run`."""
-    from metaevo.storage.run_directory import RunConfig
+    from metaevo.config import RunConfig
 
     parameters = inspect.signature(search).parameters.values()
     missing = [p.name for p in parameters if p.default is inspect.Parameter.empty]

@@ -10,8 +10,9 @@ import jax
 import numpy as np
 
 from metaevo import population, slots
+from metaevo.errors import ConfigError
 from metaevo.storage import artifacts, checkpoint, run_directory
-from metaevo.types import ConfigError, InnerLoop, Key, PyTree, Search
+from metaevo.types import InnerLoop, Key, PyTree, Search
 
 MILLISECONDS = 50  # a frame is shown
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from metaevo.errors import ArtifactError, CheckpointError, ConfigError
 from metaevo.storage import artifacts, checkpoint
-from metaevo.types import ConfigError
 
 __all__ = ["Finding", "text", "verify"]
 
@@ -68,7 +68,7 @@ def _run(directory: Path) -> Iterator[Finding]:
             try:
                 arrays, _ = checkpoint.read(folder)
                 yield Finding(name, True, True, f"{len(arrays)} arrays")
-            except checkpoint.CheckpointError as error:
+            except CheckpointError as error:
                 yield Finding(name, False, True, _short(error, folder))
 
 
@@ -94,7 +94,7 @@ def _checkpoints(directory: Path) -> Iterator[Finding]:
             _, manifest = checkpoint.read(folder)
             newest = newest or manifest
             found.append((name, True, "before generation " + str(generation)))
-        except checkpoint.CheckpointError as error:
+        except CheckpointError as error:
             found.append((name, False, _short(error, folder)))
     for name, good, says in found:
         yield Finding(name, good, newest is None, says)
@@ -129,7 +129,7 @@ def _log(path: Path, newest: dict | None) -> Finding:
 def _artifact(path: Path, name: str) -> Finding:
     try:
         return Finding(name, True, True, str(artifacts.load(path)))
-    except artifacts.ArtifactError as error:
+    except ArtifactError as error:
         return Finding(name, False, True, _short(error, path))
 
 

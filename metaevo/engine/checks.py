@@ -8,9 +8,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from metaevo.errors import ArtifactError, ConfigError
 from metaevo.storage import artifacts
-from metaevo.storage.run_directory import RunConfig
-from metaevo.types import ConfigError, InnerLoop, Params, Proposal, Search, Space
+from metaevo.types import InnerLoop, Params, Proposal, Search, Space
 
 
 def frames_per_generation(search: Search, population_size: int) -> int:
@@ -30,7 +30,7 @@ def starting_from(search: Search, path: str) -> Search:
     """
     try:
         params = artifacts.params(path)
-    except artifacts.ArtifactError as error:
+    except ArtifactError as error:
         raise ConfigError(f"run.start_from={path}: {error}") from None
     shapes = jax.eval_shape(search.space.init, jax.random.key(0))
     described = [
@@ -121,14 +121,3 @@ def fingerprint(search: Search, population_size: int) -> dict[str, Any]:
             for loop in search.tasks
         ],
     }
-
-
-def choose_devices(config: RunConfig) -> list:
-    devices = jax.devices()
-    if config.devices is None:
-        return devices
-    if not 1 <= config.devices <= len(devices):
-        raise ConfigError(
-            f"run.devices={config.devices}: there are {len(devices)} devices"
-        )
-    return devices[: config.devices]

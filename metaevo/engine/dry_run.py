@@ -10,12 +10,13 @@ from pathlib import Path
 import jax
 
 from metaevo import population
+from metaevo.config import RunConfig
 from metaevo.engine import checks
-from metaevo.engine.loggers.console import byte_size, duration
 from metaevo.evaluators import chunking
+from metaevo.evaluators.devices import choose_devices
 from metaevo.evaluators.local import LocalEvaluator
 from metaevo.storage import checkpoint
-from metaevo.storage.run_directory import RunConfig
+from metaevo.text import byte_size, duration
 from metaevo.types import Search
 
 
@@ -29,7 +30,7 @@ def plan(search: Search, config: RunConfig) -> str:
         ConfigError: the search cannot run.
     """
     shapes = checks.check(search)
-    devices = checks.choose_devices(config)
+    devices = choose_devices(config)
     size = population.size(shapes.params)
     key = jax.random.key(config.seed)
     state = jax.jit(search.strategy.init)(key)

@@ -23,25 +23,23 @@ from metaevo import fitness, population
 from metaevo.analysis import holdout, lineage, report, results, stats
 from metaevo.analysis.holdout import HeldOut
 from metaevo.analysis.results import Scores, Solution
+from metaevo.config import RunConfig
 from metaevo.engine import checks
-from metaevo.engine.loggers.console import ConsoleLogger, byte_size, duration
+from metaevo.engine.loggers.console import ConsoleLogger
 from metaevo.engine.loggers.tensorboard import TensorboardLogger
 from metaevo.engine.loggers.wandb import WandbLogger
+from metaevo.errors import (
+    CheckpointError,
+    ConfigError,
+    InterruptedRunError,
+    NumericalError,
+)
 from metaevo.evaluators import choose, distributed
 from metaevo.evaluators.choose import Workers
 from metaevo.storage import checkpoint, jsonl, run_directory
 from metaevo.storage.jsonl import JsonlLogger
-from metaevo.storage.run_directory import RunConfig
-from metaevo.types import (
-    ConfigError,
-    Evaluated,
-    Evaluator,
-    InterruptedRunError,
-    Params,
-    Proposal,
-    PyTree,
-    Search,
-)
+from metaevo.text import byte_size, duration
+from metaevo.types import Evaluated, Evaluator, Params, Proposal, PyTree, Search
 
 # What the run's key and a generation's key are split into, by role.
 _INIT, _GENERATIONS, _HELD_OUT, _NOISE, _SCORES = range(5)
@@ -64,10 +62,6 @@ class Result(NamedTuple):
     solution: Params
     held_out: Mapping[str, HeldOut]
     verdicts: tuple[stats.Paired, ...]
-
-
-class NumericalError(Exception):
-    """Every member failed in three generations in a row."""
 
 
 class State(NamedTuple):
@@ -341,7 +335,7 @@ class _Run:
         if loaded is None:
             lines = len(jsonl.read(log)) if log.exists() else 0
             if lines > self.config.checkpoint_every:
-                raise checkpoint.CheckpointError(
+                raise CheckpointError(
                     f"{log} has {lines} generations, and {self.store.folder} no "
                     "checkpoint; move the directory away to start anew"
                 )

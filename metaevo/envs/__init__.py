@@ -15,7 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaevo.types import ConfigError, Key, PyTree
+from metaevo.errors import ConfigError
+from metaevo.types import Key, PyTree
 
 SUITES = ("gymnax", "brax")
 

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from metaevo.envs import Box, Env, Step, with_auto_reset
-from metaevo.types import ConfigError
+from metaevo.errors import ConfigError
 
 MAX_STEPS = 1000  # the time limit of Brax's own training
 # Its own registry; read there it would take seconds, and brax no longer grows.

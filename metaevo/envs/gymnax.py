@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from metaevo.envs import Box, Discrete, Env, Step, drawing, with_auto_reset
-from metaevo.types import ConfigError
+from metaevo.errors import ConfigError
 
 # Downloads its data when made.
 _EXCLUDED = ("MNISTBandit-bsuite",)

@@ -14,10 +14,10 @@ from typing import NamedTuple
 import jax
 
 from metaevo import population
-from metaevo.engine import checks
+from metaevo.config import RunConfig
 from metaevo.evaluators import chunking, distributed
+from metaevo.evaluators.devices import choose_devices
 from metaevo.evaluators.local import LocalEvaluator, default_chunk_size
-from metaevo.storage.run_directory import RunConfig
 from metaevo.types import Evaluator, Proposal, Search
 
 __all__ = ["Workers", "check", "follow", "local", "workers"]
@@ -64,7 +64,7 @@ def workers(config: RunConfig, should_stop: Callable[[], bool]) -> Iterator[Work
     elif config.distributed:
         yield _distributed(should_stop)
     else:
-        yield local(checks.choose_devices(config), should_stop)
+        yield local(choose_devices(config), should_stop)
 
 
 def check(config: RunConfig, search: Search) -> None:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import jax
 
 from metaevo import population
-from metaevo.engine.loggers.console import byte_size
-from metaevo.types import ConfigError, Proposal
+from metaevo.errors import ConfigError
+from metaevo.text import byte_size
+from metaevo.types import Proposal
 
 if TYPE_CHECKING:
     from metaevo.evaluators.local import LocalEvaluator

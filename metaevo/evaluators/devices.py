@@ -10,6 +10,9 @@ from pathlib import Path
 
 import jax
 
+from metaevo.config import RunConfig
+from metaevo.errors import ConfigError
+
 
 def configure(num_cpu_devices: int | None = None, driver: bool = False) -> None:
     """Makes every CPU core a device and turns the compilation cache on.
@@ -58,6 +61,17 @@ def configure(num_cpu_devices: int | None = None, driver: bool = False) -> None:
 def num_cores() -> int:
     """CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if _LINUX else os.cpu_count()
+
+
+def choose_devices(config: RunConfig) -> list:
+    devices = jax.devices()
+    if config.devices is None:
+        return devices
+    if not 1 <= config.devices <= len(devices):
+        raise ConfigError(
+            f"run.devices={config.devices}: there are {len(devices)} devices"
+        )
+    return devices[: config.devices]
 
 
 _LINUX = hasattr(os, "sched_getaffinity")

@@ -26,7 +26,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from metaevo.types import ConfigError, InterruptedRunError, Key, Proposal, PyTree
+from metaevo.errors import ConfigError, InterruptedRunError
+from metaevo.types import Key, Proposal, PyTree
 
 __all__ = ["Leader", "any_of", "first", "follow", "join", "leading", "meet"]
 

@@ -21,14 +21,14 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from metaevo import population
+from metaevo.errors import ConfigError, InterruptedRunError
 from metaevo.evaluators import _arrays, distributed
+from metaevo.evaluators.lift import lift
 from metaevo.population import DEVICES
 from metaevo.types import (
-    ConfigError,
     Evaluated,
     InnerLoop,
     InnerState,
-    InterruptedRunError,
     Key,
     Proposal,
     PyTree,
@@ -352,7 +352,7 @@ class LocalEvaluator:
         self._exchange = jax.jit(_arrays.identity, out_shardings=everywhere)
         shared_worlds = common_random_numbers(search, proposal)
         for task, loop in enumerate(search.tasks):
-            lifted = population.lift(
+            lifted = lift(
                 loop,
                 search.space,
                 search.fitness,

@@ -25,19 +25,10 @@ import jax
 import numpy as np
 
 from metaevo import population
+from metaevo.errors import ConfigError, HostError, InterruptedRunError
 from metaevo.evaluators.local import LocalEvaluator
 from metaevo.evaluators.ray_hosts import Actor, Payload, Pool, Task, import_ray, pool
-from metaevo.types import (
-    ConfigError,
-    Evaluated,
-    InnerState,
-    InterruptedRunError,
-    Key,
-    Proposal,
-    PyTree,
-    Search,
-    keep,
-)
+from metaevo.types import Evaluated, InnerState, Key, Proposal, PyTree, Search, keep
 
 __all__ = ["HostError", "RayEvaluator", "check", "pool"]
 
@@ -46,10 +37,6 @@ GONE = 20.0  # times the usual duration, after which its host is replaced
 LEAST = 1.0  # seconds, below which nothing is late
 COMPILING = 600.0  # seconds that a host's first task is taken to last
 MAX_LOSSES = 5  # hosts that may die of one chunk
-
-
-class HostError(RuntimeError):
-    """Members whose evaluation fails wherever it is tried; names them."""
 
 
 def check(search: Search) -> None:

@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from metaevo.errors import ConfigError
 from metaevo.evaluators.local import LocalEvaluator
-from metaevo.types import ConfigError, Proposal, PyTree, keep
+from metaevo.types import Proposal, PyTree, keep
 
 __all__ = ["Actor", "Payload", "Pool", "Task", "import_ray", "pool"]
 

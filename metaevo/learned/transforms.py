@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from metaevo.types import ConfigError
+from metaevo.errors import ConfigError
 
 __all__ = ["Transform", "linear", "log", "logit", "named", "one_minus_log"]
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import flax.linen as nn
 
-from metaevo.types import ConfigError
+from metaevo.errors import ConfigError
 
 __all__ = ["Lifetime", "Ring", "lifetime", "minibatched", "positive", "ring"]
 

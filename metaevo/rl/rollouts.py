@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from metaevo import envs
+from metaevo import envs, slots
+from metaevo.slots import Context
 from metaevo.types import Key, Metrics, PyTree
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "Finished",
     "Transition",
     "collect",
+    "learned_from",
     "metrics",
     "start",
     "step",
@@ -150,6 +152,27 @@ def collect(
 
     episodes, (steps, finished) = jax.lax.scan(one, episodes, (noise, drawn))
     return episodes, steps, finished
+
+
+def learned_from(meta: Any, steps: Transition, context: Context) -> jax.Array:
+    """What the slot `reward` makes of transitions with any leading axes.
+
+    Args:
+        meta: with slots `reward` and `gamma`.
+    """
+    gamma = slots.value(meta.gamma, context)
+    context = context._replace(stats={**context.stats, "gamma": gamma})
+    reward = meta.reward
+    for _ in range(steps.reward.ndim):
+        reward = jax.vmap(reward, (0, 0, 0, 0, 0, None))
+    return reward(
+        envs.unpacked(steps.obs),
+        steps.action,
+        steps.reward,
+        envs.unpacked(steps.next_obs),
+        steps.terminated,
+        context,
+    )
 
 
 def totals(finished: Finished) -> Metrics:

@@ -32,10 +32,11 @@ from metaevo import (
     schedules,
     slots,
 )
+from metaevo.errors import ArtifactError, CheckpointError, ConfigError
 from metaevo.learned import optimizers as learned_optimizers
 from metaevo.learned.functions import Learned
 from metaevo.storage import checkpoint
-from metaevo.types import ConfigError, Params, Space
+from metaevo.types import Params, Space
 
 SCHEMA = 1
 MAX_FILE = 64 << 20  # bytes
@@ -79,10 +80,6 @@ OPERATIONS = {
     "td_error_loss": ({"base"}, closed_forms.td_error_loss),
     "td_network": ({"base", "features", "scale", "limit"}, losses.td_network),
 }
-
-
-class ArtifactError(Exception):
-    """An artefact is missing, altered, or not one; the message says which."""
 
 
 class Artifact:
@@ -309,7 +306,7 @@ def _read(path: str | Path) -> tuple[dict[str, np.ndarray], dict]:
             )
         if len(manifest["slots"]) > MAX_SLOTS:
             raise ArtifactError(f"{path}: more than {MAX_SLOTS} slots")
-    except checkpoint.CheckpointError as error:
+    except CheckpointError as error:
         raise ArtifactError(str(error)) from None
     except _MALFORMED as error:
         raise ArtifactError(f"{path}: {type(error).__name__}: {error}") from None

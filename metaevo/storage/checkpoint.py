@@ -22,6 +22,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from metaevo.errors import CheckpointError
 from metaevo.types import PyTree
 
 SCHEMA = 1
@@ -35,10 +36,6 @@ _MALFORMED = (
     RecursionError,
     SafetensorError,
 )
-
-
-class CheckpointError(Exception):
-    """No checkpoint could be used; the message says why of each."""
 
 
 def write(folder: Path, arrays: Mapping[str, np.ndarray], manifest: Mapping) -> None:

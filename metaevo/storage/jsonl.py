@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from metaevo.storage.checkpoint import CheckpointError
+from metaevo.errors import CheckpointError
 
 
 class JsonlLogger:

@@ -15,6 +15,8 @@ from rich.live import Live
 from rich.spinner import Spinner
 from rich.text import Text
 
+from metaevo.text import duration
+
 HEAD = (
     f"{'generation':>13} {'best':>8} {'mean':>8} {'median':>8} {'sd':>7} "
     f"{'failed':>6} {'frames/s':>8} {'left':>6}"
@@ -96,25 +98,6 @@ class _Status:
         elapsed = duration(time.monotonic() - self.began)
         self.spinner.update(text=Text(f"{self.activity} ... {elapsed}", style="dim"))
         return self.spinner
-
-
-def duration(seconds: float) -> str:
-    """`45s`, `3m20s`, `2h05m`."""
-    seconds = round(seconds)
-    if seconds < 60:
-        return f"{seconds}s"
-    if seconds < 3600:
-        return f"{seconds // 60}m{seconds % 60:02d}s"
-    return f"{seconds // 3600}h{seconds % 3600 // 60:02d}m"
-
-
-def byte_size(n: float) -> str:
-    """`45 B`, `3.2 MiB`, `1.5 GiB`."""
-    for unit in ("B", "kiB", "MiB", "GiB"):
-        if n < 1024:
-            return f"{n:.3g} {unit}"
-        n /= 1024
-    return f"{n:.3g} TiB"
 
 
 def _number(x: float | None, width: int = 8) -> str:

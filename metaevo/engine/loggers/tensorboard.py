@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from metaevo.types import ConfigError
+from metaevo.errors import ConfigError
 
 
 class TensorboardLogger:

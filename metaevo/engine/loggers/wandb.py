@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from metaevo.types import ConfigError
+from metaevo.config import flat
+from metaevo.errors import ConfigError
 
-MODES = ("offline", "online", "disabled")
 # Seconds that a call may take; together what a dead service can cost a run.
 START, LOG, FINISH = 25.0, 5.0, 20.0
 DRAW = 10.0  # more for a record with a picture: the first imports matplotlib
@@ -257,17 +257,6 @@ def push(directory: Path, mode: str = "online") -> int:
     sent = len(records) if logger._alive else 0
     logger.close()
     return sent
-
-
-def flat(settings: Mapping, prefix: str = "") -> dict[str, Any]:
-    """Nested settings with dotted keys, as on the command line."""
-    found = {}
-    for key, value in settings.items():
-        if isinstance(value, Mapping):
-            found |= flat(value, f"{prefix}{key}.")
-        else:
-            found[prefix + key] = value
-    return found
 
 
 def _line(error: BaseException) -> str:
