@@ -5,7 +5,7 @@
 * `insert`: a step of a replay buffer at N and at 2N rows costs the same: nothing copies
   the buffer (jax#40101).
 * `conds`: a branch on the clock is still a branch in a population's program.
-* `initialiser`: orthogonal weights of a population are drawn without a hang.
+* `initializer`: orthogonal weights of a population are drawn without a hang.
 * `compilations`: three generations compile each program once.
 
 Exits with 1 if one fails.
@@ -61,7 +61,7 @@ def conds() -> dict:
     return {"conds": kept, "passed": kept > 0}
 
 
-def initialiser() -> dict:
+def initializer() -> dict:
     hung = 0
     for size in (2, 8, 32):
         command = [sys.executable, "-c", INITIALISE.format(size=size)]
@@ -87,7 +87,7 @@ def compilations() -> dict:
 def main() -> None:
     results = measure.Results("canaries")
     passed = True
-    for check in (insert, conds, initialiser, compilations):
+    for check in (insert, conds, initializer, compilations):
         found = check()
         results.add(canary=check.__name__, **found)
         passed &= found["passed"]

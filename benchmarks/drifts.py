@@ -1,4 +1,4 @@
-"""PPO with the drift of discovered policy optimisation against PPO's own.
+"""PPO with the drift of discovered policy optimization against PPO's own.
 
     python -m benchmarks.drifts > benchmarks/results/drifts.jsonl
 

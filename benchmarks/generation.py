@@ -5,7 +5,7 @@
 `engine`: a real run of `searches.ppo_value_loss` at its default size, and how much of
 it passes between the end of a generation's training and the start of the next's: in
 the middle, and of all (in some generations wandb is given a picture). `overhead`: some
-of that apart, asking, sanitising, telling, metrics, record and checkpoint, over the
+of that apart, asking, sanitizing, telling, metrics, record and checkpoint, over the
 training, which is timed for a sixteenth of a lifetime and scaled. `ask_tell`: OpenAI-ES
 of 64 members over 1e2 to 1e6 numbers. `save`: one checkpoint and one line of the log.
 """
@@ -67,7 +67,7 @@ def outer(strategy, directory: Path):
 
     def ask_tell():
         proposal, state = programs["ask"](jax.random.key(1), held[0])
-        scores, _ = fitness.sanitise(raw, strategy.mirrored)
+        scores, _ = fitness.sanitize(raw, strategy.mirrored)
         held[0] = programs["tell"](
             jax.random.key(2), state, proposal, jnp.asarray(scores)
         )

@@ -280,7 +280,7 @@ def _two_checkpoints(folder: Path) -> checkpoint.Store:
     return store
 
 
-# --- 3. artefacts ---------------------------------------------------------------------
+# --- 3. artifacts ---------------------------------------------------------------------
 
 FORBIDDEN = ("os.system", "subprocess.Popen", "os.exec", "os.posix_spawn", "os.fork")
 FORBIDDEN += ("pickle.find_class", "socket.connect", "shutil.rmtree", "os.remove")
@@ -292,8 +292,8 @@ def _watch(event: str, _) -> None:
         _events.append(event)
 
 
-def mutated_artefacts(number: int = 1000, seed: int = 0) -> dict[str, Any]:
-    """Artefacts altered by accident, or by somebody who signs the manifest again."""
+def mutated_artifacts(number: int = 1000, seed: int = 0) -> dict[str, Any]:
+    """Artifacts altered by accident, or by somebody who signs the manifest again."""
     rng = random.Random(seed)
     outcomes = {
         "refused": 0,
@@ -303,7 +303,7 @@ def mutated_artefacts(number: int = 1000, seed: int = 0) -> dict[str, Any]:
         "slowest_s": 0.0,
     }
     with _folder() as folder:
-        good = _artefact(folder / "good")
+        good = _artifact(folder / "good")
         for i in range(number):
             made = folder / "made"
             shutil.copytree(good, made)
@@ -318,8 +318,8 @@ def mutated_artefacts(number: int = 1000, seed: int = 0) -> dict[str, Any]:
     return {"mutated": number, **outcomes}
 
 
-def hostile_artefacts() -> dict[str, Any]:
-    """Artefacts made to do harm."""
+def hostile_artifacts() -> dict[str, Any]:
+    """Artifacts made to do harm."""
     outcomes = {
         "refused": 0,
         "loaded": 0,
@@ -329,14 +329,14 @@ def hostile_artefacts() -> dict[str, Any]:
     }
     for _, make in HOSTILE:
         with _folder() as folder:
-            made = _artefact(folder / "made")
+            made = _artifact(folder / "made")
             make(made, folder)
             _tried(made, outcomes)
             outcomes["executed"] += (folder / "pwned").exists()
     return {"hostile": len(HOSTILE), **outcomes}
 
 
-def _artefact(path: Path) -> Path:
+def _artifact(path: Path) -> Path:
     import jax
 
     from metaevo import losses, spaces
@@ -348,7 +348,7 @@ def _artefact(path: Path) -> Path:
 
 
 def _tried(path: Path, outcomes: dict[str, Any]) -> None:
-    """Loads an artefact; counts what came of it."""
+    """Loads an artifact; counts what came of it."""
     global _events
     _events = []
     began = time.process_time()  # on a busy machine others' time is none of ours
@@ -597,8 +597,8 @@ def commands() -> dict[str, Callable]:
             kills_in_checkpoint,
             full_disks,
             corrupt_checkpoints,
-            mutated_artefacts,
-            hostile_artefacts,
+            mutated_artifacts,
+            hostile_artifacts,
             locks,
             long_run,
         )

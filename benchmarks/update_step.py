@@ -4,7 +4,7 @@
 
 For TD3, SAC and DQN, one environment step and one gradient step of every member
 (Flajolet et al., 2022, figure 2): `sequential`, members one after the other;
-`processes`, each member a process of its own, all at once; `vectorised`, one program.
+`processes`, each member a process of its own, all at once; `vectorized`, one program.
 Writes `results/BACKEND/update_step.csv` with population_size, runtime_per_step and
 compilation_time in seconds, and the same as JSON lines.
 """
@@ -30,7 +30,7 @@ DEFAULTS = {
     "repeats": 5,
     "steps": 1_000,
     "processes": (1, 2, 4, 8),
-    "vectorised": (1, 2, 4, 8, 16, 40, 80),
+    "vectorized": (1, 2, 4, 8, 16, 40, 80),
     "child": "",
 }
 ALGORITHMS = ("td3", "sac", "dqn")
@@ -105,10 +105,10 @@ def main(argv: list[str]) -> None:
         for size in options["processes"]:
             add(name, "sequential", size, [size * x for x in alone], seconds)
             add(name, "processes", size, *in_processes(name, size, steps, repeats))
-        for size in options["vectorised"]:
+        for size in options["vectorized"]:
             runner, seconds = compiled(name, size, steps, devices_for(size))
             times = [measure.timed(runner.run).wall / steps for _ in range(repeats)]
-            add(name, "vectorised", size, times, seconds)
+            add(name, "vectorized", size, times, seconds)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """An agent of your own that imports an evolved loss in three lines.
 
 A self-contained PPO in plain JAX: its own networks, Adam and CartPole. It shares no
-code with metaevo, from which it only loads the artefact.
+code with metaevo, from which it only loads the artifact.
 
     python examples/plain_ppo.py                          # squared error
     python examples/plain_ppo.py runs/demo/solution       # an evolved value loss

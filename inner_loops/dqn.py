@@ -108,14 +108,14 @@ class Agent(NamedTuple):
 class Experience(NamedTuple):
     episodes: rollouts.Episodes
     rows: jax.Array  # of the replay buffer
-    own: jax.Array  # int32, steps since birth, warm-up not counted
+    steps_since_birth: jax.Array  # int32, steps since birth, warm-up not counted
 
 
 class Clock(NamedTuple):
     update: jax.Array  # int32, updates done
 
 
-NUMBERS = spaces.tune(
+TUNABLE = spaces.tune(
     lr=spaces.log(),
     gamma=spaces.one_minus_log(),
 )
@@ -245,10 +245,10 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         )
         inserted = clock.update * config.num_steps
         rows = buffer.add(experience.rows, inserted, steps)
-        own = experience.own + config.num_steps
+        steps_since_birth = experience.steps_since_birth + config.num_steps
         shape = (config.num_gradient_steps, config.batch_size)
         batches = buffer.sample(
-            sample_key, rows, inserted + config.num_steps, own, shape
+            sample_key, rows, inserted + config.num_steps, steps_since_birth, shape
         )
         batches = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), batches)
 
@@ -268,7 +268,10 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         )
         agent = Agent(agent.age + 1, params, target_params, opt_state)
         state = InnerState(
-            agent, Experience(after, rows, own), (), Clock(clock.update + 1)
+            agent,
+            Experience(after, rows, steps_since_birth),
+            (),
+            Clock(clock.update + 1),
         )
         return state, {
             "totals": rollouts.totals(finished),
@@ -304,5 +307,5 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         act=act,
         frames_per_segment=updates_per_segment * frames,
         env=env,
-        numbers=NUMBERS,
+        tunable=TUNABLE,
     )

@@ -1,4 +1,4 @@
-"""Proximal policy optimisation (Schulman et al., 2017, https://arxiv.org/abs/1707.06347).
+"""Proximal policy optimization (Schulman et al., 2017, https://arxiv.org/abs/1707.06347).
 
 Defaults are those of PureJaxRL (Lu et al., 2022). The policy objective is written as
 E[r A − drift(r, A)] (mirror learning, Kuba et al., 2022), which with the default drift
@@ -101,7 +101,7 @@ class Meta(NamedTuple):
 
 
 class Agent(NamedTuple):
-    """Networks, optimiser state, normalisers."""
+    """Networks, optimizer state, normalizers."""
 
     age: jax.Array  # int32, updates since birth
     params: Any
@@ -115,7 +115,7 @@ class Experience(NamedTuple):
     """Where the member's environments are; leaves [E, ...]."""
 
     episodes: rollouts.Episodes
-    discounted_return: jax.Array  # of the learner's reward, for its normalisation
+    discounted_return: jax.Array  # of the learner's reward, for its normalization
 
 
 class Clock(NamedTuple):
@@ -147,7 +147,7 @@ class Batch(NamedTuple):
     target: jax.Array
 
 
-NUMBERS = spaces.tune(
+TUNABLE = spaces.tune(
     lr=spaces.log(),
     gamma=spaces.one_minus_log(),
     gae_lambda=spaces.one_minus_log(),
@@ -193,7 +193,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     def value_of(meta, params, obs):
         return critic.apply(params["critic"], obs, meta.activation)[..., 0]
 
-    def see(agent, obs):
+    def normalize_obs(agent, obs):
         """The observation as the networks see it."""
         if config.normalize_observation:
             return normalization.normalize(agent.obs_stats, obs)
@@ -240,7 +240,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         # The scan holds what acting needs; all else is done for all steps at once.
         def step(before, drawn):
             noise, drawn = drawn
-            pi = policy(meta, agent.params, see(agent, before.obs))
+            pi = policy(meta, agent.params, normalize_obs(agent, before.obs))
             action = pi.transform(noise)
             after, out, finished = rollouts.step(env, world(drawn), before, action)
             transition = rollouts.Transition(
@@ -268,13 +268,13 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             discount, experience.discounted_return, (reward, steps.done)
         )
         rollout = Transition(
-            obs=see(agent, steps.obs),
+            obs=normalize_obs(agent, steps.obs),
             action=steps.action,
             log_prob=jax.vmap(distribution.log_prob)(pi, steps.action),
             reward=reward,
             terminated=steps.terminated,
             done=steps.done,
-            next_obs=see(agent, steps.next_obs),
+            next_obs=normalize_obs(agent, steps.next_obs),
             raw_obs=steps.obs,
             finished=finished,
         )
@@ -316,7 +316,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         if config.anneal_lr:
             lr = lr * (1.0 - context.progress)
         max_norm = slots.value(meta.max_grad_norm, context)
-        # What is small is gathered and standardised for all steps at once.
+        # What is small is gathered and standardized for all steps at once.
         small = jax.tree.map(lambda x: x[order], batch._replace(obs=()))
         advantage = small.advantage - small.advantage.mean(-1, keepdims=True)
         advantage /= advantage.std(-1, keepdims=True) + 1e-8
@@ -425,7 +425,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
     def act(key, meta, agent, carry, obs):
         del key
-        return policy(meta, agent.params, see(agent, obs)).mode(), carry
+        return policy(meta, agent.params, normalize_obs(agent, obs)).mode(), carry
 
     return InnerLoop(
         meta=meta,
@@ -436,5 +436,5 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         act=act,
         frames_per_segment=updates_per_segment * batch_size,
         env=env,
-        numbers=NUMBERS,
+        tunable=TUNABLE,
     )

@@ -1,4 +1,4 @@
-"""Proximal policy optimisation with a recurrent network, for what must be remembered.
+"""Proximal policy optimization with a recurrent network, for what must be remembered.
 
 PPO (Schulman et al., 2017, https://arxiv.org/abs/1707.06347) whose policy and critic
 are heads of one GRU (Cho et al., 2014, https://arxiv.org/abs/1406.1078). A rollout
@@ -110,7 +110,7 @@ class Meta(NamedTuple):
 
 
 class Agent(NamedTuple):
-    """Networks, optimiser state, normalisers."""
+    """Networks, optimizer state, normalizers."""
 
     age: jax.Array  # int32, updates since birth
     params: Any
@@ -124,7 +124,7 @@ class Experience(NamedTuple):
 
     episodes: rollouts.Episodes
     memory: jax.Array  # [E, hidden], zero where an episode begins
-    discounted_return: jax.Array  # of the learner's reward, for its normalisation
+    discounted_return: jax.Array  # of the learner's reward, for its normalization
 
 
 class Clock(NamedTuple):
@@ -189,7 +189,7 @@ def replay(
     return jax.lax.scan(step, memory, (inputs, done))[1]
 
 
-NUMBERS = spaces.tune(
+TUNABLE = spaces.tune(
     lr=spaces.log(),
     gamma=spaces.one_minus_log(),
     gae_lambda=spaces.one_minus_log(),
@@ -223,7 +223,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     num_outputs = env.action.num if discrete else env.action.shape[0]
     distribution = distributions.Categorical if discrete else distributions.Normal
     obs_ndim = len(env.observation.shape)
-    # Initialised as all the rest: flax's own orthogonal may hang under vmap.
+    # Initialized as all the rest: flax's own orthogonal may hang under vmap.
     cell = nn.GRUCell(config.hidden, recurrent_kernel_init=networks.orthogonal(1.0))
     embedding = networks.MLP(
         (), config.hidden, math.sqrt(2), config.activation, obs_ndim
@@ -251,7 +251,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     def value_of(params, memory):
         return critic.apply(params["critic"], memory)[..., 0]
 
-    def see(agent, obs):
+    def normalize_obs(agent, obs):
         """The observation as the networks see it."""
         if config.normalize_observation:
             return normalization.normalize(agent.obs_stats, obs)
@@ -298,7 +298,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
         def step(experience, drawn):
             before, (noise, drawn) = experience.episodes.obs, drawn
-            obs = see(agent, before)
+            obs = normalize_obs(agent, before)
             memory = remember(agent.params, experience.memory, embed(agent.params, obs))
             pi = policy(agent.params, memory)
             action = pi.transform(noise)
@@ -318,7 +318,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
                 reward=reward,
                 terminated=out.terminated,
                 done=out.done,
-                next_obs=see(agent, out.final_obs),
+                next_obs=normalize_obs(agent, out.final_obs),
                 raw_obs=before,
                 finished=finished,
             )
@@ -485,7 +485,9 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
     def act(key, meta, agent, carry, obs):
         del key, meta
-        memory = remember(agent.params, carry, embed(agent.params, see(agent, obs)))
+        memory = remember(
+            agent.params, carry, embed(agent.params, normalize_obs(agent, obs))
+        )
         return policy(agent.params, memory).mode(), memory
 
     return InnerLoop(
@@ -498,5 +500,5 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         initial_carry=initial_carry,
         frames_per_segment=updates_per_segment * batch_size,
         env=env,
-        numbers=NUMBERS,
+        tunable=TUNABLE,
     )

@@ -1,6 +1,6 @@
-"""Parallelised Q-learning (Gallici et al., 2025, https://arxiv.org/abs/2407.04811).
+"""Parallelized Q-learning (Gallici et al., 2025, https://arxiv.org/abs/2407.04811).
 
-Q(λ) on fresh rollouts: no replay buffer and no target network; layer normalisation
+Q(λ) on fresh rollouts: no replay buffer and no target network; layer normalization
 keeps it stable. Sizes are those of the authors' CartPole. Time limits are bootstrapped
 from the true last observation.
 """
@@ -49,7 +49,7 @@ class Config:
         num_epochs, num_minibatches: passes over a rollout, and gradient steps in one.
         num_segments: K, points on the learning curve.
         anneal_lr: whether the learning rate falls linearly to 0 over the lifetime.
-        features, activation: hidden layers, each with layer normalisation.
+        features, activation: hidden layers, each with layer normalization.
         num_eval_envs: episodes that `evaluate` averages over.
     """
 
@@ -102,7 +102,7 @@ class Clock(NamedTuple):
     update: jax.Array  # int32, updates done
 
 
-NUMBERS = spaces.tune(
+TUNABLE = spaces.tune(
     lr=spaces.log(),
     gamma=spaces.one_minus_log(),
     q_lambda=spaces.one_minus_log(),
@@ -259,5 +259,5 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         act=act,
         frames_per_segment=updates_per_segment * batch_size,
         env=env,
-        numbers=NUMBERS,
+        tunable=TUNABLE,
     )

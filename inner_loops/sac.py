@@ -112,7 +112,7 @@ class Meta(NamedTuple):
 
 
 class Learner(NamedTuple):
-    """Parameters and their optimiser's state."""
+    """Parameters and their optimizer's state."""
 
     params: Any
     opt_state: Any
@@ -131,14 +131,14 @@ class Experience(NamedTuple):
     episodes: rollouts.Episodes
     noise: jax.Array  # [E, A], the last
     rows: jax.Array  # of the replay buffer
-    own: jax.Array  # int32, steps since birth, warm-up not counted
+    steps_since_birth: jax.Array  # int32, steps since birth, warm-up not counted
 
 
 class Clock(NamedTuple):
     update: jax.Array  # int32, updates done
 
 
-NUMBERS = spaces.tune(
+TUNABLE = spaces.tune(
     actor_lr=spaces.log(),
     critic_lr=spaces.log(),
     temperature_lr=spaces.log(),
@@ -194,7 +194,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         joined = jnp.concatenate([flat, action], -1)
         return jax.vmap(critic.apply, (0, None))(params, joined)[..., 0]
 
-    def see(agent, obs):
+    def normalize_obs(agent, obs):
         """The observation as the networks see it."""
         if config.normalize_observation:
             return normalization.normalize(agent.obs_stats, obs)
@@ -331,7 +331,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         context = context_of(agent)
 
         def explore(obs, noise):
-            pi = policy(agent.actor.params, see(agent, obs))
+            pi = policy(agent.actor.params, normalize_obs(agent, obs))
             return to_env(pi.transform_and_log_prob(noise)[0])
 
         noise = draw_noise(noise_key, meta, context, experience.noise, config.num_steps)
@@ -343,16 +343,19 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             agent = agent._replace(obs_stats=stats)
         inserted = clock.update * config.num_steps
         rows = buffer.add(experience.rows, inserted, steps)
-        inserted, own = inserted + config.num_steps, experience.own + config.num_steps
+        inserted, steps_since_birth = (
+            inserted + config.num_steps,
+            experience.steps_since_birth + config.num_steps,
+        )
         shape = (config.num_gradient_steps, config.batch_size)
-        sampled = buffer.sample(sample_key, rows, inserted, own, shape)
+        sampled = buffer.sample(sample_key, rows, inserted, steps_since_birth, shape)
         sampled = jax.tree.map(lambda x: x[0], sampled)
         reward = learned_from(meta, sampled, context)
         batches = sampled._replace(
-            obs=see(agent, sampled.obs),
+            obs=normalize_obs(agent, sampled.obs),
             action=to_unit(sampled.action),
             reward=slots.value(meta.reward_scale, context) * reward,
-            next_obs=see(agent, sampled.next_obs),
+            next_obs=normalize_obs(agent, sampled.next_obs),
         )
         # Of the target's and of the actor's actions, for each minibatch.
         shape = (config.num_gradient_steps, 2, config.batch_size, num_actions)
@@ -365,7 +368,10 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         agent, info = improve(agent, batches, samples)
         agent = agent._replace(age=agent.age + 1)
         state = InnerState(
-            agent, Experience(after, noise[-1], rows, own), (), Clock(clock.update + 1)
+            agent,
+            Experience(after, noise[-1], rows, steps_since_birth),
+            (),
+            Clock(clock.update + 1),
         )
         return state, info | {"totals": rollouts.totals(finished)}
 
@@ -387,7 +393,9 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
     def act(key, meta, agent, carry, obs):
         del key, meta
-        return to_env(policy(agent.actor.params, see(agent, obs)).mode()), carry
+        return to_env(
+            policy(agent.actor.params, normalize_obs(agent, obs)).mode()
+        ), carry
 
     return InnerLoop(
         meta=meta,
@@ -398,5 +406,5 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         act=act,
         frames_per_segment=updates_per_segment * frames,
         env=env,
-        numbers=NUMBERS,
+        tunable=TUNABLE,
     )

@@ -133,7 +133,7 @@ OF_CRITIC += ("td_loss", "reward", "optimizer")
 
 
 class Learner(NamedTuple):
-    """A network, its slow copy and its optimiser's state."""
+    """A network, its slow copy and its optimizer's state."""
 
     params: Any
     target_params: Any
@@ -151,7 +151,7 @@ class Experience(NamedTuple):
     episodes: rollouts.Episodes
     noise: jax.Array  # [E, A], the last
     rows: Any  # of the replay buffer, or () if it is shared
-    own: jax.Array  # int32, steps since birth, warm-up not counted
+    steps_since_birth: jax.Array  # int32, steps since birth, warm-up not counted
 
 
 class Shared(NamedTuple):
@@ -165,7 +165,7 @@ class Clock(NamedTuple):
     update: jax.Array  # int32, updates done
 
 
-NUMBERS = spaces.tune(
+TUNABLE = spaces.tune(
     actor_lr=spaces.log(),
     critic_lr=spaces.log(),
     gamma=spaces.one_minus_log(),
@@ -184,7 +184,7 @@ def policy_space(env: envs.Env, config: Config = Config()) -> Space:
 
     Raises:
         ConfigError: layers or actions that no policy has, or observations that are
-            normalised, with which an actor is more than its parameters.
+            normalized, with which an actor is more than its parameters.
     """
     if config.normalize_observation:
         raise ConfigError(
@@ -250,7 +250,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         joined = jnp.concatenate([flat, action], -1)
         return jax.vmap(critic.apply, (0, None))(params, joined)[..., 0]
 
-    def see(agent, obs):
+    def normalize_obs(agent, obs):
         """The observation as the networks see it."""
         if config.normalize_observation:
             return normalization.normalize(agent.obs_stats, obs)
@@ -435,7 +435,9 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         sigma = slots.value(meta.exploration_noise, context)
 
         def explore(obs, noise):
-            action = act_unit(agent.actor.params, see(agent, obs)) + sigma * noise
+            action = (
+                act_unit(agent.actor.params, normalize_obs(agent, obs)) + sigma * noise
+            )
             return to_env(jnp.clip(action, -1.0, 1.0))
 
         noise = draw_noise(noise_key, meta, context, experience.noise, config.num_steps)
@@ -446,12 +448,12 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             stats = normalization.update(agent.obs_stats, steps.obs)
             agent = agent._replace(obs_stats=stats)
 
-        own = experience.own + config.num_steps
+        steps_since_birth = experience.steps_since_birth + config.num_steps
         critic, rows, num_envs = agent.critic, experience.rows, config.num_envs
         if config.shared_critic:
             critic, rows = shared
             num_envs = config.num_envs * population.count()
-            steps = jax.tree.map(together, steps)
+            steps = jax.tree.map(concat_members, steps)
         buffer = buffer_of(num_envs)
         inserted = clock.update * config.num_steps
         rows = buffer.add(rows, inserted, steps)
@@ -459,14 +461,14 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         cycles = config.num_gradient_steps // config.policy_delay
         shape = (cycles, config.policy_delay, config.batch_size)
         # A shared buffer is as old as the population.
-        age = inserted if config.shared_critic else own
+        age = inserted if config.shared_critic else steps_since_birth
         sampled = buffer.sample(sample_key, rows, inserted, age, shape)
         sampled = jax.tree.map(lambda x: x[0], sampled)
         batches = sampled._replace(
-            obs=see(agent, sampled.obs),
+            obs=normalize_obs(agent, sampled.obs),
             action=to_unit(sampled.action),
             reward=learned_from(meta, sampled, context),
-            next_obs=see(agent, sampled.next_obs),
+            next_obs=normalize_obs(agent, sampled.next_obs),
         )
         smoothing = jax.random.normal(smoothing_key, (*shape, num_actions))
 
@@ -479,11 +481,11 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         if config.shared_critic:
             shared, critic, rows = Shared(critic, rows), (), ()
         agent = Agent(agent.age + 1, policy, critic, agent.obs_stats)
-        experience = Experience(after, noise[-1], rows, own)
+        experience = Experience(after, noise[-1], rows, steps_since_birth)
         state = InnerState(agent, experience, shared, Clock(clock.update + 1))
         return state, info | {"totals": rollouts.totals(finished)}
 
-    def together(x):
+    def concat_members(x):
         """Every member's [T, E, ...] as environments of one, [T, P x E, ...]."""
         x = jnp.moveaxis(population.gather(x), 0, 1)
         return x.reshape(x.shape[0], -1, *x.shape[3:])
@@ -506,7 +508,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
     def act(key, meta, agent, carry, obs):
         del key, meta
-        return to_env(act_unit(agent.actor.params, see(agent, obs))), carry
+        return to_env(act_unit(agent.actor.params, normalize_obs(agent, obs))), carry
 
     return InnerLoop(
         meta=meta,
@@ -516,8 +518,8 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         num_segments=config.num_segments,
         act=act,
         coupled=config.shared_critic,
-        common=OF_CRITIC if config.shared_critic else (),
+        shared_slots=OF_CRITIC if config.shared_critic else (),
         frames_per_segment=updates_per_segment * frames,
         env=env,
-        numbers=None if config.shared_critic else NUMBERS,
+        tunable=None if config.shared_critic else TUNABLE,
     )

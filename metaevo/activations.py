@@ -1,6 +1,6 @@
 """Activation functions: values of the `activation` slot, `(x) -> [...]`, elementwise.
 
-Plain jnp, so that an artefact loads without flax.
+Plain jnp, so that an artifact loads without flax.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def piecewise(
 
     w has `num_knots` values, its params, evenly spaced on ± `limit`, and is constant
     outside. c keeps the mean of σ² over N(0, 1) that of `base`, so that the sizes for
-    which networks are initialised stay right; at the start it is 1.
+    which networks are initialized stay right; at the start it is 1.
 
     Args:
         base: a hand-made activation or its name, `tanh` or `relu`.
@@ -74,4 +74,4 @@ def piecewise(
     description = functions.spec(
         "piecewise", False, base=name, num_knots=num_knots, limit=limit
     )
-    return Learned(init, apply, description, identity=True)
+    return Learned(init, apply, description, starts_hand_made=True)

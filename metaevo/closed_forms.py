@@ -1,7 +1,7 @@
 """Closed forms: functions of slots that are formulas, with constants as their params.
 
 `metaevo.analysis.distill` writes what a search found as a network as one of these, if
-one fits. They can evolve as well. Plain jnp, so that an artefact loads without flax.
+one fits. They can evolve as well. Plain jnp, so that an artifact loads without flax.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def error_loss(
         return usual + _of_error(params, value - target)
 
     spec = functions.spec("error_loss", False, base=name, clip_eps=clip_eps)
-    return Learned(init, apply, spec, identity=name != "zero")
+    return Learned(init, apply, spec, starts_hand_made=name != "zero")
 
 
 def td_error_loss(base: Partial | str = "td_square") -> Learned:
@@ -98,7 +98,7 @@ def td_error_loss(base: Partial | str = "td_square") -> Learned:
         return usual + _of_error(params, -td_error) + params["q"] * q
 
     spec = functions.spec("td_error_loss", False, base=name)
-    return Learned(init, apply, spec, identity=True)
+    return Learned(init, apply, spec, starts_hand_made=True)
 
 
 def clip_constant(eps: float = 0.2) -> Learned:

@@ -29,7 +29,7 @@ class RunConfig:
         wandb: `offline` (no account needed), `online` or `disabled`; a mirror of
             `metrics.jsonl` that never stops a run. See `docs/wandb.md`.
         tensorboard: also write event files, to `tensorboard/`.
-        start_from: an artefact, or a run, of the same space: the search starts there.
+        start_from: an artifact, or a run, of the same space: the search starts there.
         evaluator: `local`, this machine's devices, with `distributed` those of several,
             or `ray`, the hosts of a Ray cluster, which may come and go.
         ray_address: of the cluster, `HOST:PORT` or `auto`; None: one on this machine.

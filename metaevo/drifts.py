@@ -7,7 +7,7 @@ https://arxiv.org/abs/2201.02373):
 
     D(r, A) ≥ 0,   D(1, A) = 0,   ∂D/∂r (1, A) = 0.
 
-Plain jnp, so that an artefact loads without flax or optax.
+Plain jnp, so that an artifact loads without flax or optax.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _dpo(log_ratio, advantage, alpha, beta):
 
 @slots.function
 def dpo(log_ratio, advantage, clip_eps, context=None):
-    """Discovered policy optimisation's drift, with α = 2 and β = 0.6.
+    """Discovered policy optimization's drift, with α = 2 and β = 0.6.
 
     ReLU((r − 1) A − α tanh((r − 1) A / α)) for A ≥ 0, and for A < 0
     ReLU(A log r − β tanh(A log r / β)).
@@ -121,7 +121,9 @@ def dpo_constants(
         a, b = (jnp.exp(jnp.clip(params[x], -7.0, 7.0)) for x in ("alpha", "beta"))
         return _dpo(log_ratio, advantage, alpha * a, beta * b)
 
-    return Learned(init, apply, description, identity=(alpha, beta) == (2.0, 0.6))
+    return Learned(
+        init, apply, description, starts_hand_made=(alpha, beta) == (2.0, 0.6)
+    )
 
 
 def lpo_network(
@@ -129,7 +131,7 @@ def lpo_network(
     features: Sequence[int] = (128,),
     temporal: bool = False,
 ) -> Learned:
-    """Learned policy optimisation's drift, ReLU(base(r, A) + n(x) − 10⁻⁴).
+    """Learned policy optimization's drift, ReLU(base(r, A) + n(x) − 10⁻⁴).
 
     n is a tanh network without biases of x = (d, d², e, e², A d, A d², A e, A e²),
     with d = log r and e = 1 − r: at r = 1 it is 0, and the dead zone of 10⁻⁴ makes a
@@ -208,4 +210,4 @@ def drift_network(
         kappa = u**2 / (1 + u**2)
         return jax.nn.relu(hand_made(log_ratio, advantage, clip_eps) + kappa * n)
 
-    return Learned(network.init, apply, description, identity=name != "zero")
+    return Learned(network.init, apply, description, starts_hand_made=name != "zero")

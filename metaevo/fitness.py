@@ -20,7 +20,7 @@ __all__ = [
     "mean",
     "normalized",
     "rank_sum",
-    "sanitise",
+    "sanitize",
 ]
 
 
@@ -96,7 +96,7 @@ def normalized(low: list[float], high: list[float]):
     return lambda fitness: mean((fitness - low) / (high - low))
 
 
-def sanitise(fitness: Fitness, mirrored: bool) -> tuple[np.ndarray, np.ndarray]:
+def sanitize(fitness: Fitness, mirrored: bool) -> tuple[np.ndarray, np.ndarray]:
     """Makes fitness finite, failed members ranking strictly last.
 
     Args:

@@ -3,7 +3,7 @@
 Values of the slots `value_loss`, `(value, target, old_value, context) -> [...]`,
 `policy_loss`, `(log_prob, log_ratio, advantage, entropy, context) -> [...]`,
 `td_loss`, `(td_error, q, target, context) -> [...]`, and `actor_loss`, `(q, action,
-context) -> [...]`, elementwise. Plain jnp, so that an artefact loads without flax or
+context) -> [...]`, elementwise. Plain jnp, so that an artifact loads without flax or
 optax.
 """
 
@@ -157,7 +157,7 @@ def residual_network(
         features: hidden layer sizes.
         scale: typical size of v − g, in units of return.
         limit: where the network's straight tails begin, in units of `scale`.
-        clip_eps: ε of `clipped_square` where the context does not say; an artefact
+        clip_eps: ε of `clipped_square` where the context does not say; an artifact
             has that of the algorithm in which it evolved.
         temporal: whether n also sees `context.progress`.
 
@@ -188,7 +188,7 @@ def residual_network(
             evolved_in = evolved_in._replace(stats={"clip_eps": clip_eps})
         return hand_made(value, target, old_value, evolved_in) + residual
 
-    return Learned(network.init, apply, description, identity=name != "zero")
+    return Learned(network.init, apply, description, starts_hand_made=name != "zero")
 
 
 def td_network(
@@ -237,7 +237,7 @@ def td_network(
         residual = network.apply(params["network"], -td_error, context)
         return hand_made(td_error, q, target, context) + residual + params["tilt"] * q
 
-    return Learned(init, apply, description, identity=True)
+    return Learned(init, apply, description, starts_hand_made=True)
 
 
 def policy_network(
@@ -246,7 +246,7 @@ def policy_network(
     """A term of the policy's loss, ℓ = limit · tanh(n(x) / limit), that starts at zero.
 
     x = (log π, log r / 0.2, A, |A|, H), each u as u / (1 + |u|): whatever the scale of
-    rewards, whose advantages PPO standardises, and of densities. n is a small tanh
+    rewards, whose advantages PPO standardizes, and of densities. n is a small tanh
     network that starts at zero. The policy learns through log π, r and H; the
     advantage is held. No sum over time or environments: permuting them changes nothing.
 
@@ -282,4 +282,4 @@ def policy_network(
         n = network.apply(params, functions.inputs(x, temporal, context)).squeeze(-1)
         return limit * jnp.tanh(n / limit)
 
-    return Learned(network.init, apply, description, identity=True)
+    return Learned(network.init, apply, description, starts_hand_made=True)

@@ -1,7 +1,7 @@
-"""Optimisers: values of the `optimizer` slot.
+"""Optimizers: values of the `optimizer` slot.
 
-An optimiser gives a *direction*; the algorithm does `params - lr * direction`. So a
-learning rate that evolves is an argument, never a constant of the optimiser. Learned
+An optimizer gives a *direction*; the algorithm does `params - lr * direction`. So a
+learning rate that evolves is an argument, never a constant of the optimizer. Learned
 ones are in `metaevo.learned.optimizers`.
 """
 

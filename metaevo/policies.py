@@ -4,7 +4,7 @@
     action = metaevo.load("runs/.../solution").actor(obs)
 
 A policy is a multilayer perceptron in plain jnp with the parameter tree of
-`networks.MLP`, so what TD3 trained and what an artefact holds is one thing.
+`networks.MLP`, so what TD3 trained and what an artifact holds is one thing.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def policy(
         activation: one of `ACTIVATIONS`.
 
     Returns:
-        what `spaces.replace` and artefacts take. Its `init` is orthogonal, with a gain
+        what `spaces.replace` and artifacts take. Its `init` is orthogonal, with a gain
         of √2, of 0.01 in the last layer; its `context` changes nothing.
 
     Raises:

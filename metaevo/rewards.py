@@ -69,7 +69,7 @@ def potential(
         units: typical sizes of the components of an observation, flattened; `units`.
         features: hidden layer sizes.
         scale: typical size of a return.
-        gamma: γ where the context does not say; an artefact has that of the algorithm
+        gamma: γ where the context does not say; an artifact has that of the algorithm
             in which it evolved.
 
     Raises:

@@ -185,7 +185,7 @@ def feedback(
 
 
 def around(moving: Callable[..., Moving]) -> Callable[..., Learned]:
-    """`moving(**settings)` away from the default of an artefact, `default=...`."""
+    """`moving(**settings)` away from the default of an artifact, `default=...`."""
 
     def learned(*, default: Any, **settings: Any) -> Learned:
         start = from_plain(default)
@@ -200,7 +200,7 @@ def around(moving: Callable[..., Moving]) -> Callable[..., Learned]:
 
 
 def plain(slot: Slot) -> Any:
-    """A number slot's default as plain data, for an artefact: a number, or a dict.
+    """A number slot's default as plain data, for an artifact: a number, or a dict.
 
     Raises:
         ConfigError: it is another schedule than `linear`.
@@ -209,7 +209,7 @@ def plain(slot: Slot) -> Any:
         return float(slot)
     if getattr(slot, "func", None) is not _linear:
         raise ConfigError(
-            "the default is a schedule that an artefact cannot hold; set a number or "
+            "the default is a schedule that an artifact cannot hold; set a number or "
             "schedules.linear(...)"
         )
     start, end, fraction = (float(x) for x in slot.args)

@@ -72,7 +72,9 @@ def replace(**learned: Learned) -> Space:
         init,
         bind,
         spec={name: dict(function.spec) for name, function in learned.items()},
-        identity=all(function.identity for function in learned.values()),
+        starts_hand_made=all(
+            function.starts_hand_made for function in learned.values()
+        ),
     )
 
 
@@ -110,7 +112,7 @@ def tune(**transforms: Transform) -> Space:
             name: {"op": "number", "transform": t.name, "scale": t.scale}
             for name, t in transforms.items()
         },
-        identity=True,
+        starts_hand_made=True,
     )
 
 
@@ -190,7 +192,7 @@ def _moving(what: str, curve: Callable, scales: Mapping[str, Transform]) -> Spac
         return slots.replace(meta, **bound)
 
     spec = {name: dict(curve.spec) for name, curve in curves.items()}
-    return Space(init, bind, spec=spec, identity=True)
+    return Space(init, bind, spec=spec, starts_hand_made=True)
 
 
 class Range(NamedTuple):
@@ -201,7 +203,7 @@ class Range(NamedTuple):
         scaled: `(x, factor) -> x`, the number times `factor` on the range's own scale;
             may leave [0, 1].
         low, high: of the number.
-        name: for the artefact.
+        name: for the artifact.
     """
 
     to_number: Callable[[jax.Array], jax.Array]
@@ -322,7 +324,7 @@ def of_prior(space: Space, who: str) -> list[str]:
     return sorted(space.spec)
 
 
-def replay(values: Mapping[str, jax.Array]) -> Space:
+def schedule_from(values: Mapping[str, jax.Array]) -> Space:
     """Number slots that go through `values`, equally long each, in a lifetime.
 
     Args:
@@ -379,7 +381,7 @@ def combine(*spaces: Space) -> Space:
         bind,
         inherit if lamarckian else keep,
         spec,
-        all(space.identity for space in spaces),
+        all(space.starts_hand_made for space in spaces),
         perturb,
     )
 

@@ -28,7 +28,7 @@ class InnerState(NamedTuple):
     Lifted over seeds and members the leaves gain leading axes as noted.
 
     Attributes:
-        agent: [S, P, ...] networks, optimiser state, normalisers. PBT copies it,
+        agent: [S, P, ...] networks, optimizer state, normalizers. PBT copies it,
             export reads it.
         experience: [S, P, ...] environment states, last observations, an own replay
             buffer. Never copied between members.
@@ -66,11 +66,11 @@ class InnerLoop(NamedTuple):
             environment, for playing and for export.
         initial_carry: `() -> carry`, `()` when feed-forward.
         coupled: True if the loop calls `population.mean`, `gather` or `index`.
-        common: slots that act on what the population shares: no space may replace
+        shared_slots: slots that act on what the population shares: no space may replace
             them, since members would differ in them.
         frames_per_segment: environment steps in one segment, for progress figures.
         env: the `metaevo.envs.Env` it trains on, to play in; None if it has none.
-        numbers: the space of its hyperparameters, in which a hand-made baseline is
+        tunable: the space of its hyperparameters, in which a hand-made baseline is
             tuned; one unit is a change that one sigma fits. None: it has none.
     """
 
@@ -82,10 +82,10 @@ class InnerLoop(NamedTuple):
     act: Callable[[Key, Any, PyTree, PyTree, jax.Array], tuple[jax.Array, PyTree]]
     initial_carry: Callable[[], PyTree] = tuple
     coupled: bool = False
-    common: tuple[str, ...] = ()
+    shared_slots: tuple[str, ...] = ()
     frames_per_segment: int = 0
     env: Any = None
-    numbers: Any = None
+    tunable: Any = None
 
 
 def keep(params: Params, state: InnerState) -> Params:
@@ -107,8 +107,8 @@ class Space(NamedTuple):
         bind: `(params, meta) -> meta` with slots replaced.
         inherit: `(params, state) -> params` after training; `keep` unless Lamarckian.
         spec: slot name -> description as plain data, enough to rebuild the slot from
-            a saved artefact. See `metaevo.storage.artifacts`.
-        identity: True if `init` reproduces the hand-made algorithm.
+            a saved artifact. See `metaevo.storage.artifacts`.
+        starts_hand_made: True if `init` reproduces the hand-made algorithm.
         perturb: `(params, factors) -> params`, with what the numbers stand for times
             `factors`, a pytree of the same shapes, kept inside the space; PBT's step.
     """
@@ -117,7 +117,7 @@ class Space(NamedTuple):
     bind: Callable[[Params, Any], Any]
     inherit: Callable[[Params, InnerState], Params] = keep
     spec: Mapping[str, Any] = {}
-    identity: bool = False
+    starts_hand_made: bool = False
     perturb: Callable[[Params, Params], Params] = multiply
 
 
@@ -151,11 +151,12 @@ class Strategy(NamedTuple):
         metrics: `state -> {name: scalar}` for the log.
         mirrored: True if member `i + P/2` is the mirror image of member `i`. A pair
             with a failed member then gets equal fitness, so it has no pull.
-        lineage: True if what it breeds are agents that live on and follow each other,
-            as in PBT. The result is then the best of them, scored again, and the
-            schedule of numbers along its line of ancestors.
-        over: the same strategy with the same settings over another space, so that a
-            baseline can be tuned as what it is compared with was; see `remakeable`.
+        persistent_agents: True if what it breeds are agents that live on and follow
+            each other, as in PBT. The result is then the best of them, scored again,
+            and the schedule of numbers along its line of ancestors.
+        with_space: the same strategy with the same settings over another space, so
+            that a baseline can be tuned as what it is compared with was; see
+            `remakeable`.
     """
 
     init: Callable[[Key], StrategyState]
@@ -164,19 +165,19 @@ class Strategy(NamedTuple):
     solution: Callable[[StrategyState], Params]
     metrics: Callable[[StrategyState], Metrics] = no_metrics
     mirrored: bool = False
-    lineage: bool = False
-    over: Callable[[Space], Strategy] | None = None
+    persistent_agents: bool = False
+    with_space: Callable[[Space], Strategy] | None = None
 
 
 def remakeable(make: Callable[..., Strategy]) -> Callable[..., Strategy]:
-    """Gives the strategies that `make(space, ...)` returns their `over`."""
+    """Gives the strategies that `make(space, ...)` returns their `with_space`."""
 
     @functools.wraps(make)
     def made(space: Space, *args: Any, **options: Any) -> Strategy:
-        def over(other: Space) -> Strategy:
+        def with_space(other: Space) -> Strategy:
             return made(other, *args, **options)
 
-        return make(space, *args, **options)._replace(over=over)
+        return make(space, *args, **options)._replace(with_space=with_space)
 
     return made
 

@@ -1,4 +1,4 @@
-"""Evolve the two constants of discovered policy optimisation's drift.
+"""Evolve the two constants of discovered policy optimization's drift.
 
 alpha, felt where the advantage is positive, and beta, where it is negative, start at
 the published 2 and 0.6 and are searched on a log scale. DPO was distilled from an

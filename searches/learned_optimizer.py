@@ -1,4 +1,4 @@
-"""Evolve PPO's optimiser, from Adam: its six numbers, or a recurrent network over it.
+"""Evolve PPO's optimizer, from Adam: its six numbers, or a recurrent network over it.
 
 kind=adam_numbers has step size, decays, epsilon, weight decay and clip, each from the
 start to the end of a lifetime; kind=recurrent has a GRU for every number of an agent

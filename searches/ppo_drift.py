@@ -1,4 +1,4 @@
-"""Evolve PPO's drift over several environments: learned policy optimisation.
+"""Evolve PPO's drift over several environments: learned policy optimization.
 
 D = ReLU(base(r, A) + f(x) - 1e-4), f a tanh network that starts at zero (Lu et al.,
 2022); base is PPO's clip, DPO's drift or zero. form=free has no dead zone and starts at

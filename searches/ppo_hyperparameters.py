@@ -23,7 +23,7 @@ def search(
     inner: ppo.Config = ppo.Config(32_768, num_steps=64, features=(32, 32)),
     meta: ppo.Meta = ppo.Meta(lr=2.5e-5, gamma=0.9, ent_coef=0.1),
 ) -> metaevo.Search:
-    space = ppo.NUMBERS
+    space = ppo.TUNABLE
     strategy = open_es(space, population_size, sigma, optax.adam(learning_rate))
     loop = ppo.make(envs.make(env), inner, meta)
     auc = fitness.area_under_curve

@@ -1,6 +1,6 @@
 """The one adapter to evosax (Lange, 2022), and its only importer.
 
-evosax minimises, returns weak types, counts generations in its own way and archives the
+evosax minimizes, returns weak types, counts generations in its own way and archives the
 best member it ever saw; here fitness is higher-is-better, states are finite and keep
 their types so that nothing compiles twice, and a strategy is a set of pure functions.
 """
@@ -157,7 +157,7 @@ def unless_equal(fitness: jax.Array, learn: Callable[[], Any], state: Any) -> An
     return jax.lax.cond((fitness == fitness[0]).all(), lambda: state, learn)
 
 
-def minimised(shaping: Callable) -> Callable:
+def minimized(shaping: Callable) -> Callable:
     """One of `_shaping` as evosax wants it."""
     return lambda population, fitness, state, params: -shaping(-fitness)
 

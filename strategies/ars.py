@@ -4,7 +4,7 @@
     g = 1/(k s) Σᵢ (fᵢ⁺ − fᵢ⁻) εᵢ,  s the standard deviation of these 2k fitnesses
     θ ← θ + optimizer(g)
 
-The paper's version V1-t. (V2 also normalises observations, which here is the inner
+The paper's version V1-t. (V2 also normalizes observations, which here is the inner
 loop's affair.) On evosax. Unlike the paper's, the optimizer is explicit (the paper's is
 `optax.sgd`), and sigma may decay.
 """
@@ -55,7 +55,7 @@ def ars(
         elite_ratio=elite_ratio,
         optimizer=optimizer,
         std_schedule=_evosax.sigma_schedule(sigma, sigma_decay),
-        fitness_shaping_fn=_evosax.minimised(shape),
+        fitness_shaping_fn=_evosax.minimized(shape),
     )
     return _evosax.from_distribution(
         algorithm,

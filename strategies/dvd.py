@@ -1,7 +1,7 @@
 """DvD: a population that lives on, kept diverse by as much as it pays.
 
 Parker-Holder et al., 2020, https://arxiv.org/abs/2002.00632. Members climb their
-returns plus λ times the volume that their behaviours span; that gradient is the inner
+returns plus λ times the volume that their behaviors span; that gradient is the inner
 loop's (`td3` with `shared_critic`). Here is λ, the same for all: in each generation a
 Bernoulli bandit by Thompson sampling chooses among a few,
 
@@ -118,4 +118,4 @@ def dvd(
         asked = state._replace(generation=jnp.maximum(state.generation - 1, 0))
         return {SLOT: with_coefficient(asked)[SLOT], **rates}
 
-    return Strategy(init, ask, tell, solution, metrics, lineage=True)
+    return Strategy(init, ask, tell, solution, metrics, persistent_agents=True)

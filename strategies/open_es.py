@@ -47,7 +47,7 @@ def open_es(
         population_size,
         optimizer=optimizer,
         std_schedule=_evosax.sigma_schedule(sigma, sigma_decay),
-        fitness_shaping_fn=_evosax.minimised(_shaping.named(shaping)),
+        fitness_shaping_fn=_evosax.minimized(_shaping.named(shaping)),
     )
     return _evosax.from_distribution(
         algorithm,

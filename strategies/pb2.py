@@ -27,7 +27,7 @@ from strategies import _options, _pbt
 LENGTHS = (0.1, 0.2, 0.4, 0.8, 1.6)
 FORGETTING = (0.0, 0.1, 0.3)
 C1, C2 = 0.2, 0.4
-NOISE = 0.1  # variance, of standardised y
+NOISE = 0.1  # variance, of standardized y
 
 
 class Data(NamedTuple):
@@ -123,12 +123,12 @@ def pb2(
         """Where losers go, [P, D]; without data, anywhere."""
         valid = data.time >= 0
         now = data.time.max() + 1
-        change = _standardised(data.change, valid, data.change)
-        context = _standardised(data.before, valid, data.before)
+        change = _standardized(data.change, valid, data.change)
+        context = _standardized(data.before, valid, data.before)
         inputs = jnp.concatenate([data.x, context[:, None]], 1)
         length, forgetting = _likeliest(inputs, data.time, change, valid)
         beta = C1 + jnp.maximum(0.0, jnp.log(C2 * jnp.maximum(valid.sum(), 1)))
-        mine = _standardised(data.before, valid, before)[:, None]
+        mine = _standardized(data.before, valid, before)[:, None]
         factor = _factor(inputs, data.time, valid, length, forgetting)
         whitened = _solve(factor, change * valid)
         # Those who stay train too: data whose outcome is not known yet.
@@ -176,13 +176,13 @@ def pb2(
             "diversity": points(state.params).std(0).mean(),
         }
 
-    return Strategy(init, ask, tell, solution, metrics, lineage=True)
+    return Strategy(init, ask, tell, solution, metrics, persistent_agents=True)
 
 
 # --- the Gaussian process -------------------------------------------------------------
 
 
-def _standardised(x, valid, of):
+def _standardized(x, valid, of):
     """`of` less the mean of the valid `x`, in units of their standard deviation."""
     count = jnp.maximum(valid.sum(), 1)
     mean = jnp.where(valid, x, 0.0).sum() / count

@@ -134,7 +134,7 @@ def pbt(
             "diversity": jnp.stack(spread).mean(),
         }
 
-    return Strategy(init, ask, tell, solution, metrics, lineage=True)
+    return Strategy(init, ask, tell, solution, metrics, persistent_agents=True)
 
 
 def _for_each(key, params, draw):

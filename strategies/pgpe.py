@@ -35,7 +35,7 @@ def pgpe(
         population_size: P, even: members i and i + P/2 are mirror images.
         sigma: initial standard deviation of all parameters, > 0.
         optimizer: ascends the estimated gradient, which grows with σ: prefer one that
-            normalises, such as `optax.adam`. Its schedule is the decay of the learning
+            normalizes, such as `optax.adam`. Its schedule is the decay of the learning
             rate; weight decay is that of `optax.adamw`.
         sigma_learning_rate: η >= 0.
         max_sigma_change: largest relative change of σ in one generation, in [0, 1].
@@ -59,6 +59,6 @@ def pgpe(
             std_init=sigma, std_lr=sigma_learning_rate, std_max_change=max_sigma_change
         ),
         optimizer=optimizer,
-        fitness_shaping_fn=_evosax.minimised(shape),
+        fitness_shaping_fn=_evosax.minimized(shape),
     )
     return _evosax.from_distribution(algorithm, space, mirrored=True)

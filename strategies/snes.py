@@ -4,7 +4,7 @@
     θ ← θ + optimizer(σ Σᵢ uᵢ zᵢ);   σ ← σ exp(η/2 Σᵢ uᵢ (zᵢ² − 1))
 
 σ is one number per parameter, and all products are per parameter. Utilities are the
-paper's: max(0, ln(P/2 + 1) − ln rank), normalised, minus 1/P.
+paper's: max(0, ln(P/2 + 1) − ln rank), normalized, minus 1/P.
 https://www.jmlr.org/papers/v15/wierstra14a.html. On evosax.
 """
 

@@ -1,4 +1,4 @@
-"""Policies that evolve: one function in training, in the artefact and elsewhere."""
+"""Policies that evolve: one function in training, in the artifact and elsewhere."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Artefacts: what another agent imports, and what is refused."""
+"""Artifacts: what another agent imports, and what is refused."""
 
 import json
 import shutil
@@ -108,8 +108,8 @@ def test_an_unknown_slot_names_those_there_are(solution):
         _ = metaevo.load(solution).drift
 
 
-def test_a_missing_artefact(tmp_path):
-    with pytest.raises(metaevo.ArtifactError, match="no artefact here"):
+def test_a_missing_artifact(tmp_path):
+    with pytest.raises(metaevo.ArtifactError, match="no artifact here"):
         metaevo.load(tmp_path / "nothing")
 
 
@@ -158,7 +158,7 @@ def test_a_manifest_altered_by_accident_is_refused(solution):
         metaevo.load(solution)
 
 
-def test_an_artefact_knows_the_clip_that_it_evolved_with(tmp_path):
+def test_an_artifact_knows_the_clip_that_it_evolved_with(tmp_path):
     space, params = saved(tmp_path / "x", "clipped_square")
     meta = ppo.Meta(clip_eps=0.5)
     spec = artifacts.complete(space.spec, meta, meta)

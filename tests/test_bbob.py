@@ -1,6 +1,6 @@
 """What is on evosax equals evosax's own loop, on BBOB functions and the same keys.
 
-BBOB is the black-box optimisation benchmark of Hansen et al. (2009).
+BBOB is the black-box optimization benchmark of Hansen et al. (2009).
 """
 
 import functools
@@ -41,7 +41,7 @@ def problem(dim):
     params = problem.sample_params(jax.random.key(dim)).replace(f_opt=jnp.zeros(()))
 
     def value(function, population):
-        """To be minimised, [P, dim] -> [P]; `function` is a place in FUNCTIONS."""
+        """To be minimized, [P, dim] -> [P]; `function` is a place in FUNCTIONS."""
         state = problem.init(None, params)
         instance = params.replace(fn_id=function)
         return problem.eval(jax.random.key(0), population, state, instance)[0]

@@ -180,7 +180,10 @@ def call(*command):
     return out.returncode, out.stderr, seconds
 
 
-COMMAND = "import sys; sys.argv[0] = 'metaevo'; from metaevo import cli; cli.command()"
+COMMAND = (
+    "import sys; sys.argv[0] = 'metaevo'; "
+    "from metaevo.cli.main import command; command()"
+)
 
 
 @pytest.mark.parametrize(
@@ -200,8 +203,8 @@ COMMAND = "import sys; sys.argv[0] = 'metaevo'; from metaevo import cli; cli.com
         ("report {missing}", "no run here", 3),
         ("play {missing}", "no run here", 3),
         ("wandb-push {missing}", "no run here", 3),
-        ("distil {missing}", "no run here", 3),
-        ("distil {missing} seeds=2", "seeds=2 must be at least 3", 3),
+        ("distill {missing}", "no run here", 3),
+        ("distill {missing} seeds=2", "seeds=2 must be at least 3", 3),
         ("play {missing} agent=nobody", "agent=nobody: Invalid value", 3),
         ("play {missing} run.seed=1", "unknown key 'run.seed'", 3),
         ("report", "expected report RUN; metaevo report --help", 3),
@@ -308,7 +311,7 @@ def test_resume_and_report_commands(tmp_path, monkeypatch, capsys):
     for name in ("resume", "report", "play", "wandb-push"):
         assert command(name, str(tmp_path)) == 2
     assert command("play", run) == 2  # no comparison, so no agents
-    assert command("distil", run) == 2  # nothing but a number
+    assert command("distill", run) == 2  # nothing but a number
     assert len(capsys.readouterr().err.splitlines()) == 6
 
 
@@ -331,9 +334,9 @@ def test_list_finds_what_lies_in_the_folders():
 
 def test_list_imports_nothing_that_it_lists():
     program = (
-        "import sys; from metaevo import catalogue\n"
+        "import sys; from metaevo.cli import listing\n"
         "for kind in ('searches', 'algorithms', 'strategies', 'spaces'):\n"
-        "    assert catalogue.text(kind)\n"
+        "    assert listing.text(kind)\n"
         "heavy = {'flax', 'optax', 'gymnax', 'evosax', 'inner_loops', 'searches'}\n"
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
     )

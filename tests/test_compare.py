@@ -19,7 +19,7 @@ from strategies.open_es import open_es
 
 def search(num_generations=15, **options):
     """The toy's learning rate, which starts far too low."""
-    loop = toys.quadratic(**options)._replace(numbers=toys.space())
+    loop = toys.quadratic(**options)._replace(tunable=toys.space())
     strategy = open_es(toys.space(), 16, 0.2, optax.sgd(0.2))
     return toys.search(strategy, loop, num_generations=num_generations)
 
@@ -131,7 +131,7 @@ def test_what_cannot_be_compared_is_refused(runs, tmp_path):
         compared(runs, tmp_path / "b", no_numbers)
 
 
-def test_an_artefact_is_a_space_of_one_member(runs):
+def test_an_artifact_is_a_space_of_one_member(runs):
     from metaevo.storage import artifacts
 
     space, params = artifacts.as_space(runs[0])

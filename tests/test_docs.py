@@ -66,7 +66,7 @@ def test_every_tagged_command_does_what_is_shown(tmp_path):
     (tmp_path / "bin").mkdir()
     for name, program in (
         ("python", 'exec {} "$@"'),
-        ("metaevo", "exec {} -c 'from metaevo import cli; cli.command()' \"$@\""),
+        ("metaevo", "exec {} -c 'from metaevo.cli import main; main.command()' \"$@\""),
     ):
         script = tmp_path / "bin" / name
         script.write_text(f"#!/bin/sh\n{program.format(sys.executable)}\n")

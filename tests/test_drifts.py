@@ -181,4 +181,4 @@ def test_lpo_is_ppo_up_to_its_dead_zone():
     np.testing.assert_allclose(
         start(d, advantage, EPS), jax.nn.relu(ppo - 1e-4), rtol=1e-5, atol=1e-7
     )
-    assert not learned.identity
+    assert not learned.starts_hand_made

@@ -36,7 +36,7 @@ def test_members_are_born_once_and_live_on():
         proposal, state = strategy.ask(jax.random.key(i), state)
         assert proposal.parents.tolist() == ([-1] * 3 if i == 0 else [0, 1, 2])
         state = strategy.tell(jax.random.key(i), state, proposal, jnp.zeros(3))
-    assert strategy.lineage
+    assert strategy.persistent_agents
 
 
 @pytest.mark.parametrize("good", [0.0, 0.5])

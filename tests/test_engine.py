@@ -171,7 +171,7 @@ def test_several_tasks_and_rank_sum(tmp_path):
 # --- resume ---------------------------------------------------------------------------
 
 
-def test_a_search_starts_from_an_artefact(tmp_path):
+def test_a_search_starts_from_an_artifact(tmp_path):
     first = run(tmp_path / "first", tiny_search.search(num_generations=10))
     again = run(
         tmp_path / "again",
@@ -195,9 +195,9 @@ def test_a_search_starts_from_an_artefact(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("path", "message"), [("nowhere", "no artefact here"), ("other", "of other shapes")]
+    ("path", "message"), [("nowhere", "no artifact here"), ("other", "of other shapes")]
 )
-def test_an_artefact_of_another_space_is_refused(tmp_path, path, message):
+def test_an_artifact_of_another_space_is_refused(tmp_path, path, message):
     space = spaces.replace(value_loss=losses.residual_network())
     params = space.init(jax.random.key(0))
     artifacts.save(tmp_path / "other", params, space.spec, {}, {})
@@ -363,7 +363,7 @@ def test_an_interrupted_generation_is_abandoned_and_the_state_before_it_saved(tm
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_bad_fitness_ranks_strictly_last(bad):
-    clean, failed = fitness.sanitise(np.array([3.0, bad, -7.0, 5.0]), mirrored=False)
+    clean, failed = fitness.sanitize(np.array([3.0, bad, -7.0, 5.0]), mirrored=False)
     assert np.argsort(clean).tolist()[0] == 1
     assert clean[1] < -7.0
     assert failed.tolist() == [False, True, False, False]
@@ -372,7 +372,7 @@ def test_bad_fitness_ranks_strictly_last(bad):
 
 def test_a_mirrored_pair_with_a_failed_member_has_no_pull():
     scores = np.array([1.0, np.nan, 3.0, 2.0, 9.0, 4.0])
-    clean, _ = fitness.sanitise(scores, mirrored=True)
+    clean, _ = fitness.sanitize(scores, mirrored=True)
     assert clean[1] == clean[4] < 1.0
     strategy = es(6)
     key = jax.random.key(0)
@@ -382,13 +382,13 @@ def test_a_mirrored_pair_with_a_failed_member_has_no_pull():
     # Whatever the good half of the pair scored, the step is the same.
     scores[4] = -100.0
     other = strategy.tell(
-        key, state, proposal, jnp.asarray(fitness.sanitise(scores, True)[0])
+        key, state, proposal, jnp.asarray(fitness.sanitize(scores, True)[0])
     )
     assert strategy.solution(step)["lr"] == strategy.solution(other)["lr"]
 
 
 def test_all_failed():
-    clean, failed = fitness.sanitise(np.array([np.nan, np.inf]), mirrored=True)
+    clean, failed = fitness.sanitize(np.array([np.nan, np.inf]), mirrored=True)
     assert failed.all()
     assert np.isfinite(clean).all()
 

@@ -100,10 +100,10 @@ def pairs():
             if name != "spaces.feedback" or loop in TELL_STATISTICS:
                 slot = small.tuned
                 found[name, loop] = slot, lambda m=make, slot=slot: m(slot)
-        if small.make().numbers is not None:
-            found["its own NUMBERS", loop] = (
+        if small.make().tunable is not None:
+            found["its own TUNABLE", loop] = (
                 "several",
-                lambda small=small: small.make().numbers,
+                lambda small=small: small.make().tunable,
             )
     return found
 
@@ -119,7 +119,7 @@ def table():
         "| space | " + " | ".join(f"`{loop}`" for loop in SMALL) + " |",
         "|---" * (len(SMALL) + 1) + "|",
     ]
-    names = [name_of(b) for b in OF_FUNCTIONS] + [*OF_NUMBERS, "its own NUMBERS"]
+    names = [name_of(b) for b in OF_FUNCTIONS] + [*OF_NUMBERS, "its own TUNABLE"]
     for name in names:
         cells = [rows[name].get(loop, "") for loop in SMALL]
         lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
@@ -145,7 +145,7 @@ def test_two_generations_run(space, loop, tmp_path):
     records = [json.loads(line) for line in lines]
     assert [record["generation"] for record in records] == [0, 1]
     assert all(np.isfinite(record["fitness_mean"]) for record in records)
-    # It was moved, and what was found is an artefact.
+    # It was moved, and what was found is an artifact.
     start = jax.tree.leaves(made.init(jax.random.key(0)))
     moved = jax.tree.leaves(found)
     assert any(not np.array_equal(a, b) for a, b in zip(start, moved, strict=True))

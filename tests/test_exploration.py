@@ -62,7 +62,7 @@ Q = jnp.array([[1.0, 3.0, 3.0, -1.0], [0.0, 0.0, 0.0, 0.0], [-5.0, 1e30, 2.0, 7.
 @pytest.mark.parametrize("epsilon", [0.0, 0.05, 0.3, 1.0])
 def test_graded_starts_as_epsilon_greedy_to_the_bit(epsilon):
     function = exploration.graded()
-    assert function.identity
+    assert function.starts_hand_made
     start = function.bind(function.init(jax.random.key(0)))
     for progress in (0.0, 0.4, 1.0):
         now = Context(progress=progress)

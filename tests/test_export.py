@@ -222,7 +222,7 @@ def test_float32_against_jax(name, tmp_path):
         assert (np.abs(a - b) <= 1e-5 * np.maximum(1, np.abs(b))).all()
 
 
-# --- optimisers -----------------------------------------------------------------------
+# --- optimizers -----------------------------------------------------------------------
 
 STEPS = [  # gradients of the agent's network; some are nothing at all
     jax.tree.map(

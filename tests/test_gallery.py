@@ -12,7 +12,7 @@ KINDS = {
     name: (case.slot, case.learned) for name, case in test_export.FUNCTIONS.items()
 }
 KINDS |= {name: ("optimizer", f) for name, f in test_export.OPTIMIZERS.items()}
-NUMBERS = {
+TUNABLE = {
     "tuned": {"op": "number", "transform": "log", "scale": 0.5},
     "prior": {"op": "number", "prior": "uniform", "low": 0.0, "high": 1.0},
 }
@@ -52,9 +52,9 @@ def test_everything_that_evolves_has_a_portrait(name):
     assert portrait.caption.endswith(".")
 
 
-@pytest.mark.parametrize("kind", NUMBERS)
+@pytest.mark.parametrize("kind", TUNABLE)
 def test_numbers_are_drawn_together(kind):
-    op, x = NUMBERS[kind], np.float32(0.6)
+    op, x = TUNABLE[kind], np.float32(0.6)
     portrait, _, panels = drawn("lr", op, 0.1, x)
     assert panels[0][0]
     moved = 0.3 if kind == "tuned" else 0.6

@@ -46,7 +46,7 @@ def test_a_checkpoint_of_every_schema_loads(schema):
 
 
 @pytest.mark.parametrize("schema", range(1, artifacts.SCHEMA + 1))
-def test_an_artefact_of_every_schema_loads_and_gives_its_values(schema):
+def test_an_artifact_of_every_schema_loads_and_gives_its_values(schema):
     loaded = metaevo.load(GOLDEN / f"artifact-{schema}")
     expected = json.loads((GOLDEN / f"artifact-{schema}.json").read_text())
     values = [float(loaded.value_loss(*x)) for x in expected["inputs"]]

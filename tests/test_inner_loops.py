@@ -35,7 +35,7 @@ def close(a, b, **tolerance):
 
 
 def numbers(agent):
-    """What an agent learned; its optimiser's state differs between optimisers."""
+    """What an agent learned; its optimizer's state differs between optimizers."""
     fields = agent._asdict()
     named = {k: v for k, v in fields.items() if k in ("params", "actor", "critic")}
     networks = {k: getattr(v, "params", v) for k, v in named.items()}

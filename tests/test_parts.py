@@ -1,4 +1,4 @@
-"""Small parts: fitness, statistics, normalisation, optimisers, spaces, logs."""
+"""Small parts: fitness, statistics, normalization, optimizers, spaces, logs."""
 
 import jax
 import jax.numpy as jnp
@@ -52,7 +52,7 @@ def test_final_return_is_the_evaluations():
 
 def test_failed_members_rank_strictly_last_whatever_the_size_of_the_numbers():
     for scale in (1e-6, 1.0, 2e7, 1e30):
-        clean, _ = fitness.sanitise(np.array([scale, scale, np.nan]), False)
+        clean, _ = fitness.sanitize(np.array([scale, scale, np.nan]), False)
         assert clean[2] < clean[0] == clean[1]
 
 
@@ -157,7 +157,7 @@ def test_intervals_of_the_iqm_cover(num_seeds, distribution, low, high):
     assert low <= hits / 1000 <= high
 
 
-# --- normalisation --------------------------------------------------------------------
+# --- normalization --------------------------------------------------------------------
 
 
 def test_running_statistics_equal_those_of_everything_seen():
@@ -174,7 +174,7 @@ def test_running_statistics_equal_those_of_everything_seen():
     assert normalization.scale(stats, jnp.full(3, 1e9)).tolist() == [10.0] * 3
 
 
-# --- optimisers -----------------------------------------------------------------------
+# --- optimizers -----------------------------------------------------------------------
 
 
 def test_adam_times_lr_is_optax_adam():
@@ -252,7 +252,7 @@ def losses_meta():
 def test_zero_is_the_default_and_the_number_moves(transform, default):
     space = spaces.tune(lr=transform)
     meta = toys.Meta(lr=default)
-    assert space.identity
+    assert space.starts_hand_made
     start = space.bind(space.init(jax.random.key(0)), meta).lr
     assert start == pytest.approx(default, rel=1e-5)
     up, down = (space.bind({"lr": jnp.array(x)}, meta).lr for x in (1.0, -1.0))
@@ -294,7 +294,7 @@ def test_combine_splits_and_joins():
     both = spaces.combine(value_loss, spaces.tune(lr=spaces.log()))
     params = both.init(jax.random.key(0))
     assert set(params) == {"value_loss", "lr"} == set(both.spec)
-    assert both.identity
+    assert both.starts_hand_made
     meta = both.bind(params | {"lr": jnp.array(1.0)}, ppo.Meta())
     assert meta.lr == pytest.approx(2.5e-4 * np.e, rel=1e-5)
     assert meta.value_loss(1.0, 3.0, 1.0, _context()) == 2.0

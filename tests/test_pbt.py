@@ -96,7 +96,7 @@ def test_the_winner_takes_all():
 
 @pytest.mark.parametrize("exploit", _pbt.EXPLOITS)
 def test_equal_members_exploit_as_well(exploit):
-    """And none is favoured for its place."""
+    """And none is favored for its place."""
     all_donors = [
         np.asarray(_pbt.donors(jax.random.key(i), jnp.zeros(8), exploit, 0.25))
         for i in range(100)

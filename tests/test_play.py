@@ -71,7 +71,7 @@ def test_an_episode_becomes_a_gif(tmp_path, env):
     path, steps, total = play.play(lambda: search, tmp_path, "hand-made", seed=1)
     assert path == tmp_path / "play" / "hand-made-1.gif"
     with Image.open(path) as gif:
-        assert 1 < gif.n_frames <= steps + 1  # equal neighbours are one, shown longer
+        assert 1 < gif.n_frames <= steps + 1  # equal neighbors are one, shown longer
         assert len(np.unique(np.asarray(gif.convert("RGB")).reshape(-1, 3), axis=0)) > 1
     other = play.play(lambda: search, tmp_path, out=str(tmp_path / "x.gif"))
     assert other[0] == tmp_path / "x.gif"

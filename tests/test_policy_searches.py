@@ -2,7 +2,7 @@
 
     pytest tests/test_policy_searches.py -m slow -s -k CartPole
 
-Scores are those of the artefact's policy on 128 fresh episodes.
+Scores are those of the artifact's policy on 128 fresh episodes.
 """
 
 import importlib

@@ -424,7 +424,7 @@ def test_collectives_inside_a_phase_raise():
         jax.vmap(bad, axis_name=population.MEMBERS)(jnp.ones(3))
 
 
-# --- the initialiser ------------------------------------------------------------------
+# --- the initializer ------------------------------------------------------------------
 
 
 def test_vmapped_orthogonal_initialiser_does_not_hang():

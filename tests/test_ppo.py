@@ -125,7 +125,7 @@ def assert_close(a, b, **tolerance):
 def test_the_residual_start_is_ppo():
     """10 minibatch updates on one frozen rollout."""
     space = spaces.replace(value_loss=losses.residual_network("clipped_square"))
-    assert space.identity
+    assert space.starts_hand_made
     bound = space.bind(space.init(jax.random.key(5)), META)
     plain, residual = one_update(META), one_update(bound)
     assert_close(residual, plain, rtol=1e-5, atol=1e-6)
@@ -137,7 +137,7 @@ def test_the_residual_start_is_ppo():
 
 def test_the_scratch_start_has_no_value_loss():
     space = spaces.replace(value_loss=losses.residual_network("zero"))
-    assert not space.identity
+    assert not space.starts_hand_made
     bound = space.bind(space.init(jax.random.key(5)), META)
     without = one_update(META._replace(value_loss=losses.zero))
     assert_close(one_update(bound), without, rtol=1e-6, atol=1e-7)

@@ -169,4 +169,4 @@ def test_stopping_abandons_the_generation(pool):
 def test_hosts_describe_themselves(pool):
     assert pool.kind == ("cpu", "cpu")
     assert pool.num_devices >= 1
-    assert choose.Workers
+    assert choose.EvaluatorFactory

@@ -28,8 +28,8 @@ def test_corrupted_checkpoints_are_not_used():
     assert found == {"corrupted": 100, "used": 0, "previous one not used": 0}
 
 
-def test_mutated_artefacts_neither_crash_nor_run_code():
-    found = reliability.mutated_artefacts(60)
+def test_mutated_artifacts_neither_crash_nor_run_code():
+    found = reliability.mutated_artifacts(60)
     assert found["crashes"] == found["executed"] == 0
     assert found["refused"] + found["loaded"] == 60
     assert found["refused"] > 50
@@ -38,8 +38,8 @@ def test_mutated_artefacts_neither_crash_nor_run_code():
 @pytest.mark.parametrize(
     ("name", "make"), reliability.HOSTILE, ids=[name for name, _ in reliability.HOSTILE]
 )
-def test_hostile_artefacts_are_refused_and_run_nothing(tmp_path, name, make):
-    made = reliability._artefact(tmp_path / "made")
+def test_hostile_artifacts_are_refused_and_run_nothing(tmp_path, name, make):
+    made = reliability._artifact(tmp_path / "made")
     make(made, tmp_path)
     outcomes = {"refused": 0, "loaded": 0, "crashes": 0, "executed": 0, "slowest_s": 0}
     reliability._tried(made, outcomes)
@@ -50,7 +50,7 @@ def test_hostile_artefacts_are_refused_and_run_nothing(tmp_path, name, make):
 
 def test_what_watches_for_code_sees_it(tmp_path, monkeypatch):
     """Else the tests above could not fail."""
-    made = reliability._artefact(tmp_path / "made")
+    made = reliability._artifact(tmp_path / "made")
 
     def load(path):
         import os

@@ -112,7 +112,7 @@ def test_the_agents_own_discount_is_what_counts():
     assert found[2] == found[3] == pytest.approx(found[1] + 0.5 * value, rel=1e-5)
 
 
-def test_an_artefact_has_the_discount_that_it_evolved_with(tmp_path):
+def test_an_artifact_has_the_discount_that_it_evolved_with(tmp_path):
     from inner_loops import ppo
 
     space = spaces.replace(reward=rewards.potential([1.0], (4,)))

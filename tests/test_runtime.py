@@ -21,7 +21,7 @@ def python(program):
 @pytest.mark.parametrize("name", SEARCHES)
 def test_importing_a_search_leaves_the_devices_to_be_chosen(name):
     stdout, stderr = python(
-        f"import searches.{name}; from metaevo import runtime; runtime.configure(3)\n"
+        f"import searches.{name}; import metaevo; metaevo.configure(3)\n"
         "import jax; print(jax.device_count())"
     )
     assert stdout == "3"
@@ -30,7 +30,7 @@ def test_importing_a_search_leaves_the_devices_to_be_chosen(name):
 
 def test_a_set_up_that_comes_too_late_is_said():
     stdout, stderr = python(
-        "import jax; jax.devices(); from metaevo import runtime; runtime.configure(3)\n"
+        "import jax; jax.devices(); import metaevo; metaevo.configure(3)\n"
         "print(jax.device_count())"
     )
     assert stdout == "1"

@@ -142,14 +142,14 @@ def test_what_has_no_schedule_is_refused(slot, message):
         space.bind(space.init(KEY), ppo.Meta(ent_coef=0.0))
 
 
-def test_a_default_that_no_artefact_can_hold_is_refused():
+def test_a_default_that_no_artifact_can_hold_is_refused():
     @slots.function
     def own(context):
         return 0.1 * context.progress
 
     space = spaces.schedule(lr=spaces.log())
     meta = ppo.Meta(lr=own)
-    with pytest.raises(ConfigError, match="an artefact cannot hold"):
+    with pytest.raises(ConfigError, match="an artifact cannot hold"):
         artifacts.complete(space.spec, meta, meta)
 
 
@@ -205,11 +205,11 @@ def test_ppo_says_how_its_last_update_went():
     assert float(state.agent.stats["kl"]) in seen
 
 
-# --- artefacts ------------------------------------------------------------------------
+# --- artifacts ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("default", [5e-4, schedules.linear(1e-3, 1e-5, 0.5)])
-def test_an_artefact_holds_the_knots_and_the_default(tmp_path, default):
+def test_an_artifact_holds_the_knots_and_the_default(tmp_path, default):
     space = spaces.schedule("cubic", 6, lr=spaces.log(0.5))
     meta, params = ppo.Meta(lr=default), {"lr": jnp.linspace(-1.0, 2.0, 6)}
     bound = space.bind(params, meta)

@@ -93,7 +93,7 @@ Q = jnp.linspace(-5, 5, 81)
 @pytest.mark.parametrize("base", ["td_square", "td_huber"])
 def test_the_start_is_the_hand_made_loss(base):
     learned = losses.td_network(base)
-    assert learned.identity
+    assert learned.starts_hand_made
     start = learned.bind(learned.init(jax.random.key(0)))
     hand_made = losses.HAND_MADE_TD[base]
 

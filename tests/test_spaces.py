@@ -247,7 +247,7 @@ def updated(optimizer, *args):
 
 
 def called(function, slot, inputs, context=None):
-    """What a slot's value says to a batch of inputs; of an optimiser, all directions
+    """What a slot's value says to a batch of inputs; of an optimizer, all directions
     that it goes."""
     context = () if context is None or slot == "activation" else (context,)
     if slot != "optimizer":
@@ -337,7 +337,7 @@ def test_the_start_is_the_hand_made_algorithm(name, loop):
     """Ten gradient steps on a frozen rollout; a step away from the start differs."""
     case = CASES[name]
     space = spaces.replace(**{case.slot: case.make()})
-    assert space.identity == (case.hand_made not in (losses.zero, drifts.zero))
+    assert space.starts_hand_made == (case.hand_made not in (losses.zero, drifts.zero))
     params = space.init(jax.random.key(5))
     meta = SMALL[loop].meta._replace(**{case.slot: case.hand_made})
     expected = one_update(loop, meta)
@@ -462,7 +462,7 @@ def test_a_temporal_function_changes_over_a_lifetime(name, tmp_path):
     assert np.abs(at(function, 0.0) - at(function, 0.9)).max() > 1e-3
     plain = case.make().bind(case.make().init(jax.random.key(0)))
     close(at(learned.bind(start), 0.3), at(plain, 0.9), rtol=1e-5, atol=1e-6)
-    # It says so in its artefact, and does not guess where it is.
+    # It says so in its artifact, and does not guess where it is.
     spec = {case.slot: dict(learned.spec)}
     assert spec[case.slot]["temporal"] is True
     assert "temporal" not in case.make().spec
@@ -528,7 +528,7 @@ def test_an_activation_is_linear_between_its_knots():
     np.testing.assert_allclose(added, [0.1, -0.05, -0.2, -0.2], atol=1e-5)
 
 
-# --- optimisers -----------------------------------------------------------------------
+# --- optimizers -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["adam_numbers", "recurrent"])

@@ -118,7 +118,7 @@ def at(case, distance):
 def test_ten_minibatches_from_the_start_are_the_hand_made_algorithm(case):
     """And mirrored members about it differ: what an evolution strategy climbs by."""
     meta = SMALL[case.loop].meta
-    assert case.space.identity
+    assert case.space.starts_hand_made
     plain, run = hand_made(case.loop), life(case)
     start, up, down = (
         run(case.space.bind(at(case, x), meta)) for x in (0.0, 0.3, -0.3)

@@ -364,7 +364,7 @@ BAD = (np.nan, np.inf, -np.inf)
 
 @pytest.mark.parametrize("bad", ["one", "half", "all but one", "all", "huge", "tied"])
 def test_states_stay_finite(strategy, bad):
-    """Whatever fails, as the engine hands it on, through `fitness.sanitise`."""
+    """Whatever fails, as the engine hands it on, through `fitness.sanitize`."""
     state = strategy.init(jax.random.key(0))
     for i in range(4):
         key = jax.random.fold_in(jax.random.key(4), i)
@@ -377,7 +377,7 @@ def test_states_stay_finite(strategy, bad):
             raw[members[0]], raw[members[1]] = 1e30, -1e30
         if bad == "tied":
             raw = np.sign(raw - np.median(raw))
-        told, failed = fitness_of.sanitise(raw, strategy.mirrored)
+        told, failed = fitness_of.sanitize(raw, strategy.mirrored)
         assert failed.sum() == count.get(bad, 0)
         # A generation in which all failed is told too, if all are healthy and have no
         # score yet.
@@ -473,7 +473,7 @@ def test_shapings_equal_those_of_evosax():
 
     fitness = jax.random.normal(jax.random.key(0), (33,)).at[3:6].set(0.5)
     for name, tolerance in (("centered_rank", 0), ("standardize", 1e-5)):
-        ours = _evosax.minimised(getattr(_shaping, name))(None, fitness, None, None)
+        ours = _evosax.minimized(getattr(_shaping, name))(None, fitness, None, None)
         expected = getattr(theirs, f"{name}_fitness_shaping_fn")
         np.testing.assert_allclose(
             ours, expected(None, fitness, None, None), tolerance, tolerance
@@ -790,7 +790,7 @@ def test_pes_credits_what_pays_later():
             key = jax.random.fold_in(jax.random.key(1), i)
             proposal, state = strategy.ask(key, state)
             evaluated, carried = evaluate(key, proposal, carried)
-            scores, _ = fitness_of.sanitise(
+            scores, _ = fitness_of.sanitize(
                 fitness_of.mean(evaluated.fitness), strategy.mirrored
             )
             state = strategy.tell(key, state, proposal, jnp.asarray(scores))

@@ -162,7 +162,7 @@ def test_what_is_shared_has_no_axis_for_members():
 
 
 def test_newborns_find_the_critic_that_is_there():
-    """As in CEM-RL: actors and their optimisers start anew, what is shared goes on."""
+    """As in CEM-RL: actors and their optimizers start anew, what is shared goes on."""
     steps = 2 * SMALL_TD3.config["num_gradient_steps"]
     counts = {}
     for generations in (1, 2):

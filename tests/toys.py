@@ -144,5 +144,5 @@ def space():
 
 
 def nameless_space():
-    """A space whose solutions no artefact can describe."""
+    """A space whose solutions no artifact can describe."""
     return space()._replace(spec={"lr": {"op": "my_own_invention"}})

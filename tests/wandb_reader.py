@@ -32,7 +32,7 @@ def records(path):
 
 
 def read(directory):
-    """History rows, configuration, ids and artefact names of all runs below it."""
+    """History rows, configuration, ids and artifact names of all runs below it."""
     history, config, ids, artifacts = [], {}, set(), []
 
     def items(found):

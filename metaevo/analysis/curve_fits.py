@@ -48,7 +48,7 @@ def fit(
     """The closed form of a slot's function.
 
     Args:
-        op: its entry in an artefact's manifest.
+        op: its entry in an artifact's manifest.
         function: `metaevo.storage.numpy_reference`'s.
         visited: where value - target lay (mean ± 2 sd) while agents trained with it;
             a loss is fitted there.

@@ -1,4 +1,4 @@
-"""`metaevo distil`: what a search found, as formulas, if agents do as well with them.
+"""`metaevo distill`: what a search found, as formulas, if agents do as well with them.
 
 A closed form is fitted to each learned function of one or two inputs (`curve_fits`).
 How well it fits says little: a curve may differ where no agent ever is, or agree and
@@ -26,7 +26,7 @@ from metaevo.evaluators import choose
 from metaevo.storage import artifacts, numpy_reference
 from metaevo.types import Search
 
-__all__ = ["Check", "check", "distil", "read", "within"]
+__all__ = ["Check", "check", "distill", "read", "within"]
 
 FOLDER, VERDICT = "closed_form", "verdict.json"
 
@@ -92,7 +92,7 @@ def forms(directory: Path) -> dict[str, Fit]:
 def save(
     folder: Path, directory: Path, found: Mapping[str, Fit], facts: Mapping[str, Any]
 ) -> None:
-    """The run's artefact with closed forms in the place of what they were fitted to."""
+    """The run's artifact with closed forms in the place of what they were fitted to."""
     artifact = artifacts.load(directory / "solution")
     params = artifacts.params(directory / "solution")
     spec = {
@@ -131,7 +131,7 @@ def check(
     return [within(a, b) for a, b in zip(*fitness, strict=True)]
 
 
-def distil(
+def distill(
     search: Search,
     directory: Path,
     num_seeds: int,
@@ -183,13 +183,13 @@ def distil(
 
 
 def read(directory: Path) -> dict[str, Any] | None:
-    """What `distil` found out about a run; None if it was not asked."""
+    """What `distill` found out about a run; None if it was not asked."""
     path = directory / FOLDER / VERDICT
     return json.loads(path.read_text()) if path.exists() else None
 
 
 def sentences(directory: Path) -> list[str]:
-    """What `distil` found out, for people."""
+    """What `distill` found out, for people."""
     facts = read(directory)
     if facts is None:
         return []

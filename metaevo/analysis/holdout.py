@@ -66,7 +66,7 @@ def train(
     Args:
         space: binds the candidates; `HAND_MADE` for the algorithm as it is.
         candidates: name -> params.
-        make: of evaluators; see `evaluators.Workers`.
+        make: of evaluators; see `evaluators.EvaluatorFactory`.
 
     Returns:
         name -> runs, and name -> the trained agents of the first task, [N, ...].

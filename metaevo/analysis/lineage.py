@@ -1,7 +1,7 @@
 """Who came from whom: the lines of agents that live on, read from a run's log.
 
 Each record of `metrics.jsonl` holds, for a strategy whose members follow each other
-(`Strategy.lineage`), `parents` [P], whose agent each member continued in that
+(`Strategy.persistent_agents`), `parents` [P], whose agent each member continued in that
 generation, -1 for a newborn, and `numbers/SLOT` [P], the numbers it trained with.
 """
 

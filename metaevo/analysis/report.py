@@ -185,7 +185,7 @@ def _learning_curves(
         "Learning curves on held-out seeds" + (f", task {task}" if task else ""),
         draw,
         (["name", "frames", "iqm", "low", "high"], rows),
-        "Interquartile mean over seeds with its stratified, studentised bootstrap 95 % "
+        "Interquartile mean over seeds with its stratified, studentized bootstrap 95 % "
         "interval."
         + " The start is what the search began with."
         * ("start" in held_out),

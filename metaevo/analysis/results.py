@@ -2,8 +2,8 @@
 
 What there is to report follows from the search. A distribution has a solution, to be
 trained and compared on held-out seeds. A population whose members follow each other
-(`Strategy.lineage`) has a best agent, and its line's schedule of numbers, to be
-replayed on those seeds. Policies need no training: they are scored as they are.
+(`Strategy.persistent_agents`) has a best agent, and its line's schedule of numbers, to
+be replayed on those seeds. Policies need no training: they are scored as they are.
 """
 
 from __future__ import annotations
@@ -73,14 +73,14 @@ def schedule(search: Search, records: Sequence[Mapping], best: int) -> Solution:
     """The schedule of numbers along the best agent's line."""
     loop = search.tasks[0]
     num_steps = max(loop.num_segments // search.segments_per_generation, 1)
-    space = spaces.replay(lineage.schedule(records, best, num_steps))
+    space = spaces.schedule_from(lineage.schedule(records, best, num_steps))
     return Solution(space, jax.device_get(space.init(jax.random.key(0))))
 
 
 def save(
     directory: Path, search: Search, solution: Solution, provenance: Mapping
 ) -> None:
-    """The artefact of a solution, in `DIRECTORY/solution`."""
+    """The artifact of a solution, in `DIRECTORY/solution`."""
     space, params = solution
     default = search.tasks[0].meta
     meta = space.bind(params, default)

@@ -93,7 +93,7 @@ def bootstrap(
     num_resamples: int = 2000,
     seed: int = 0,
 ) -> Interval:
-    """Stratified, studentised bootstrap interval of an estimate.
+    """Stratified, studentized bootstrap interval of an estimate.
 
     Seeds are resampled within each task. A resample's deviation is measured in its own
     standard error, by the jackknife over seeds, which for few seeds covers better than

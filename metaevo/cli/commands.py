@@ -114,7 +114,7 @@ def compare(argv: Sequence[str]) -> None:
     print("\n".join([*lines, f"comparison: {out / 'index.html'}"]))
 
 
-def distil(directory: str, argv: Sequence[str]) -> None:
+def distill(directory: str, argv: Sequence[str]) -> None:
     def options(seeds: int = 32, seed: int = 0): ...
 
     chosen = _chosen(options, argv)
@@ -129,7 +129,7 @@ def distil(directory: str, argv: Sequence[str]) -> None:
     configure()
     import jax
 
-    lines = distill.distil(
+    lines = distill.distill(
         remade(directory),
         Path(directory),
         chosen["seeds"],

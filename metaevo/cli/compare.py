@@ -2,7 +2,7 @@
 
 Every candidate is trained for whole lifetimes on the same fresh seeds, in the setting
 the search ran in and in others that it never met. The hand-made algorithm is there as
-it is and *tuned*: its hyperparameters (`InnerLoop.numbers`) were searched by the same
+it is and *tuned*: its hyperparameters (`InnerLoop.tunable`) were searched by the same
 strategy with as many training runs. The random control is that strategy with random
 numbers for fitness, many times: what it finds is what a search finds without looking.
 """
@@ -137,7 +137,7 @@ def compare(
                         place += f", {env.name if env else f'task {task}'}"
                     found[place, name] = _scores(trained, task)
         control = None
-        if settings.controls and not search.strategy.lineage:
+        if settings.controls and not search.strategy.persistent_agents:
             console.now(f"random control: {settings.controls} searches")
             random = Candidate(search.space, random_solutions(search, settings))
             trained = _trained(
@@ -185,13 +185,17 @@ def _tuned(
     search: Search, num: int, out: Path, console: ConsoleLogger, should_stop: Callable
 ) -> Candidate:
     """The hand-made algorithm's hyperparameters, searched as the rival was."""
-    numbers = search.tasks[0].numbers
-    if numbers is None or search.strategy.over is None or search.strategy.lineage:
+    numbers = search.tasks[0].tunable
+    if (
+        numbers is None
+        or search.strategy.with_space is None
+        or search.strategy.persistent_agents
+    ):
         raise ConfigError(
             "tuned=true: this search's algorithm names no hyperparameters, or its "
             "strategy cannot go over another space; give tuned=false"
         )
-    alike = search._replace(space=numbers, strategy=search.strategy.over(numbers))
+    alike = search._replace(space=numbers, strategy=search.strategy.with_space(numbers))
     found = []
     for seed in range(num):
         config = RunConfig(

@@ -4,7 +4,7 @@ Keys are the parameters of the search's function, and the fields of those that a
 structures: `inner.*` of an inner loop's `Config`, `meta.*` the number slots of its
 `Meta`; and `run.*`, a `RunConfig`. Everything is checked before anything compiles.
 
-Exit codes: 0 done, 2 wrong input, 3 directory in use, 4 checkpoint or artefact
+Exit codes: 0 done, 2 wrong input, 3 directory in use, 4 checkpoint or artifact
 refused, 5 numerical failure, 6 disk, 7 failed on every host, 75 interrupted (run again
 to resume); see `metaevo.errors`.
 """
@@ -350,16 +350,16 @@ COMMANDS = {
         "optimum=X, out=FOLDER (default: RUN/compare). What stopped is continued.",
         "metaevo compare runs/a runs/b on=env=gymnax/Acrobot-v1",
     ),
-    "distil": Command(
+    "distill": Command(
         "RUN key=value ...",
         "what a run found as a formula, if agents do as well with it",
         "seeds=N fresh seeds (32), seed=N of them. Trains 2 N agents: with what was\n"
         "found and with its closed form, which is kept in RUN/closed_form if the mean\n"
         "stays within the original's 95 % interval.",
-        "metaevo distil runs/demo",
+        "metaevo distill runs/demo",
     ),
     "verify": Command(
-        "RUN|ARTEFACT",
+        "RUN|ARTIFACT",
         "whether its files are whole",
         "Reads and checks all of them, changes nothing. Exit code 4 if something is\n"
         "lost; an older checkpoint's loss is none.",
@@ -435,8 +435,8 @@ def _command(arguments: Sequence[str]) -> None:
             commands.play(directory, rest)
         case ["compare", directory, *rest]:
             commands.compare([directory, *rest])
-        case ["distil", directory, *rest]:
-            commands.distil(directory, rest)
+        case ["distill", directory, *rest]:
+            commands.distill(directory, rest)
         case ["verify", path]:
             commands.verify(path)
         case ["doctor", *directory] if len(directory) < 2:

@@ -1,4 +1,4 @@
-"""`metaevo verify`: whether a run or an artefact is whole; changes nothing."""
+"""`metaevo verify`: whether a run or an artifact is whole; changes nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Finding(NamedTuple):
 
 
 def verify(path: str | Path) -> list[Finding]:
-    """Reads everything in a run's directory, or an artefact, and checks it.
+    """Reads everything in a run's directory, or an artifact, and checks it.
 
     Raises:
         ConfigError: there is neither at `path`.
@@ -40,7 +40,7 @@ def verify(path: str | Path) -> list[Finding]:
         return list(_run(path))
     if (path / "arrays.safetensors").is_file() or (path / "manifest.json").is_file():
         return [_artifact(path, path.name)]
-    raise ConfigError(f"{path}: neither a run nor an artefact here")
+    raise ConfigError(f"{path}: neither a run nor an artifact here")
 
 
 def text(findings: list[Finding]) -> str:

@@ -23,7 +23,7 @@ def frames_per_generation(search: Search, population_size: int) -> int:
 
 
 def starting_from(search: Search, path: str) -> Search:
-    """`search` with the artefact at `path` for its start.
+    """`search` with the artifact at `path` for its start.
 
     Raises:
         ConfigError: there is none, it is of another space, or the strategy cannot.
@@ -42,13 +42,13 @@ def starting_from(search: Search, path: str) -> Search:
             f"run.start_from={path}: it holds {sorted(params)} of other shapes than "
             f"this search's space, {sorted(shapes)}"
         )
-    if search.strategy.over is None:
+    if search.strategy.with_space is None:
         raise ConfigError(
             "run.start_from: this search's strategy cannot start elsewhere"
         )
     params = jax.tree.map(jnp.asarray, params)
-    space = search.space._replace(init=lambda key: params, identity=False)
-    return search._replace(space=space, strategy=search.strategy.over(space))
+    space = search.space._replace(init=lambda key: params, starts_hand_made=False)
+    return search._replace(space=space, strategy=search.strategy.with_space(space))
 
 
 def check(search: Search) -> Proposal:
@@ -89,11 +89,11 @@ def check(search: Search) -> Proposal:
 def _bound(space: Space, loop: InnerLoop, params: Params) -> Any:
     """`Space.bind`, for its errors."""
     meta = space.bind(params, loop.meta)
-    for name in loop.common:
+    for name in loop.shared_slots:
         if getattr(meta, name) is not getattr(loop.meta, name):
             raise ConfigError(
                 f"slot {name!r} cannot evolve here: it acts on what all members share, "
-                f"as do {', '.join(loop.common)}; take it out of the space"
+                f"as do {', '.join(loop.shared_slots)}; take it out of the space"
             )
     return meta
 

@@ -1,6 +1,6 @@
 """Runs a search: the one place with side effects.
 
-A generation is ask -> evaluate -> sanitise -> tell -> log -> checkpoint. Its random
+A generation is ask -> evaluate -> sanitize -> tell -> log -> checkpoint. Its random
 numbers come from `fold_in(key, generation)` and nothing else, so a run that was killed
 and resumed gives the bits of one that was not.
 """
@@ -35,7 +35,7 @@ from metaevo.errors import (
     NumericalError,
 )
 from metaevo.evaluators import choose, distributed
-from metaevo.evaluators.choose import Workers
+from metaevo.evaluators.choose import EvaluatorFactory
 from metaevo.storage import checkpoint, jsonl, run_directory
 from metaevo.storage.jsonl import JsonlLogger
 from metaevo.text import byte_size, duration
@@ -133,7 +133,7 @@ def run(
         search = search._replace(chunk_size=manifest["chunk_size"])
         evaluator = planned[0] if planned else workers.make(search)
         the_run = _Run(search, config, name, directory, workers, evaluator, manifest)
-        return the_run.to_the_end(changes)
+        return the_run.run(changes)
 
 
 class _Run:
@@ -145,7 +145,7 @@ class _Run:
         config: RunConfig,
         name: str,
         directory: Path,
-        workers: Workers,
+        workers: EvaluatorFactory,
         evaluator: Evaluator,
         manifest: Mapping[str, Any],
     ):
@@ -171,7 +171,7 @@ class _Run:
         self.console = ConsoleLogger(search.num_generations)
         self.mirrors = []
 
-    def to_the_end(self, changes: Sequence[str]) -> Result:
+    def run(self, changes: Sequence[str]) -> Result:
         try:
             state, generation, failures, offset = self._restore()
             proposal = self._proposal(state)
@@ -211,7 +211,7 @@ class _Run:
         """Generation by generation to the last one."""
         frames = checks.frames_per_generation(self.search, size)
         saved = self.generation = generation
-        unsaid = []  # records that no checkpoint covers yet
+        pending = []  # records that no checkpoint covers yet
         log = JsonlLogger(self.directory / "metrics.jsonl", offset)
         self.console.now("compiling, and the first generation")
         try:
@@ -234,7 +234,7 @@ class _Run:
                 }
                 offset = log.log(record)
                 self.console.log(record)
-                unsaid.append(record)
+                pending.append(record)
                 generation = self.generation = generation + 1
                 last = generation == self.search.num_generations
                 stop = failures == MAX_FAILURES
@@ -242,16 +242,16 @@ class _Run:
                     self._save(state, generation, failures, offset)
                     saved = generation
                     for mirror in self.mirrors:
-                        for record in unsaid[:-1]:
+                        for record in pending[:-1]:
                             mirror.log(record)
-                        mirror.log(unsaid[-1], partial(self._drawn, state))
-                    unsaid = []
+                        mirror.log(pending[-1], partial(self._drawn, state))
+                    pending = []
                 self.console.now(
                     f"generation {generation + 1}; checkpoint before generation "
                     f"{saved + 1}"
                 )
                 if stop:
-                    raise self._hopeless()
+                    raise self._all_failed_error()
                 if time.monotonic() > self.deadline and not last:
                     if saved < generation:
                         self._save(state, generation, failures, offset)
@@ -278,7 +278,7 @@ class _Run:
         meta = self.search.space.bind(solution, self.search.tasks[0].meta)
         return report.evolved(self.search.space, meta, solution)
 
-    def _hopeless(self) -> NumericalError:
+    def _all_failed_error(self) -> NumericalError:
         return NumericalError(
             f"every member failed in {MAX_FAILURES} generations in a row; the state "
             f"before generation {self.generation} is in {self.store.folder}"
@@ -291,7 +291,7 @@ class _Run:
         asked = proposal.params
         evaluated, carried = self.evaluator(role[_EVALUATE], proposal, state.carried)
         raw = np.asarray(self.search.aggregate(jnp.asarray(evaluated.fitness)))
-        scores, failed = fitness.sanitise(raw, self.search.strategy.mirrored)
+        scores, failed = fitness.sanitize(raw, self.search.strategy.mirrored)
         lives_on = self.search.segments_per_generation is not None
         if failed.all() and not (lives_on and evaluated.healthy.all()):
             # Nothing to learn from; the next generation starts from the same state.
@@ -312,7 +312,7 @@ class _Run:
             **self.programs["metrics"](strategy),
             **_means(evaluated),
         }
-        if self.search.strategy.lineage:
+        if self.search.strategy.persistent_agents:
             record["parents"] = proposal.parents
             numbers = self.programs["numbers"](asked)
             record |= {f"numbers/{slot}": x for slot, x in numbers.items()}
@@ -350,7 +350,7 @@ class _Run:
         if failures == MAX_FAILURES:
             # Another start tries again from the same state, if it may.
             if self.generation >= self.search.num_generations:
-                raise self._hopeless()
+                raise self._all_failed_error()
             failures = 0
         return state, self.generation, failures, manifest["log_bytes"]
 
@@ -384,7 +384,7 @@ class _Run:
         )
 
     def _finish(self, state: State) -> Result:
-        """Artefact, scores and comparison on fresh seeds, report."""
+        """Artifact, scores and comparison on fresh seeds, report."""
         for stale in ("held_out", "agents", "closed_form"):
             shutil.rmtree(self.directory / stale, ignore_errors=True)
         solution = Solution(
@@ -392,7 +392,7 @@ class _Run:
             jax.device_get(self.programs["solution"](state.strategy)),
         )
         scores = self._score(state, solution)
-        if self.search.strategy.lineage:
+        if self.search.strategy.persistent_agents:
             records = jsonl.read(self.directory / "metrics.jsonl")
             best = scores.best if scores else lineage.fittest(records[-1])
             solution = results.schedule(self.search, records, best)
@@ -410,11 +410,11 @@ class _Run:
         """Agents on fresh episodes, where a search breeds agents or policies."""
         search, num = self.search, self.config.held_out_seeds
         policies = results.breeds_policies(search)
-        if not num or not (search.strategy.lineage or policies):
+        if not num or not (search.strategy.persistent_agents or policies):
             return None
         self.console.now("scoring agents on fresh episodes")
         proposal, _ = self.programs["ask"](self.scores_key, state.strategy)
-        carried = state.carried if search.strategy.lineage else None
+        carried = state.carried if search.strategy.persistent_agents else None
         scores = results.best_agent(
             self.directory,
             self.evaluator,
@@ -423,7 +423,7 @@ class _Run:
             self.scores_key,
             max(1, num // 4),
         )
-        if policies and not search.strategy.lineage:
+        if policies and not search.strategy.persistent_agents:
             own = results.policies(
                 self.directory,
                 search,
@@ -452,7 +452,7 @@ class _Run:
         began = time.monotonic()
         self.console.now(f"comparing on {num_seeds} held-out seeds")
         learned = {results.SOLUTION: solution.params}
-        if not search.strategy.lineage:
+        if not search.strategy.persistent_agents:
             start = self._initial().strategy
             learned["start"] = jax.device_get(self.programs["solution"](start))
         held_out = results.compare(
@@ -498,7 +498,7 @@ class _Run:
             sentence = report.verdict_sentence(paired, measure)
             say(f"verdict{where}: {sentence}")
         say(
-            f"artefact: {self.directory / 'solution'}",
+            f"artifact: {self.directory / 'solution'}",
             f"report:   {self.directory / 'report' / 'index.html'}",
         )
 

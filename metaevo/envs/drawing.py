@@ -14,7 +14,7 @@ import numpy as np
 
 WIDTH, HEIGHT, SMOOTH = 480, 320, 2  # pixels; drawn SMOOTH times as large
 PAPER, INK, BLUE, ORANGE, GREY = "#ffffff", "#1a1a1a", "#0072b2", "#d55e00", "#b0b0b0"
-# Colours of a grid's channels on black: Okabe & Ito's, safe for the colour-blind.
+# Colors of a grid's channels on black: Okabe & Ito's, safe for the color-blind.
 _CHANNELS = (
     (0, 158, 115),
     (240, 228, 66),
@@ -44,8 +44,8 @@ def classic(name: str, state: Any, params: Any) -> np.ndarray:
     def line(points: Sequence, color: str, width: float = 2):
         draw.line([_pixel(p) for p in points], color, round(width * SMOOTH), "curve")
 
-    def disc(centre: tuple[float, float], radius: float, color: str):
-        draw.circle(_pixel(centre), radius * SMOOTH, color)
+    def disc(center: tuple[float, float], radius: float, color: str):
+        draw.circle(_pixel(center), radius * SMOOTH, color)
 
     CLASSIC[name](line, disc, state, params)
     return np.asarray(image.reduce(SMOOTH))

@@ -20,10 +20,10 @@ from metaevo.evaluators.devices import choose_devices
 from metaevo.evaluators.local import LocalEvaluator, default_chunk_size
 from metaevo.types import Evaluator, Proposal, Search
 
-__all__ = ["Workers", "check", "follow", "local", "workers"]
+__all__ = ["EvaluatorFactory", "check", "follow", "local", "workers"]
 
 
-class Workers(NamedTuple):
+class EvaluatorFactory(NamedTuple):
     """What evaluators are made of.
 
     Attributes:
@@ -46,7 +46,9 @@ class Workers(NamedTuple):
 
 
 @contextlib.contextmanager
-def workers(config: RunConfig, should_stop: Callable[[], bool]) -> Iterator[Workers]:
+def workers(
+    config: RunConfig, should_stop: Callable[[], bool]
+) -> Iterator[EvaluatorFactory]:
     """What `run.evaluator` asks for, while the context lasts.
 
     Raises:
@@ -60,7 +62,9 @@ def workers(config: RunConfig, should_stop: Callable[[], bool]) -> Iterator[Work
             platform, kind = hosts.kind
             number = hosts.num_devices
             plan = partial(_by_devices, make, number, platform)
-            yield Workers(make, make, plan, number, platform, f"{number} x {kind}")
+            yield EvaluatorFactory(
+                make, make, plan, number, platform, f"{number} x {kind}"
+            )
     elif config.distributed:
         yield _distributed(should_stop)
     else:
@@ -79,13 +83,15 @@ def check(config: RunConfig, search: Search) -> None:
         ray.check(search)
 
 
-def local(devices: list, should_stop: Callable[[], bool] = lambda: False) -> Workers:
+def local(
+    devices: list, should_stop: Callable[[], bool] = lambda: False
+) -> EvaluatorFactory:
     """This process's devices."""
     make = partial(LocalEvaluator, devices=devices, should_stop=should_stop)
     platform = jax.default_backend()
     kind = f"{len(devices)} x {devices[0].device_kind}"
     plan = partial(_by_memory, make)
-    return Workers(make, make, plan, len(devices), platform, kind)
+    return EvaluatorFactory(make, make, plan, len(devices), platform, kind)
 
 
 def _by_memory(make, search, proposal):
@@ -103,7 +109,7 @@ def _by_devices(make, num_devices, platform, search, proposal):
     return make(search._replace(chunk_size=size)), size
 
 
-def _distributed(should_stop: Callable[[], bool]) -> Workers:
+def _distributed(should_stop: Callable[[], bool]) -> EvaluatorFactory:
     """The devices of all processes; what follows the search is the first one's."""
     everywhere = local(jax.devices(), distributed.any_of(should_stop))
     here = local(jax.local_devices(), should_stop)

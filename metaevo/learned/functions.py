@@ -1,6 +1,6 @@
 """Learned functions and what they are made of, in plain jnp.
 
-An artefact is rebuilt from these, so they need neither flax nor optax.
+An artifact is rebuilt from these, so they need neither flax nor optax.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class Learned(NamedTuple):
         init: `key -> params`.
         apply: `(params, *inputs, context) -> output`.
         spec: plain data from which `metaevo.storage.artifacts` rebuilds it.
-        identity: whether it starts as its hand-made counterpart.
+        starts_hand_made: whether it starts as its hand-made counterpart.
     """
 
     init: Callable[[Key], Params]
     apply: Callable
     spec: Mapping[str, Any]
-    identity: bool = False
+    starts_hand_made: bool = False
 
     def bind(self, params: Params) -> Partial:
         """The slot value for these parameters."""

@@ -1,4 +1,4 @@
-"""How the weights of networks start; no more than jax, so that artefacts can too."""
+"""How the weights of networks start; no more than jax, so that artifacts can too."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["orthogonal"]
 
 
 def orthogonal(scale: float) -> Callable:
-    """Orthogonal initialiser that is safe under vmap.
+    """Orthogonal initializer that is safe under vmap.
 
     LAPACK's QR batched over members fans out into the thread pool that it runs on and
     can wait for itself for ever (jaxlib 0.10 on CPU), so its batching rule here is a
     loop over members.
 
     Returns:
-        `(key, shape, dtype) -> array`, an initialiser for flax modules.
+        `(key, shape, dtype) -> array`, an initializer for flax modules.
     """
     initializer = jax.nn.initializers.orthogonal(scale)
 

@@ -1,8 +1,8 @@
-"""Learned optimisers: values of the `optimizer` slot that evolve.
+"""Learned optimizers: values of the `optimizer` slot that evolve.
 
 Both start as Adam (Kingma and Ba, 2015) and give a direction: an agent does
 `params - lr * direction`. They act on every number of an agent's networks alike, so
-they run on networks of any shape. Plain jnp, so that an artefact loads without optax.
+they run on networks of any shape. Plain jnp, so that an artifact loads without optax.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ class LearnedOptimizer(NamedTuple):
     """What `learned.Learned` is for functions, for an `Optimizer`.
 
     Attributes:
-        init: `key -> params`, the optimiser's own.
+        init: `key -> params`, the optimizer's own.
         start: `agent's params -> state`.
         update: `(params, gradient, state, agent's params, context) -> (direction,
             state)`.
         spec: plain data from which `metaevo.storage.artifacts` rebuilds it.
-        identity: whether it starts as its hand-made counterpart.
-        told: trees like the agent's params that `update` takes by name, and makes
-            where it is not given them.
+        starts_hand_made: whether it starts as its hand-made counterpart.
+        extra_inputs: names of trees like the agent's params that `update` takes by
+            keyword, and makes where it is not given them.
     """
 
     init: Callable[[Key], Params]
     start: Callable[[PyTree], PyTree]
     update: Callable
     spec: Mapping[str, Any]
-    identity: bool = False
-    told: tuple[str, ...] = ()
+    starts_hand_made: bool = False
+    extra_inputs: tuple[str, ...] = ()
 
     def bind(self, params: Params) -> Optimizer:
         """The slot value for these parameters."""
@@ -125,7 +125,7 @@ def adam_numbers(eps: float = 1e-5, temporal: bool = False) -> LearnedOptimizer:
         )
         return steps, Moments(forgotten, mean, square)
 
-    return LearnedOptimizer(init, start, update, description, identity=True)
+    return LearnedOptimizer(init, start, update, description, starts_hand_made=True)
 
 
 # --- a recurrent network --------------------------------------------------------------
@@ -136,7 +136,7 @@ LIMIT = 3.0  # of the network's outputs
 
 
 class Memory(NamedTuple):
-    """What the recurrent optimiser keeps of a network's params."""
+    """What the recurrent optimizer keeps of a network's params."""
 
     count: jax.Array  # int32, updates
     seed: jax.Array  # uint32, of the noise
@@ -178,8 +178,8 @@ def recurrent(
 
     References:
         Goldie et al., 2024, https://arxiv.org/abs/2407.07082 (OPEN), which has no Adam
-        in it, layer normalisation and ReLU, noise for the actor alone, and sees the
-        dormancy of neurons and the minibatch's number: of those an optimiser here is
+        in it, layer normalization and ReLU, noise for the actor alone, and sees the
+        dormancy of neurons and the minibatch's number: of those an optimizer here is
         not told.
     """
     positive(step=step, eps=eps)
@@ -197,7 +197,7 @@ def recurrent(
     )
     width = 3 + 2 * len(DECAYS) + 1 + bool(temporal)
     head = functions.network(hidden, features, 2 + noise)
-    noisy, told = noise, ("layer", "noise")[: 1 + noise]
+    noisy, extra_inputs = noise, ("layer", "noise")[: 1 + noise]
 
     def init(key):
         head_key, *keys = jax.random.split(key, 5)
@@ -250,7 +250,7 @@ def recurrent(
             adam = mean / (jnp.sqrt(square / (1 - BETA2**age)) + eps)
 
             sizes = [f(x) for x in (g, *momenta) for f in (jnp.sign, _log)]
-            seen = [_normalised(x) for x in (p, *sizes)]
+            seen = [_normalized(x) for x in (p, *sizes)]
             x = functions.inputs([*seen, jnp.float32(layer), *time], False, None)
             memory = _gru(params["gru"], x, memory)
             out = LIMIT * jnp.tanh(head.apply(params["head"], memory) / LIMIT)
@@ -265,7 +265,7 @@ def recurrent(
         )
         return steps, Memory(count, state.seed, *memory)
 
-    return LearnedOptimizer(init, start, update, description, True, told)
+    return LearnedOptimizer(init, start, update, description, True, extra_inputs)
 
 
 def _gru(params, x, hidden):
@@ -280,7 +280,7 @@ def _log(x):
     return jnp.log(jnp.abs(x) + 1e-13)
 
 
-def _normalised(x):
+def _normalized(x):
     """By the root mean square over the tensor, which does not overflow."""
     largest = jnp.maximum(jnp.abs(x).max(), 1e-5)
     x = x / largest

@@ -28,7 +28,7 @@ class Transform(NamedTuple):
         holds: whether a number lies on this scale, and so can move.
         scale: how far one unit of what evolves moves a number: y = scale · x. Choose
             it such that one sigma fits all numbers of a space.
-        name: for the artefact.
+        name: for the artifact.
     """
 
     moved: Callable[[jax.Array | float, jax.Array], jax.Array]

@@ -20,7 +20,7 @@ __all__ = ["Categorical", "Normal", "TanhNormal"]
 class Categorical(NamedTuple):
     """Categorical distribution over `logits.shape[-1]` actions."""
 
-    logits: jax.Array  # [..., A], need not be normalised
+    logits: jax.Array  # [..., A], need not be normalized
 
     @staticmethod
     def noise(key: Key, shape: tuple[int, ...]) -> jax.Array:
@@ -62,7 +62,7 @@ class Normal(NamedTuple):
         return jax.random.normal(key, shape)
 
     def transform(self, noise: jax.Array) -> jax.Array:
-        """A reparametrised sample, [..., A]."""
+        """A reparametrized sample, [..., A]."""
         return self.mean + jnp.exp(self.log_std) * noise
 
     def sample(self, key: Key) -> jax.Array:
@@ -93,7 +93,7 @@ class TanhNormal(NamedTuple):
     log_std: jax.Array  # [..., A] or [A]
 
     def transform_and_log_prob(self, noise: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """A reparametrised sample [..., A] of standard normal noise [..., A], and its
+        """A reparametrized sample [..., A] of standard normal noise [..., A], and its
         log-density [...]."""
         u = Normal(*self).transform(noise)
         return jnp.tanh(u), self.log_prob_before_tanh(u)

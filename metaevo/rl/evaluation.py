@@ -23,7 +23,7 @@ def first_episodes(
 ) -> Metrics:
     """Mean return and length of the first episode of each of `num_envs` environments.
 
-    Counting all episodes of a fixed window instead would favour short ones.
+    Counting all episodes of a fixed window instead would favor short ones.
 
     Args:
         act: `(key, carry, obs) -> (action, carry)` for one environment.

@@ -25,7 +25,7 @@ class MLP(nn.Module):
         output_scale: its orthogonal gain: 0.01 for policy heads, 1 for value heads.
         activation: name of a function in `flax.linen`, such as `tanh` or `relu`.
         obs_ndim: number of axes of one observation.
-        layer_norm: whether hidden layers are normalised before the activation.
+        layer_norm: whether hidden layers are normalized before the activation.
         dueling: whether outputs are a value plus advantages of mean zero (Wang et al.,
             2016, equation 9).
     """

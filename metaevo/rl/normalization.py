@@ -1,4 +1,4 @@
-"""Running statistics for observation and reward normalisation.
+"""Running statistics for observation and reward normalization.
 
 They are part of the agent: updated while training, frozen while evaluating, each
 member's own.

@@ -110,7 +110,7 @@ def make(
         first = jnp.minimum(num_warmup, num_rows - own)
         num_own = jnp.maximum(own - (window - 1), 0)
         num_first = jnp.maximum(first - (window - 1), 0)
-        # The modulo favours low numbers by less than one in 2^32 / capacity.
+        # The modulo favors low numbers by less than one in 2^32 / capacity.
         number = jnp.uint32((num_own + num_first) * num_envs)
         drawn = (jax.random.bits(key, shape) % number).astype(jnp.int32)
         back, env = drawn // num_envs, drawn % num_envs

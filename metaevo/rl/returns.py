@@ -22,7 +22,7 @@ def generalized_advantage(
     gamma: jax.Array | float,
     gae_lambda: jax.Array | float,
 ) -> jax.Array:
-    """Generalised advantage estimation.
+    """Generalized advantage estimation.
 
     δₜ = rₜ + γ (1 − terminatedₜ) V(oₜ₊₁) − V(oₜ)
     Aₜ = δₜ + γ λ (1 − doneₜ) Aₜ₊₁

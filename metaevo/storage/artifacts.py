@@ -1,10 +1,10 @@
-"""Artefacts: what a search discovered, as weights and plain data.
+"""Artifacts: what a search discovered, as weights and plain data.
 
     import metaevo
     loss = metaevo.load("runs/.../solution").value_loss
     loss(value, target, old_value).mean()
 
-An artefact is a folder with `arrays.safetensors` (the evolved numbers) and
+An artifact is a folder with `arrays.safetensors` (the evolved numbers) and
 `manifest.json` (for each slot which of a closed list of operations it is, with its
 settings). Nothing is pickled, nothing named in a file is imported or executed. Loading
 needs jax, numpy and safetensors alone.
@@ -100,7 +100,7 @@ class Artifact:
         slots = self.__dict__.get("slots", {})
         if name not in slots:
             raise AttributeError(
-                f"this artefact has no slot {name!r}, but {', '.join(sorted(slots))}"
+                f"this artifact has no slot {name!r}, but {', '.join(sorted(slots))}"
             )
         return slots[name]
 
@@ -166,7 +166,7 @@ def complete(spec: Mapping[str, Mapping], meta: Any, default: Any) -> dict[str, 
         default: the slots of the hand-made algorithm.
 
     Raises:
-        ConfigError: an artefact cannot hold it.
+        ConfigError: an artifact cannot hold it.
     """
     completed = {name: dict(op) for name, op in spec.items()}
     for name, op in completed.items():
@@ -212,7 +212,7 @@ def _named(params: Params) -> dict[str, Any]:
 
 
 def load(path: str | Path) -> Artifact:
-    """Loads an artefact.
+    """Loads an artifact.
 
     Args:
         path: the `solution` folder of a run, or the run's folder.
@@ -237,9 +237,9 @@ def load(path: str | Path) -> Artifact:
 
 
 def as_space(path: str | Path) -> tuple[Space, Params]:
-    """An artefact as a space and its one member, to train with or to start from.
+    """An artifact as a space and its one member, to train with or to start from.
 
-    Numbers are params too: artefacts of one kind share the space.
+    Numbers are params too: artifacts of one kind share the space.
 
     Raises:
         ArtifactError: as `load`.
@@ -269,7 +269,7 @@ def as_space(path: str | Path) -> tuple[Space, Params]:
 
 
 def params(path: str | Path) -> Params:
-    """The evolved numbers of an artefact, as the space had them that it came from.
+    """The evolved numbers of an artifact, as the space had them that it came from.
 
     Raises:
         ArtifactError: as `load`.
@@ -282,12 +282,12 @@ _MALFORMED = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 
 def _read(path: str | Path) -> tuple[dict[str, np.ndarray], dict]:
-    """The verified files of an artefact."""
+    """The verified files of an artifact."""
     path = Path(path)
     if (path / "solution").is_dir():
         path = path / "solution"
     if not (path / "manifest.json").is_file():
-        raise ArtifactError(f"{path}: no artefact here (no manifest.json)")
+        raise ArtifactError(f"{path}: no artifact here (no manifest.json)")
     try:
         for name in ("manifest.json", "arrays.safetensors"):
             if (path / name).is_symlink():
@@ -302,7 +302,7 @@ def _read(path: str | Path) -> tuple[dict[str, np.ndarray], dict]:
                 f"{path}: schema {schema} is newer than this metaevo's {SCHEMA}: "
                 "update metaevo"
                 if newer
-                else f"{path}: not an artefact of a schema up to {SCHEMA}"
+                else f"{path}: not an artifact of a schema up to {SCHEMA}"
             )
         if len(manifest["slots"]) > MAX_SLOTS:
             raise ArtifactError(f"{path}: more than {MAX_SLOTS} slots")

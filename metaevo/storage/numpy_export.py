@@ -140,7 +140,7 @@ def describe(slot: str, op: Mapping[str, Any], apply: Callable, params: Any) -> 
 def optimizer(
     slot: str, op: Mapping[str, Any], learned: LearnedOptimizer, params: Any
 ) -> dict:
-    """An optimiser's step for one array [n] of the agent, as plain data.
+    """An optimizer's step for one array [n] of the agent, as plain data.
 
     `state` says what it keeps of it and starts with, `inputs` and `outputs` name what
     its program takes and gives.
@@ -149,7 +149,7 @@ def optimizer(
         NotImplementedError: it has an operation that the reference does not know.
     """
     leaves, tree, paths = _leaves(slot, params)
-    extra = list(learned.told) + ["progress"] * bool(op.get("temporal"))
+    extra = list(learned.extra_inputs) + ["progress"] * bool(op.get("temporal"))
 
     def step(*arrays):
         inside = jax.tree.unflatten(tree, arrays[: len(leaves)])
@@ -192,7 +192,7 @@ def optimizer(
 
 
 def _leaves(slot: str, params: Any) -> tuple[list, Any, list[str]]:
-    """Leaves, structure, and the names of the leaves in an artefact."""
+    """Leaves, structure, and the names of the leaves in an artifact."""
     leaves, tree = jax.tree.flatten_with_path(params)
     paths = ["/".join([slot, *(str(k.key) for k in path)]) for path, _ in leaves]
     return [x for _, x in leaves], tree, paths

@@ -5,10 +5,10 @@
     loss(value, target, old_value)             # float64
     loss.gradient(value, target, old_value)    # a tuple, one array per input
 
-Numbers that change over a lifetime are functions of `progress`, optimisers have `init`
+Numbers that change over a lifetime are functions of `progress`, optimizers have `init`
 and `update`.
 
-An artefact's manifest holds each function as a list of elementary operations on arrays,
+An artifact's manifest holds each function as a list of elementary operations on arrays,
 written when it was saved (`numpy_export`). Here they are carried out, those of a
 closed list; nothing is compiled, imported or executed. Needs numpy and safetensors.
 """
@@ -79,7 +79,7 @@ class Function:
 
 
 class Optimizer:
-    """A learned optimiser: a direction for each number, to be multiplied by `lr`.
+    """A learned optimizer: a direction for each number, to be multiplied by `lr`.
 
         state = optimizer.init(params)
         direction, state = optimizer.update(gradient, state, params)
@@ -128,7 +128,7 @@ class Optimizer:
             TypeError: it is temporal and not told the progress.
         """
         if "progress" in self.inputs and progress is None:
-            raise TypeError("this optimiser changes over a lifetime: give progress")
+            raise TypeError("this optimizer changes over a lifetime: give progress")
         agent, slope = _arrays(params), _arrays(gradient)
         drawn, layer = _arrays(noise), _layers(list(agent))
         directions, after = {}, {}
@@ -194,7 +194,7 @@ def _layers(paths: Sequence[tuple]) -> dict[tuple, float]:
 
 
 def load(path: str | Path) -> Reference:
-    """The functions of an artefact.
+    """The functions of an artifact.
 
     Args:
         path: the `solution` folder of a run, or the run's folder.
@@ -223,7 +223,7 @@ def load(path: str | Path) -> Reference:
             kind = Optimizer if "step" in described else Function
             slots[name] = kind(described, params)
     except (OSError, KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ValueError(f"{path}: no artefact with a reference: {error}") from None
+        raise ValueError(f"{path}: no artifact with a reference: {error}") from None
     return Reference(slots)
 
 

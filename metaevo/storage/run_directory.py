@@ -4,7 +4,7 @@ manifest.json    what the run is: settings, seed, chunks, versions, device
 metrics.jsonl    one record per generation
 history.jsonl    when it was started, stopped, finished
 checkpoints/     the newest few
-solution/        the artefact
+solution/        the artifact
 held_out/        scores and curves of the comparison on held-out seeds
 agents/          the agents trained there
 report/          index.html, figures and tables

@@ -1,7 +1,7 @@
 """Portraits of what an agent is paid, what it tries and what it does.
 
 Observations are drawn in units, evenly within ±1 where nothing else is said: where an
-agent really is, an artefact does not know.
+agent really is, an artifact does not know.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def potential(op: Mapping[str, Any], reward: Callable) -> Portrait:
         )(obs)
 
     _, slope = phi(_observations(units))
-    felt = np.abs(np.asarray(slope) * units).mean(0)
-    first, second = (*np.argsort(-felt), 0)[:2]
+    sensitivity = np.abs(np.asarray(slope) * units).mean(0)
+    first, second = (*np.argsort(-sensitivity), 0)[:2]
     ticks = np.linspace(-1, 1, 41)
     across, up = np.meshgrid(ticks, ticks if size > 1 else [0.0])
     grid = np.zeros((across.size, size), np.float32)
@@ -77,7 +77,9 @@ def potential(op: Mapping[str, Any], reward: Callable) -> Portrait:
                 ylabel=f"component {second} (units)",
             )
             panel.set_title("potential Φ, others 0")
-        _bars(panels[1], [str(i) for i in range(size)], felt, "mean |slope| of Φ")
+        _bars(
+            panels[1], [str(i) for i in range(size)], sensitivity, "mean |slope| of Φ"
+        )
         panels[1].set_xlabel("component")
 
     return Portrait(
@@ -116,7 +118,7 @@ def free(op: Mapping[str, Any], reward: Callable) -> Portrait:
     before, then = (np.abs(np.asarray(x) * units).mean(0) for x in
                     slopes(obs, action, after))  # fmt: skip
     names = [f"o{i}" for i in range(size)] + [f"o'{i}" for i in range(size)]
-    felt = np.concatenate([before, then])
+    sensitivity = np.concatenate([before, then])
     # What the choice of an action is worth: spread over actions, at one place.
     added = jax.jit(jax.vmap(paid))
     if kind == "num":
@@ -126,11 +128,13 @@ def free(op: Mapping[str, Any], reward: Callable) -> Portrait:
                 for a in range(min(width, 32))
             ]
         )
-        names, felt = [*names, "a"], np.append(felt, each.std(0).mean())
+        names, sensitivity = [*names, "a"], np.append(sensitivity, each.std(0).mean())
     else:
         by_action = jax.jit(jax.vmap(jax.grad(paid, 1)))(obs, action, after)
         names += [f"a{i}" for i in range(width)]
-        felt = np.concatenate([felt, np.abs(np.asarray(by_action)).mean(0)])
+        sensitivity = np.concatenate(
+            [sensitivity, np.abs(np.asarray(by_action)).mean(0)]
+        )
     own = float(
         reward(obs[0], action[0], 1.0, after[0], jnp.bool(False), now)
         - paid(obs[0], action[0], after[0])
@@ -139,7 +143,7 @@ def free(op: Mapping[str, Any], reward: Callable) -> Portrait:
     share = np.linspace(0, 1, SAMPLES)
 
     def draw(*panels):
-        _bars(panels[0], names, felt, "mean |slope| of the reward")
+        _bars(panels[0], names, sensitivity, "mean |slope| of the reward")
         panels[0].set_xlabel("input")
         lines(panels[1], share, {"evolved": values}, ("start", 0 * share))
         panels[1].set(xlabel="share of transitions", ylabel="paid in addition")
@@ -148,7 +152,7 @@ def free(op: Mapping[str, Any], reward: Callable) -> Portrait:
         "reward",
         "The evolved reward",
         draw,
-        (["input", "mean slope"], list(zip(names, felt.tolist(), strict=True))),
+        (["input", "mean slope"], list(zip(names, sensitivity.tolist(), strict=True))),
         "Left: how much each component of the observation before (o), after (o') and "
         "the action (a) moves the reward, per unit. Right: what random transitions "
         "are paid beside the environment's reward, sorted, which itself counts "
@@ -240,24 +244,26 @@ def policy(op: Mapping[str, Any], act: Callable) -> Portrait:
     run = jax.jit(lambda obs: act(obs.reshape(SAMPLES, *shape)))
     usual = np.asarray(run(obs))
     shown = min(size, 64)
-    felt = []
+    sensitivity = []
     for i in range(shown):
         other = obs.copy()
         other[:, i] = np.roll(obs[:, i], 1)
         now = np.asarray(run(other))
         chooses = "num" in op["action"]
-        felt.append((now != usual).mean() if chooses else np.abs(now - usual).mean())
+        sensitivity.append(
+            (now != usual).mean() if chooses else np.abs(now - usual).mean()
+        )
     label = "share of actions that change" if "num" in op["action"] else "mean change"
 
     def draw(panel):
-        _bars(panel, [str(i) for i in range(shown)], felt, label)
+        _bars(panel, [str(i) for i in range(shown)], sensitivity, label)
         panel.set_xlabel("component of the observation")
 
     return Portrait(
         "actor",
         "The evolved policy",
         draw,
-        table(component=np.arange(shown), change=np.asarray(felt)),
+        table(component=np.arange(shown), change=np.asarray(sensitivity)),
         "How much its actions change when one component of the observation, drawn "
         "within ±1, is replaced by another's.",
         1,

@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 COLORS = {"solution": "#0072B2", "hand-made": "#D55E00", "start": "#8a8a8a"}
-# Drawn in this colour, and shown in the page's own, dark or light. The template gives
+# Drawn in this color, and shown in the page's own, dark or light. The template gives
 # the others, by name, their dark shades.
 INK = "#123456"
 PANEL = 4.6, 3.4  # inches
@@ -45,7 +45,7 @@ STYLE = {
     "legend.fontsize": 8.5,
     "svg.fonttype": "none",
 }
-# For candidates without a colour of their own; the page's own where it is dark.
+# For candidates without a color of their own; the page's own where it is dark.
 OTHERS = ("#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
@@ -101,7 +101,7 @@ def _svgs(draw: Callable, num_panels: int, name: str) -> list[str]:
 
 
 def _svg(figure: Any, salt: str) -> str:
-    """Lines and text in the page's colours; another salt gives other ids."""
+    """Lines and text in the page's colors; another salt gives other ids."""
     import matplotlib
 
     buffer = io.StringIO()

@@ -43,7 +43,7 @@ def moments(op: Mapping[str, Any], **stats: float) -> dict[str, Context]:
 
 
 def lines(panel: Any, x: np.ndarray, ours: Mapping, theirs: tuple | None) -> None:
-    """Evolved curves by label, in one colour and several styles, over the hand-made."""
+    """Evolved curves by label, in one color and several styles, over the hand-made."""
     if theirs is not None:
         panel.plot(x, theirs[1], color=THEIRS, label=theirs[0])
     for (label, y), style in zip(ours.items(), STYLES, strict=False):
@@ -199,7 +199,7 @@ def drift(op: Mapping, learned: Callable) -> Portrait:
             **{f"{key} dD/dr": both[1] for key, both in ours.items()},
             **{f"{label} D": theirs[0], f"{label} dD/dr": theirs[1]},
         ),
-        "The policy maximises E[r A - D(r, A)]: where dD/dr reaches A it is not pulled "
+        "The policy maximizes E[r A - D(r, A)]: where dD/dr reaches A it is not pulled "
         f"any further. Thick: A = 1, thin: A = -1. A clip is of {EPS}.",
         4,
     )
@@ -288,7 +288,7 @@ def activation(op: Mapping, learned: Callable) -> Portrait:
     )
 
 
-# --- optimisers -----------------------------------------------------------------------
+# --- optimizers -----------------------------------------------------------------------
 
 
 def adam(op: Mapping, params: Mapping) -> Portrait:
@@ -321,7 +321,7 @@ def adam(op: Mapping, params: Mapping) -> Portrait:
 
     return Portrait(
         "optimizer",
-        "The evolved optimiser",
+        "The evolved optimizer",
         draw,
         table(
             progress=progress,
@@ -366,7 +366,7 @@ def recurrent(op: Mapping, optimizer: Any) -> Portrait:
 
     return Portrait(
         "optimizer",
-        "The evolved optimiser",
+        "The evolved optimizer",
         draw,
         table(gradient=gradient, **ours, Adam=np.concatenate([adam, -adam])),
         "The direction of each number of one array, whose gradients of many sizes stay "

@@ -114,7 +114,7 @@ class WandbLogger:
             self._drawing += time.monotonic() - began
 
     def finish(self, directory: Path) -> None:
-        """Adds the report's figures and the artefact of a finished run."""
+        """Adds the report's figures and the artifact of a finished run."""
 
         def end():
             figures = sorted((Path(directory) / "report").glob("*.png"))

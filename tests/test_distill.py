@@ -83,7 +83,7 @@ def descent() -> InnerLoop:
 
 
 def found(folder, learned, params, **numbers):
-    """A finished run, as far as `distil` looks at it."""
+    """A finished run, as far as `distill` looks at it."""
     params = {"value_loss": jax.tree.map(np.float32, params)}
     spec = {"value_loss": learned.spec}
     for name in numbers:
@@ -97,7 +97,7 @@ def distilled(folder, said=None, **options):
     search = metaevo.Search(descent(), None, None, 1, fitness.final_return)
     given = {"num_seeds": 64, "seed": 0} | options
     say = said.append if said is not None else lambda line: None
-    return distill.distil(search, folder, devices=jax.devices()[:1], say=say, **given)
+    return distill.distill(search, folder, devices=jax.devices()[:1], say=say, **given)
 
 
 def constants(**given):
@@ -146,7 +146,7 @@ def test_a_loss_far_from_the_family_is_refused(tmp_path):
     assert not facts["kept"]
     assert 0.0 < facts["forms"]["value_loss"]["r2"] < 0.9
     assert facts["checks"][0]["original"] < -0.7
-    with pytest.raises(metaevo.ArtifactError, match="no artefact here"):
+    with pytest.raises(metaevo.ArtifactError, match="no artifact here"):
         metaevo.load(tmp_path / "closed_form")
 
 
@@ -158,7 +158,7 @@ def test_what_has_no_closed_form_is_said_before_anything_is_trained(tmp_path):
     together = descent()._replace(coupled=True)
     search = metaevo.Search(together, None, None, 1, fitness.final_return)
     with pytest.raises(ConfigError, match="coupled"):
-        distill.distil(search, tmp_path, 4, 0, jax.devices())
+        distill.distill(search, tmp_path, 4, 0, jax.devices())
 
 
 # --- with a real search ---------------------------------------------------------------
@@ -180,7 +180,7 @@ def test_a_search_and_its_closed_form_in_the_report(tmp_path):
     )
     metaevo.run(search, config, "tiny")
     assert "Closed form" not in (run / "report" / "index.html").read_text()
-    lines = distill.distil(search, run, 4, 0, jax.devices()[:1])
+    lines = distill.distill(search, run, 4, 0, jax.devices()[:1])
     assert "x = value - target" in lines[0]
     assert "(4 seeds" in lines[1]
     kept = distill.read(run)["kept"]
