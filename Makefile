@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: install demo test test-slow test-gpu bench bench-gpu lint docs clean
+.PHONY: install demo test test-system test-slow test-gpu bench bench-gpu lint docs clean
 
 install: $(VENV)/.installed
 
@@ -20,14 +20,18 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-# Three files at a time, on two cores too: some tests wait for processes that they kill.
+# Units, contracts and the engine: what a change must keep, in minutes.
 test: lint
-	$(BIN)/python -m pytest -n 3 --dist loadfile -m "not slow and not gpu"
+	$(BIN)/python -m pytest -n 3 --dist loadfile -m "not slow and not gpu" tests/unit tests/contracts tests/engine
+
+# Processes that are killed, several hosts, wandb, and what the docs show.
+test-system: install
+	$(BIN)/python -m pytest -n 3 --dist loadfile -m "not slow and not gpu" tests/system
 
 # The long learning runs. ONLY=dqn-CartPole runs one, ONLY="sac or td3" some.
 ONLY ?= test
 test-slow: install
-	$(BIN)/python -m pytest -m slow -s -k "$(ONLY)"
+	$(BIN)/python -m pytest -m slow -s -k "$(ONLY)" tests
 
 # Runs that want an accelerator: Brax at full length.
 test-gpu: install

@@ -25,11 +25,11 @@ def search(
         epsilon=spaces.log_uniform(0.01, 0.5),
     )
     return metaevo.Search(
-        dqn.make(envs.make(env), inner, meta),
-        space,
-        pbt(space, population_size, fraction=fraction, resample=resample),
-        inner.num_segments,
-        fitness.last_segments(1),
+        inner_loop=dqn.make(envs.make(env), inner, meta),
+        space=space,
+        strategy=pbt(space, population_size, fraction=fraction, resample=resample),
+        num_generations=inner.num_segments,
+        fitness=fitness.last_segments(1),
         segments_per_generation=1,
     )
 

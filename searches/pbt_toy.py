@@ -20,15 +20,20 @@ def search(
     noise: float = 0.1,
 ) -> metaevo.Search:
     space = spaces.prior(h0=spaces.uniform(0.0, 1.0), h1=spaces.uniform(0.0, 1.0))
-    start, explore = _quadratic.START, _quadratic.wander(noise)
-    options = {"copies": copies, "explore": explore, "start": start}
-    strategy = pbt(space, 2, fraction=0.5 * exploit, **options)
-    return metaevo.Search(
-        _quadratic.make(num_generations),
+    strategy = pbt(
         space,
-        strategy,
-        num_generations,
-        fitness.final_return,
+        population_size=2,
+        fraction=0.5 * exploit,
+        copies=copies,
+        explore=_quadratic.wander(noise),
+        start=_quadratic.START,
+    )
+    return metaevo.Search(
+        inner_loop=_quadratic.make(num_generations),
+        space=space,
+        strategy=strategy,
+        num_generations=num_generations,
+        fitness=fitness.final_return,
         segments_per_generation=1,
     )
 

@@ -29,11 +29,17 @@ def search(
     meta: ppo.Meta = ppo.Meta(lr=1e-3),
 ) -> metaevo.Search:
     drift = drifts.lpo_network(base) if form == "lpo" else drifts.drift_network(base)
-    space, score = spaces.replace(drift=drift), fitness.final_return
+    space = spaces.replace(drift=drift)
     strategy = open_es(space, population_size, sigma, optax.adam(learning_rate))
-    tasks = [ppo.make(make(env), inner, meta) for env in envs]
-    options = {"num_seeds": num_seeds, "aggregate": fitness.rank_sum}
-    return metaevo.Search(tasks, space, strategy, num_generations, score, **options)
+    return metaevo.Search(
+        inner_loop=[ppo.make(make(env), inner, meta) for env in envs],
+        space=space,
+        strategy=strategy,
+        num_generations=num_generations,
+        fitness=fitness.final_return,
+        num_seeds=num_seeds,
+        aggregate=fitness.rank_sum,
+    )
 
 
 if __name__ == "__main__":

@@ -26,11 +26,11 @@ def search(
         gamma=spaces.horizon_uniform(0.5, 0.999),
     )
     return metaevo.Search(
-        ppo.make(envs.make(env), inner, meta),
-        space,
-        pbt(space, population_size, fraction=fraction, resample=resample),
-        inner.num_segments,
-        fitness.last_segments(1),
+        inner_loop=ppo.make(envs.make(env), inner, meta),
+        space=space,
+        strategy=pbt(space, population_size, fraction=fraction, resample=resample),
+        num_generations=inner.num_segments,
+        fitness=fitness.last_segments(1),
         segments_per_generation=1,
     )
 

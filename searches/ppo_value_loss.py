@@ -30,9 +30,14 @@ def search(
     base = losses.zero if start == "scratch" else losses.clipped_square
     space = spaces.replace(value_loss=losses.residual_network(base, (hidden,)))
     strategy = open_es(space, population_size, sigma, optax.adam(learning_rate))
-    loop = ppo.make(envs.make(env), inner, meta)
-    auc = fitness.area_under_curve
-    return metaevo.Search(loop, space, strategy, num_generations, auc, num_seeds)
+    return metaevo.Search(
+        inner_loop=ppo.make(envs.make(env), inner, meta),
+        space=space,
+        strategy=strategy,
+        num_generations=num_generations,
+        fitness=fitness.area_under_curve,
+        num_seeds=num_seeds,
+    )
 
 
 if __name__ == "__main__":

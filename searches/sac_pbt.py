@@ -24,11 +24,11 @@ def search(
     numbers |= {"reward_scale": spaces.log_uniform(0.1, 10.0)}
     space = spaces.prior(gamma=spaces.horizon_uniform(0.9, 0.999), **numbers)
     return metaevo.Search(
-        sac.make(envs.make(env), inner, meta),
-        space,
-        pbt(space, population_size, fraction=fraction, resample=resample),
-        inner.num_segments,
-        fitness.last_segments(1),
+        inner_loop=sac.make(envs.make(env), inner, meta),
+        space=space,
+        strategy=pbt(space, population_size, fraction=fraction, resample=resample),
+        num_generations=inner.num_segments,
+        fitness=fitness.last_segments(1),
         segments_per_generation=1,
     )
 

@@ -30,9 +30,13 @@ def search(
     task = envs.make(env)
     space = td3.policy_space(task, inner)
     strategy = cem_rl(space, population_size, sigma=sigma)
-    loop, score = td3.make(task, inner, meta), fitness.last_segments(1)
     return metaevo.Search(
-        loop, space, strategy, inner.num_segments, score, segments_per_generation=1
+        inner_loop=td3.make(task, inner, meta),
+        space=space,
+        strategy=strategy,
+        num_generations=inner.num_segments,
+        fitness=fitness.last_segments(1),
+        segments_per_generation=1,
     )
 
 

@@ -27,9 +27,13 @@ def search(
 ) -> metaevo.Search:
     space = spaces.tune(diversity_coef=spaces.linear())
     strategy = dvd(space, population_size, coefficients)
-    loop, score = td3.make(envs.make(env), inner, meta), fitness.last_segments(1)
     return metaevo.Search(
-        loop, space, strategy, inner.num_segments, score, segments_per_generation=1
+        inner_loop=td3.make(envs.make(env), inner, meta),
+        space=space,
+        strategy=strategy,
+        num_generations=inner.num_segments,
+        fitness=fitness.last_segments(1),
+        segments_per_generation=1,
     )
 
 

@@ -25,11 +25,11 @@ def search(
     numbers |= {"actor_lr": rate, "critic_lr": rate}
     space = spaces.prior(gamma=spaces.horizon_uniform(0.9, 0.999), **numbers)
     return metaevo.Search(
-        td3.make(envs.make(env), inner, meta),
-        space,
-        pbt(space, population_size, fraction=fraction, resample=resample),
-        inner.num_segments,
-        fitness.last_segments(1),
+        inner_loop=td3.make(envs.make(env), inner, meta),
+        space=space,
+        strategy=pbt(space, population_size, fraction=fraction, resample=resample),
+        num_generations=inner.num_segments,
+        fitness=fitness.last_segments(1),
         segments_per_generation=1,
     )
 

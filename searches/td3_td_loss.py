@@ -25,9 +25,14 @@ def search(
 ) -> metaevo.Search:
     space = spaces.replace(td_loss=losses.td_network(features=(hidden,)))
     strategy = open_es(space, population_size, sigma, optax.adam(learning_rate))
-    loop = td3.make(envs.make(env), inner, meta)
-    score = fitness.final_return
-    return metaevo.Search(loop, space, strategy, num_generations, score, num_seeds)
+    return metaevo.Search(
+        inner_loop=td3.make(envs.make(env), inner, meta),
+        space=space,
+        strategy=strategy,
+        num_generations=num_generations,
+        fitness=fitness.final_return,
+        num_seeds=num_seeds,
+    )
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from metaevo.cli import main as cli
 from metaevo.config import RunConfig
 from metaevo.errors import ConfigError
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 class Meta(NamedTuple):

@@ -279,7 +279,7 @@ def test_actions_of_the_wrong_kind_are_refused(name, env):
 @pytest.mark.slow
 def test_announced_memory_is_what_is_taken():
     """A gigabyte of replay buffers, in a process of its own."""
-    script = Path(__file__).parent / "memory_of.py"
+    script = Path(__file__).parents[1] / "helpers" / "memory_of.py"
     done = subprocess.run(
         [sys.executable, script], capture_output=True, text=True, check=True
     )

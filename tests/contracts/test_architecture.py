@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 # A folder may import from itself and from these; siblings are checked apart.
 MAY_IMPORT = {
     "metaevo": {"metaevo"},
@@ -56,8 +56,8 @@ def test_imports_point_one_way(path):
 @pytest.mark.parametrize(
     "path", sorted((ROOT / "searches").glob("[a-z]*.py")), ids=lambda p: p.stem
 )
-def test_a_search_is_at_most_forty_lines(path):
-    assert len(path.read_text().splitlines()) <= 40
+def test_a_search_is_at_most_sixty_lines(path):
+    assert len(path.read_text().splitlines()) <= 60
 
 
 def test_the_examples_share_no_code_with_us():

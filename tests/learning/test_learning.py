@@ -1,6 +1,6 @@
 """That the algorithms learn: one short run of each here, published scores in slow ones.
 
-    pytest tests/test_learning.py -m slow -s -k "sac-Pendulum"
+    pytest tests/learning/test_learning.py -m slow -s -k "sac-Pendulum"
 
 runs one target. Keys are fixed, so a run repeats on one platform; scores are those of
 the deterministic policy after training. PPO's own targets are in test_ppo.py, those of

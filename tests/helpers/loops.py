@@ -288,6 +288,5 @@ SMALL = {
 OFF_POLICY_LOOPS = ("dqn", "td3", "sac")
 
 FOUND = sorted(
-    path.stem
-    for path in (Path(__file__).parent.parent / "inner_loops").glob("[a-z]*.py")
+    path.stem for path in (Path(__file__).parents[2] / "inner_loops").glob("[a-z]*.py")
 )

@@ -15,7 +15,7 @@ from metaevo import losses, population
 from metaevo.engine import checks
 from metaevo.slots import Context
 
-FOLDER = Path(__file__).parent.parent / "searches"
+FOLDER = Path(__file__).parents[2] / "searches"
 NAMES = sorted(path.stem for path in FOLDER.glob("[a-z]*.py"))
 
 
@@ -35,17 +35,17 @@ TINY = {
     "dqn_td_loss": {"env": "gymnax/Catch-bsuite"},
     "ppo_hyperparameters": {},
     "ppo_schedules": {"kind": "cubic"},
-    "reward_shaping": {"env": "gymnax/Catch-bsuite"},
+    "ppo_reward_potential": {"env": "gymnax/Catch-bsuite"},
     "sac_hyperparameters": {},
     "ppo_drift": {"envs": ("gymnax/CartPole-v1", "gymnax/Catch-bsuite")},
-    "dpo_two_parameters": {},
-    "learned_optimizer": {"kind": "recurrent"},
+    "ppo_dpo_constants": {},
+    "ppo_optimizer": {"kind": "recurrent"},
     "sac_target_entropy": {},
     "td3_td_loss": {},
 }
 # The rest are like one of these.
-QUICK = {"dqn_td_loss", "learned_optimizer", "ppo_drift", "ppo_schedules"}
-QUICK |= {"reward_shaping"}
+QUICK = {"dqn_td_loss", "ppo_optimizer", "ppo_drift", "ppo_schedules"}
+QUICK |= {"ppo_reward_potential"}
 DRAWS_A_LOSS = {"dqn_td_loss", "td3_td_loss"}
 DRAWS_SCHEDULES = {"ppo_schedules", "sac_target_entropy"}
 

@@ -1,6 +1,6 @@
 """What the searches for policies reach: whole runs, scored by what they saved.
 
-    pytest tests/test_policy_searches.py -m slow -s -k CartPole
+    pytest tests/learning/test_policy_searches.py -m slow -s -k CartPole
 
 Scores are those of the artifact's policy on 128 fresh episodes.
 """
@@ -55,7 +55,7 @@ def searched(name, directory, seed=0, held_out_seeds=0, **options):
 TD3 = {"total_timesteps": 440, "learning_starts": 40, "num_gradient_steps": 2}
 TD3 |= {"num_steps": 20, "batch_size": 16, "num_segments": 2, "features": (8,)}
 TINY = {
-    "es_policy": {
+    "policy_open_es": {
         "num_generations": 2,
         "inner": fixed_policy.Config(1000, 2, 500, features=(8,), num_eval_envs=2),
     },
@@ -87,7 +87,7 @@ def test_a_search_runs_from_end_to_end(name, tmp_path):
     else:
         assert "solution" in scores
         assert play.play(lambda: made, folder, "solution")[1] > 0
-        env = envs.make(CARTPOLE if name == "es_policy" else PENDULUM)
+        env = envs.make(CARTPOLE if name == "policy_open_es" else PENDULUM)
         assert np.isfinite(score(env, artifact.actor, 4))
 
 
@@ -110,7 +110,7 @@ def test_evolution_strategies_find_a_policy(env, tmp_path):
     scores = []
     for seed in range(3):
         folder, _ = searched(
-            "es_policy", tmp_path / str(seed), seed, env=env, **options
+            "policy_open_es", tmp_path / str(seed), seed, env=env, **options
         )
         scores.append(score(envs.make(env), metaevo.load(folder).actor))
     print(f"\nes_policy, {env}: {np.round(scores, 1)}")

@@ -18,7 +18,7 @@ from metaevo import losses, slots, spaces
 from metaevo.errors import CheckpointError
 from metaevo.storage import artifacts, checkpoint
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def saved(path, base="zero", move=0.3):

@@ -32,8 +32,14 @@ def search(
     potential = rewards.potential(rewards.units(task), (hidden,), scale)
     space = spaces.replace(reward=potential)
     strategy = open_es(space, population_size, sigma, optax.adam(learning_rate))
-    loop, auc = ppo.make(task, inner, meta), fitness.area_under_curve
-    return metaevo.Search(loop, space, strategy, num_generations, auc, num_seeds)
+    return metaevo.Search(
+        inner_loop=ppo.make(task, inner, meta),
+        space=space,
+        strategy=strategy,
+        num_generations=num_generations,
+        fitness=fitness.area_under_curve,
+        num_seeds=num_seeds,
+    )
 
 
 if __name__ == "__main__":

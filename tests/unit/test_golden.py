@@ -17,7 +17,7 @@ from benchmarks.reliability import signed
 from metaevo.errors import CheckpointError
 from metaevo.storage import artifacts, checkpoint
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 STATE = {
     "strategy": {"mean": np.arange(4, dtype=np.float32), "generation": np.int32(7)},
     "key": jax.random.key(3),

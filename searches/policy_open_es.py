@@ -25,9 +25,14 @@ def search(
     task = envs.make(env)
     space = fixed_policy.policy_space(task, inner)
     strategy = open_es(space, population_size, sigma, optax.adam(learning_rate))
-    loop = fixed_policy.make(task, inner, meta)
-    score = fitness.last_segments(inner.num_segments)
-    return metaevo.Search(loop, space, strategy, num_generations, score, num_seeds)
+    return metaevo.Search(
+        inner_loop=fixed_policy.make(task, inner, meta),
+        space=space,
+        strategy=strategy,
+        num_generations=num_generations,
+        fitness=fitness.last_segments(inner.num_segments),
+        num_seeds=num_seeds,
+    )
 
 
 if __name__ == "__main__":

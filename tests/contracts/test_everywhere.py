@@ -1,6 +1,6 @@
 """Every space in every inner loop that has its slot; `docs/spaces.md` has the table.
 
-After a change: python tests/test_everywhere.py, which writes the table.
+After a change: python tests/contracts/test_everywhere.py, which writes the table.
 """
 
 import inspect
@@ -33,8 +33,11 @@ from metaevo.learned import optimizers as learned_optimizers
 from metaevo.types import Search
 from strategies.open_es import open_es
 
-DOCS = Path(__file__).parent.parent / "docs" / "spaces.md"
-BEGIN, END = "<!-- table of tests/test_everywhere.py -->\n", "<!-- end of table -->\n"
+DOCS = Path(__file__).parents[2] / "docs" / "spaces.md"
+BEGIN, END = (
+    "<!-- table of tests/contracts/test_everywhere.py -->\n",
+    "<!-- end of table -->\n",
+)
 
 OF_FUNCTIONS = {
     losses.residual_network: "value_loss",
