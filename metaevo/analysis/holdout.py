@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from metaevo.analysis import stats
+from metaevo.errors import ConfigError
 from metaevo.evaluators.local import LocalEvaluator
 from metaevo.storage import checkpoint
 from metaevo.types import (
@@ -48,6 +49,22 @@ HAND_MADE = Space(lambda key: {"nothing": jnp.zeros(())}, lambda params, meta: m
 
 NOTHING = {"nothing": np.zeros((), np.float32)}
 """Its one member."""
+
+
+COUPLED = "a member of a coupled loop cannot be trained alone"
+
+
+def require_uncoupled(search: Search, where: str | Path) -> None:
+    """Checks that members of a search can be trained alone.
+
+    Args:
+        where: the run, for the message.
+
+    Raises:
+        ConfigError: an inner loop is coupled.
+    """
+    if search.coupled:
+        raise ConfigError(f"{where}: {COUPLED}")
 
 
 def train(

@@ -23,19 +23,14 @@ from metaevo.types import Params, Space
 
 def verdict_sentence(paired: stats.Paired, measure: str) -> str:
     """`the solution is better than the hand-made one: mean return +3.1 [+1.2, ...`."""
-    word = {
-        "better": "better than the hand-made one",
-        "worse": "worse than the hand-made one",
-        "no difference": "not distinguishable from the hand-made one",
-    }[paired.verdict]
     failed = ""
     if any(paired.num_failed):
         failed = "; {} of its runs failed, {} of the hand-made".format(
             *paired.num_failed
         )
     return (
-        f"the solution is {word}: {measure} {paired.difference:+.2f} "
-        f"[{paired.low:+.2f}, {paired.high:+.2f}] "
+        f"the solution is {paired.words} the hand-made one: {measure} "
+        f"{paired.difference:+.2f} [{paired.low:+.2f}, {paired.high:+.2f}] "
         f"(95 % interval, {paired.num_pairs} paired seeds{failed})"
     )
 

@@ -156,6 +156,15 @@ class Paired(NamedTuple):
             return "better"
         return "worse" if self.high < 0 and failed_more >= 0 else "no difference"
 
+    @property
+    def words(self) -> str:
+        """The verdict as words that stand before the name of b."""
+        return {
+            "better": "better than",
+            "worse": "worse than",
+            "no difference": "not distinguishable from",
+        }[self.verdict]
+
 
 def paired_difference(a: np.ndarray, b: np.ndarray, confidence: float = 0.95) -> Paired:
     """Student's interval of the mean of a - b, paired by position.

@@ -102,6 +102,7 @@ def _run(
         settings(arguments),
         changes(search, config),
         should_stop,
+        inspect.getfile(search),
     )
 
 

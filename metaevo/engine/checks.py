@@ -77,8 +77,7 @@ def check(search: Search) -> Proposal:
         raise ConfigError(
             "this strategy continues agents (parents): set segments_per_generation"
         )
-    coupled = any(loop.coupled for loop in search.tasks)
-    if proposal.parents is None and per is not None and not coupled:
+    if proposal.parents is None and per is not None and not search.coupled:
         raise ConfigError(
             f"segments_per_generation={per}: with this strategy members are newborn in "
             "each generation and would never live a whole lifetime; leave it out"
@@ -96,28 +95,3 @@ def _bound(space: Space, loop: InnerLoop, params: Params) -> Any:
                 f"as do {', '.join(loop.shared_slots)}; take it out of the space"
             )
     return meta
-
-
-def fingerprint(search: Search, population_size: int) -> dict[str, Any]:
-    """What tells searches apart that were put together by hand."""
-    state = jax.eval_shape(search.strategy.init, jax.random.key(0))
-    return {
-        "population_size": population_size,
-        "spec": search.space.spec,
-        "strategy": [list(x.shape) for x in jax.tree.leaves(state)],
-        "fitness": search.fitness.name,
-        "num_seeds": search.num_seeds,
-        "segments_per_generation": search.segments_per_generation,
-        "tasks": [
-            {
-                "num_segments": loop.num_segments,
-                "frames_per_segment": loop.frames_per_segment,
-                "meta": {
-                    name: x
-                    for name, x in zip(loop.meta._fields, loop.meta, strict=True)
-                    if isinstance(x, int | float)
-                },
-            }
-            for loop in search.tasks
-        ],
-    }

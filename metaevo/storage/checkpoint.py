@@ -15,7 +15,6 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -23,6 +22,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from metaevo.errors import CheckpointError
+from metaevo.evaluators import keys
 from metaevo.storage._files import sync_folder, write_synced
 from metaevo.types import PyTree
 
@@ -156,7 +156,7 @@ class Store:
 def to_arrays(tree: PyTree) -> dict[str, np.ndarray]:
     """A pytree's leaves by path; typed PRNG keys as their data."""
     return {
-        jax.tree_util.keystr(path): np.asarray(jax.device_get(_key_data(leaf)))
+        jax.tree_util.keystr(path): np.asarray(jax.device_get(keys.to_data(leaf)))
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
     }
 
@@ -181,9 +181,8 @@ def from_arrays(template: PyTree, arrays: Mapping[str, np.ndarray]) -> PyTree:
 
     def restore(path, leaf):
         x = arrays[jax.tree_util.keystr(path)]
-        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            impl = jax.random.key_impl(jax.numpy.zeros((), leaf.dtype))
-            x = jax.random.wrap_key_data(x, impl=impl)
+        if keys.is_key(leaf):
+            x = keys.from_data(x, leaf)
         elif x.dtype != leaf.dtype:
             raise CheckpointError(f"{path}: {x.dtype} instead of {leaf.dtype}")
         else:
@@ -193,9 +192,3 @@ def from_arrays(template: PyTree, arrays: Mapping[str, np.ndarray]) -> PyTree:
         return x
 
     return jax.tree_util.tree_map_with_path(restore, template)
-
-
-def _key_data(leaf: Any) -> Any:
-    if jax.dtypes.issubdtype(getattr(leaf, "dtype", None), jax.dtypes.prng_key):
-        return jax.random.key_data(leaf)
-    return leaf

@@ -139,14 +139,26 @@ def check_writable(key: str, directory: str | Path) -> None:
         ) from None
 
 
-def default_directory(name: str, seed: int, settings: Mapping[str, Any]) -> Path:
+def default_directory(
+    name: str,
+    seed: int,
+    settings: Mapping[str, Any],
+    settings_0_1: Mapping[str, Any] | None = None,
+) -> Path:
     """Returns `runs/NAME/seedN-DIGEST`, one directory per configuration.
 
     In a wandb sweep it is `runs/NAME/sweep-ID/RUN`: an agent starts many runs.
 
     Args:
         settings: plain data; `num_generations` is ignored.
+        settings_0_1: the settings as metaevo 0.1 recorded them. If it made a run with
+            them in its default directory, that directory is returned.
     """
+    if settings_0_1 is not None:
+        for old in (name, *(o for o, new in RENAMED_SEARCHES.items() if new == name)):
+            made = default_directory(old, seed, settings_0_1)
+            if has_manifest(made):
+                return made
     if os.environ.get("WANDB_SWEEP_ID") and os.environ.get("WANDB_RUN_ID"):
         sweep = f"sweep-{os.environ['WANDB_SWEEP_ID']}"
         return Path("runs") / name / sweep / os.environ["WANDB_RUN_ID"]
@@ -180,9 +192,12 @@ def read_manifest(directory: str | Path) -> dict[str, Any]:
         manifest = json.loads(path.read_bytes())
         identity = manifest["identity"]
         name, settings = identity["search"], identity["settings"]
-        manifest["chunk_size"], identity["seed"], list(manifest["changes"])
         if not isinstance(name, str) or not isinstance(settings, dict):
             raise ValueError("the identity is damaged")
+        if "seed" not in identity or "chunk_size" not in manifest:
+            raise ValueError("the seed or the chunk size is missing")
+        if not isinstance(manifest["changes"], list):
+            raise ValueError("the changes are damaged")
         schema = manifest.get("schema", 1)
         if schema > SCHEMA:
             raise ValueError(
@@ -246,8 +261,13 @@ def check_same_run(
     name: str,
     config: RunConfig,
     settings: Mapping[str, Any],
+    settings_0_1: Mapping[str, Any] | None = None,
 ) -> None:
     """Checks that the run in a directory is the one that is asked for.
+
+    Args:
+        settings_0_1: the settings as metaevo 0.1 recorded them, compared with the runs
+            that it made.
 
     Raises:
         ConfigError: `run.resume` is False, or the search, the seed or the settings
@@ -257,12 +277,28 @@ def check_same_run(
         raise ConfigError(
             f"run.resume=false, and {directory} holds a run; give another run.directory"
         )
+    if manifest.get("schema", 1) == 1 and settings_0_1 is not None:
+        settings = settings_0_1
     changed = _differences(manifest["identity"], _identity(name, config, settings))
     if changed:
         raise ConfigError(
             f"{directory} holds a run with other settings: {'; '.join(changed)}. "
             "Give another run.directory"
         )
+
+
+def changed_sources(
+    manifest: Mapping[str, Any], sources: Mapping[str, str]
+) -> list[str]:
+    """Returns the source files that are not as they were when the run was started.
+
+    Args:
+        sources: digests of the files as they are; see `create_manifest`. A manifest of
+            metaevo 0.1 holds none, and nothing is known to have changed.
+    """
+    then = manifest.get("sources") or sources
+    names = sorted(then.keys() | sources.keys())
+    return [name for name in names if then.get(name) != sources.get(name)]
 
 
 def require_finished(directory: str | Path) -> None:

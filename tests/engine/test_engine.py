@@ -22,7 +22,7 @@ import toys
 import metaevo
 from metaevo import fitness, losses, spaces
 from metaevo.analysis import holdout
-from metaevo.engine import loop as engine
+from metaevo.engine import finish, job
 from metaevo.errors import CheckpointError, ConfigError
 from metaevo.evaluators import choose
 from metaevo.evaluators.local import LocalEvaluator
@@ -104,13 +104,13 @@ def test_another_seed_gives_another_search(tmp_path):
 def test_each_program_compiles_once(tmp_path, monkeypatch):
     """Rule 5: evosax's weak types would compile the second generation again."""
     seen = []
-    original = engine._Run._finish
+    original = finish.finish
 
-    def finish(self, state):
-        seen.append(dict(self.programs) | self.evaluator.programs)
-        return original(self, state)
+    def finishing(job, state, journal):
+        seen.append(job.programs._asdict() | job.evaluator.programs)
+        return original(job, state, journal)
 
-    monkeypatch.setattr(engine._Run, "_finish", finish)
+    monkeypatch.setattr(finish, "finish", finishing)
     run(tmp_path)
     counts = {name: program._cache_size() for name, program in seen[0].items()}
     names = ("ask", "tell", "metrics", "solution", "init/0", "run/0")
@@ -180,7 +180,7 @@ def test_a_search_starts_from_an_artifact(tmp_path):
         held_out_seeds=4,
     )
     start = again.held_out["start"].fitness
-    key = jax.random.fold_in(jax.random.key(0), engine._HELD_OUT)
+    key = job.keys(0).held_out
     expected, _ = holdout.train(
         tiny_search.search(),
         toys.space(),
