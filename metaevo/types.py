@@ -296,7 +296,7 @@ class Evaluator(Protocol):
 
     def score(
         self, key: Key, proposal: Proposal, carried: PyTree
-    ) -> tuple[Sequence[Metrics], Sequence[PyTree]]:
+    ) -> tuple[Sequence[Mapping[str, Any]], Sequence[PyTree]]:
         """Evaluates agents as they are; see `LocalEvaluator.score`."""
         ...
 

@@ -1,4 +1,4 @@
-"""What is wrong with a search, found before anything compiles; and its figures."""
+"""Checks of a search before anything compiles, and its size in frames."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from metaevo.types import InnerLoop, Params, Proposal, Search, Space
 
 
 def frames_per_generation(search: Search, population_size: int) -> int:
-    """Environment steps of all members, seeds and tasks in one generation."""
+    """Return the frames of all members, seeds and tasks in one generation."""
     per_member = sum(
         loop.frames_per_segment * (search.segments_per_generation or loop.num_segments)
         for loop in search.tasks
@@ -23,10 +23,14 @@ def frames_per_generation(search: Search, population_size: int) -> int:
 
 
 def starting_from(search: Search, path: str) -> Search:
-    """`search` with the artifact at `path` for its start.
+    """Return `search` with the artifact at `path` as its start.
+
+    Args:
+        path: an artifact, or the directory of a finished run.
 
     Raises:
-        ConfigError: there is none, it is of another space, or the strategy cannot.
+        ConfigError: there is no artifact, it is of another space, or the strategy
+            cannot start elsewhere.
     """
     try:
         params = artifacts.params(path)
@@ -52,7 +56,15 @@ def starting_from(search: Search, path: str) -> Search:
 
 
 def check(search: Search) -> Proposal:
-    """Finds what is wrong before anything compiles; returns a proposal's shapes."""
+    """Check that a search can run, before anything compiles.
+
+    Returns:
+        shapes and dtypes of a proposal of its strategy.
+
+    Raises:
+        ConfigError: a size is out of range, the space does not fit the inner loops, or
+            the strategy does not fit `segments_per_generation`.
+    """
     for key in ("num_generations", "num_seeds"):
         if getattr(search, key) < 1:
             raise ConfigError(f"{key}={getattr(search, key)} must be at least 1")
@@ -86,7 +98,7 @@ def check(search: Search) -> Proposal:
 
 
 def _bound(space: Space, loop: InnerLoop, params: Params) -> Any:
-    """`Space.bind`, for its errors."""
+    """Call `Space.bind` for its errors, and check that no shared slot is replaced."""
     meta = space.bind(params, loop.meta)
     for name in loop.shared_slots:
         if getattr(meta, name) is not getattr(loop.meta, name):

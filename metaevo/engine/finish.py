@@ -18,7 +18,7 @@ from metaevo.text import duration
 
 
 def finish(job: Job, state: State, journal: Journal) -> Result:
-    """Saves and compares the solution of a search, and writes the report.
+    """Save and compares the solution of a search, and writes the report.
 
     Args:
         state: after the last generation.
@@ -47,7 +47,7 @@ def finish(job: Job, state: State, journal: Journal) -> Result:
 
 
 def _score(job: Job, state: State, solution: Solution) -> Scores | None:
-    """Scores agents on fresh episodes, if the search breeds agents or policies."""
+    """Score agents on fresh episodes, if the search breeds agents or policies."""
     search, num = job.search, job.config.held_out_seeds
     policies = results.breeds_policies(search)
     if not num or not (search.strategy.persistent_agents or policies):
@@ -80,7 +80,7 @@ def _score(job: Job, state: State, solution: Solution) -> Scores | None:
 
 
 def _hold_out(job: Job, state: State, solution: Solution) -> dict[str, HeldOut]:
-    """Trains solution, start and hand-made algorithm on the same fresh seeds."""
+    """Train solution, start and hand-made algorithm on the same fresh seeds."""
     search, num_seeds = job.search, job.config.held_out_seeds
     if not num_seeds or results.breeds_policies(search):
         return {}
@@ -129,7 +129,7 @@ def _conclude(
     verdicts: Sequence[stats.Paired],
     scores: Scores | None,
 ) -> None:
-    """Prints the scores, the verdicts and the places of the files."""
+    """Print the scores, the verdicts and the places of the files."""
     say = job.console.say
     for name, x in (scores.evaluations if scores else {}).items():
         say(f"{name:>16}: return {holdout.average(x):.2f} on fresh episodes")

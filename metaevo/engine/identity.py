@@ -27,7 +27,8 @@ import numpy as np
 
 from metaevo import population
 from metaevo.envs import Env
-from metaevo.types import InnerLoop, Proposal, Search, Space, Strategy
+from metaevo.evaluators import keys
+from metaevo.types import InnerLoop, Search, Space, Strategy
 
 _SMALL = 16  # elements of an array that is described by its values
 _SUITES = ("metaevo",)  # packages whose sources are covered by their version
@@ -35,13 +36,12 @@ _SUITES = ("metaevo",)  # packages whose sources are covered by their version
 Plain = Any  # None, bool, int, float, str, list and dict of these
 
 
-def identity(search: Search, proposal: Proposal | None = None) -> dict[str, Plain]:
-    """Describes a search as plain data.
+def identity(search: Search) -> dict[str, Plain]:
+    """Describe a search as plain data.
 
     Args:
         search: the search. Its horizon `num_generations` is no part of its identity,
             since a run may be extended.
-        proposal: shapes of a proposal of its strategy, if they are at hand.
 
     Returns:
         JSON-compatible data: the environment, the `Config` and all slots of each inner
@@ -49,11 +49,10 @@ def identity(search: Search, proposal: Proposal | None = None) -> dict[str, Plai
         Slots that hold functions are described by the function's name and the values
         that it closes over.
     """
-    if proposal is None:
-        key = jax.random.key(0)
-        state = jax.eval_shape(search.strategy.init, key)
-        proposal = jax.eval_shape(search.strategy.ask, key, state)[0]
-    shapes = jax.eval_shape(search.space.init, jax.random.key(0))
+    key = jax.random.key(0)
+    state = jax.eval_shape(search.strategy.init, key)
+    proposal, _ = jax.eval_shape(search.strategy.ask, key, state)
+    shapes = jax.eval_shape(search.space.init, key)
     tasks = {f"task{i}": _loop(loop) for i, loop in enumerate(search.tasks)}
     return {
         "population_size": population.size(proposal.params),
@@ -75,13 +74,13 @@ def identity(search: Search, proposal: Proposal | None = None) -> dict[str, Plai
 
 
 def digest(*data: Plain) -> str:
-    """Returns the sha256 of plain data, for names of caches."""
+    """Return the sha256 of plain data, for names of caches."""
     text = json.dumps(data, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def sources(search: Search, path: str | Path | None = None) -> dict[str, str]:
-    """Returns digests of the source files that a search is made of.
+    """Return digests of the source files that a search is made of.
 
     Args:
         search: its inner loops and its strategy name the files, with the files of the
@@ -109,7 +108,7 @@ def sources(search: Search, path: str | Path | None = None) -> dict[str, str]:
 
 
 def fingerprint_0_1(search: Search, population_size: int) -> dict[str, Any]:
-    """Returns what metaevo 0.1 kept of a search, to resume the runs that it made."""
+    """Return what metaevo 0.1 kept of a search, to resume the runs that it made."""
     state = jax.eval_shape(search.strategy.init, jax.random.key(0))
     return {
         "population_size": population_size,
@@ -168,7 +167,7 @@ def _strategy(strategy: Strategy) -> dict[str, Plain]:
 
 
 def plain(value: Any, _inside: tuple[int, ...] = ()) -> Plain:
-    """Describes a value as plain data, the same in every process.
+    """Describe a value as plain data, the same in every process.
 
     Functions are described by their name and the values that they close over, large
     arrays by a digest, other objects by their type.
@@ -196,8 +195,8 @@ def plain(value: Any, _inside: tuple[int, ...] = ()) -> Plain:
         return _env(value)
     if isinstance(value, functools.partial):  # jax.tree_util.Partial is one
         return _function(value.func, [value.args, value.keywords], into)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return {name: into(getattr(value, name)) for name in value._fields}
+    if isinstance(value, tuple) and (names := getattr(value, "_fields", ())):
+        return {name: into(getattr(value, name)) for name in names}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = dataclasses.fields(value)
         return {field.name: into(getattr(value, field.name)) for field in fields}
@@ -211,9 +210,7 @@ def plain(value: Any, _inside: tuple[int, ...] = ()) -> Plain:
 
 
 def _array(x: Any) -> Plain:
-    if isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
-        x = jax.random.key_data(x)
-    x = np.asarray(x)
+    x = np.asarray(keys.to_data(x))
     if x.size <= _SMALL and x.dtype.kind in "biuf":
         return plain(x.tolist())
     data = hashlib.sha256(np.ascontiguousarray(x).tobytes()).hexdigest()[:16]

@@ -119,13 +119,13 @@ class Job(NamedTuple):
 
 
 def keys(seed: int) -> Keys:
-    """Returns the keys of a run's roles, all of which follow from its seed."""
+    """Return the keys of a run's roles, all of which follow from its seed."""
     root = jax.random.key(seed)
     return Keys(*(jax.random.fold_in(root, i) for i in range(len(Keys._fields))))
 
 
 def programs(search: Search) -> Programs:
-    """Returns the functions of a search that run once a generation, to be compiled."""
+    """Return the functions of a search that run once a generation, to be compiled."""
 
     def numbers(params: Params) -> dict[str, jax.Array]:
         meta = search.space.bind(params, search.tasks[0].meta)
@@ -146,11 +146,11 @@ def programs(search: Search) -> Programs:
 
 
 def initial_state(job: Job) -> State:
-    """Returns the state before generation 0."""
+    """Return the state before generation 0."""
     return State(jax.jit(job.search.strategy.init)(job.keys.init), ())
 
 
 def proposal_shapes(job: Job, strategy_state: PyTree) -> Proposal:
-    """Returns shapes and dtypes of a proposal; `strategy_state` may be shapes, too."""
+    """Return shapes and dtypes of a proposal; `strategy_state` may be shapes, too."""
     ask = job.search.strategy.ask
     return jax.eval_shape(ask, job.keys.init, strategy_state)[0]

@@ -19,12 +19,12 @@ from metaevo.storage.jsonl import JsonlLogger
 
 
 class Logger(Protocol):
-    """Repeats the records of a run elsewhere."""
+    """Repeat the records of a run elsewhere."""
 
     def log(
         self, record: Mapping[str, Any], draw: Callable[[], bytes | None] = ...
     ) -> None:
-        """Takes the record of one generation, in order.
+        """Take the record of one generation, in order.
 
         Args:
             record: as in `metrics.jsonl`, with arrays and NaN as they are.
@@ -33,16 +33,16 @@ class Logger(Protocol):
         ...
 
     def finish(self, directory: Path) -> None:
-        """Takes the report and the artifact of a finished run."""
+        """Take the report and the artifact of a finished run."""
         ...
 
     def close(self) -> None:
-        """Ends the logger; called once, also after an error."""
+        """End the logger; called once, also after an error."""
         ...
 
 
 class Journal:
-    """Takes the record of each generation.
+    """Take the record of each generation.
 
     Args:
         job: the run; its console shows a line per record.
@@ -67,7 +67,7 @@ class Journal:
         self._log = JsonlLogger(metrics, log_bytes)
 
     def open_loggers(self) -> None:
-        """Opens the loggers that `run.wandb` and `run.tensorboard` ask for."""
+        """Open the loggers that `run.wandb` and `run.tensorboard` ask for."""
         job = self._job
         if job.config.tensorboard:
             self._loggers.append(TensorboardLogger(job.directory, self.generation))
@@ -85,14 +85,14 @@ class Journal:
             )
 
     def record(self, record: Mapping[str, Any]) -> None:
-        """Writes the record of the next generation to the log and the terminal."""
+        """Write the record of the next generation to the log and the terminal."""
         self.log_bytes = self._log.log(record)
         self._job.console.log(record)
         self.pending.append(record)
         self.generation += 1
 
     def release(self, draw: Callable[[], bytes | None]) -> None:
-        """Sends the pending records to the loggers; a checkpoint covers them now.
+        """Send the pending records to the loggers; a checkpoint covers them now.
 
         Args:
             draw: makes a PNG of the solution after the last of them.
@@ -105,12 +105,12 @@ class Journal:
         self.pending = []
 
     def finish(self) -> None:
-        """Sends the report and the artifact to the loggers."""
+        """Send the report and the artifact to the loggers."""
         for logger in self._loggers:
             logger.finish(self._job.directory)
 
     def close(self) -> None:
-        """Closes the log and the loggers."""
+        """Close the log and the loggers."""
         self._log.close()
         for logger in self._loggers:
             logger.close()

@@ -1,4 +1,4 @@
-"""Runs a search, generation by generation.
+"""Run a search, generation by generation.
 
 A generation is ask -> evaluate -> sanitize -> tell -> log -> checkpoint. Its random
 numbers come from `fold_in(key, generation)` and nothing else, so a run that was killed
@@ -60,7 +60,7 @@ def run(
     should_stop: Callable[[], bool] = lambda: False,
     source: str | Path | None = None,
 ) -> Result | None:
-    """Runs or resumes a search to its last generation, then reports.
+    """Run or resumes a search to its last generation, then reports.
 
     A directory that holds a run of another search is refused: of another environment,
     `Config`, slot, strategy, space, fitness, size or seed; see `engine.identity`. The
@@ -105,7 +105,7 @@ def run(
     size = population.size(proposal.params)
     # Runs of 0.1 are found and compared by what 0.1 recorded of a search.
     settings_0_1 = settings | {"search": identity.fingerprint_0_1(search, size)}
-    settings |= {"search": identity.identity(search, proposal)}
+    settings |= {"search": identity.identity(search)}
     sources = identity.sources(search, source)
     with contextlib.ExitStack() as stack:
         stack.enter_context(distributed.leading(config))
@@ -177,7 +177,7 @@ def _run(job: Job, changes: Sequence[str], changed_sources: Sequence[str]) -> Re
 
 @contextlib.contextmanager
 def _noted(job: Job, journal: Journal) -> Iterator[None]:
-    """Notes in the run's history why it stopped."""
+    """Note in the run's history why it stopped."""
     try:
         yield
     except (InterruptedRunError, NumericalError) as error:
@@ -189,7 +189,7 @@ def _noted(job: Job, journal: Journal) -> Iterator[None]:
 
 
 def _search(job: Job, journal: Journal, progress: Progress) -> Progress:
-    """Runs generation by generation to the last one.
+    """Run generation by generation to the last one.
 
     Raises:
         InterruptedRunError: asked to stop, or out of time; the progress is saved.
@@ -243,14 +243,14 @@ def _search(job: Job, journal: Journal, progress: Progress) -> Progress:
 
 
 def _generation(job: Job, progress: Progress) -> tuple[State, dict[str, Any]]:
-    """Runs one generation; returns the state after it and its record."""
+    """Run one generation; returns the state after it and its record."""
     search, state = job.search, progress.state
     key = jax.random.fold_in(job.keys.generations, progress.generation)
     role = [jax.random.fold_in(key, i) for i in range(3)]
     proposal, strategy = job.programs.ask(role[_ASK], state.strategy)
     asked = proposal.params
     evaluated, carried = job.evaluator(role[_EVALUATE], proposal, state.carried)
-    raw = np.asarray(search.aggregate(jnp.asarray(evaluated.fitness)))
+    raw: Any = np.asarray(search.aggregate(jnp.asarray(evaluated.fitness)))
     scores, failed = fitness.sanitize(raw, search.strategy.mirrored)
     lives_on = search.segments_per_generation is not None
     if failed.all() and not (lives_on and evaluated.healthy.all()):
@@ -291,7 +291,7 @@ def _all_failed_error(job: Job, progress: Progress) -> NumericalError:
 
 
 def summary(scores: np.ndarray) -> dict[str, float]:
-    """Returns statistics of the members that did not fail; NaN if there are none.
+    """Return statistics of the members that did not fail; NaN if there are none.
 
     Args:
         scores: [N] finite fitness.
@@ -331,7 +331,7 @@ def _means(evaluated: Evaluated) -> dict[str, float]:
 
 
 def _save(job: Job, journal: Journal, progress: Progress) -> None:
-    """Saves a checkpoint, unless the newest one holds this progress already."""
+    """Save a checkpoint, unless the newest one holds this progress already."""
     if not journal.pending:
         return
     _store(job).save(
@@ -347,7 +347,7 @@ def _save(job: Job, journal: Journal, progress: Progress) -> None:
 
 
 def _restore(job: Job) -> Progress:
-    """Reads the newest checkpoint that verifies; the start if there is none at all.
+    """Read the newest checkpoint that verifies; the start if there is none at all.
 
     Raises:
         CheckpointError: no checkpoint can be read, or they were lost.
@@ -374,7 +374,7 @@ def _restore(job: Job) -> Progress:
 
 
 def _try_again(job: Job, progress: Progress) -> Progress:
-    """Lets a run that every member's failure had stopped try from the same state.
+    """Let a run that every member's failure had stopped try from the same state.
 
     Raises:
         NumericalError: it stopped so, and no generations are left.
@@ -401,7 +401,7 @@ def _drawn(job: Job, state: State) -> bytes | None:
 
 
 def _greet(job: Job, progress: Progress, changes: Sequence[str]) -> None:
-    """Prints the head of a run: what is searched, with what, where."""
+    """Print the head of a run: what is searched, with what, where."""
     search = job.search
     proposal: Proposal = proposal_shapes(job, progress.state.strategy)
     loops = ", ".join(
