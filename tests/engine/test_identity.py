@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import shutil
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ import optax
 import pytest
 import tiny_search
 import toys
+from runs import records
 
 import metaevo
 from metaevo import envs, fitness, losses, spaces
@@ -22,6 +24,8 @@ from metaevo.storage import run_directory
 from strategies.open_es import open_es
 from strategies.pbt import pbt
 from strategies.random_search import random_search
+
+GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,6 +197,32 @@ def test_run_of_0_1_is_resumed_and_compared_by_what_0_1_recorded(finished, tmp_p
         started(directory, search(num_seeds=2))
     with pytest.raises(ConfigError, match=r"search\.tasks"):
         started(directory, search(inner_loop=loop(lr=0.2)))
+
+
+def test_kept_run_of_0_1_continues_as_if_it_had_not_stopped(tmp_path):
+    """`golden/run-0.1` holds 3 generations that metaevo 0.1 ran."""
+    directory = tmp_path / "old"
+    shutil.copytree(GOLDEN / "run-0.1", directory)
+    before = (directory / "metrics.jsonl").read_bytes()
+    for path in (directory, tmp_path / "new"):
+        arguments = ["num_generations=6", f"run.directory={path}", "run.devices=1"]
+        arguments += ["run.held_out_seeds=0", "run.wandb=disabled"]
+        with pytest.raises(SystemExit) as exit:
+            metaevo.main(tiny_search.search, arguments)
+        assert exit.value.code == 0
+    assert (directory / "metrics.jsonl").read_bytes().startswith(before)
+    old, new = (records(tmp_path / name) for name in ("old", "new"))
+    assert [r["generation"] for r in old] == list(range(6))
+    for a, b in zip(old, new, strict=True):
+        np.testing.assert_allclose(a["population"], b["population"], rtol=1e-4)
+    numbers = [metaevo.load(tmp_path / name).lr for name in ("old", "new")]
+    assert numbers[0] == pytest.approx(numbers[1], rel=1e-4)
+    with pytest.raises(SystemExit) as exit:
+        metaevo.main(
+            tiny_search.search,
+            [*arguments, f"run.directory={directory}", "population_size=4"],
+        )
+    assert exit.value.code == 2
 
 
 def test_default_directory_of_0_1_is_found_again(finished, tmp_path, monkeypatch):
