@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from metaevo.cli import main as cli
 from metaevo.errors import CheckpointError, ConfigError
+from metaevo.storage.run_directory import read_manifest, require_finished
 from metaevo.types import Search
 
 
@@ -42,8 +42,8 @@ def play(directory: str, argv: Sequence[str]) -> None:
     ): ...
 
     chosen = _chosen(options, argv)
-    finished(directory)
-    cli.known(run_manifest(directory)["identity"]["search"])
+    require_finished(directory)
+    cli.known(read_manifest(directory)["identity"]["search"])
     from metaevo.cli import play
     from metaevo.evaluators.devices import configure
 
@@ -54,7 +54,7 @@ def play(directory: str, argv: Sequence[str]) -> None:
 
 def remade(directory: str | Path, changes: Sequence[str] = ()) -> Search:
     """The search of a run, with further changes."""
-    manifest = run_manifest(str(directory))
+    manifest = read_manifest(directory)
     name = cli.known(manifest["identity"]["search"])
     search = getattr(importlib.import_module(f"searches.{name}"), "search", None)
     if search is None:
@@ -85,8 +85,8 @@ def compare(argv: Sequence[str]) -> None:
     groups: dict[str, list[Path]] = {}
     settings: list[Any] = []
     for directory in directories:
-        finished(directory)
-        identity = run_manifest(directory)["identity"]
+        require_finished(directory)
+        identity = read_manifest(directory)["identity"]
         alike = [identity["search"], identity["settings"]]
         if alike not in settings:
             settings.append(alike)
@@ -120,8 +120,8 @@ def distill(directory: str, argv: Sequence[str]) -> None:
     chosen = _chosen(options, argv)
     if chosen["seeds"] < 3:
         raise ConfigError(f"seeds={chosen['seeds']} must be at least 3")
-    finished(directory)
-    cli.known(run_manifest(directory)["identity"]["search"])
+    require_finished(directory)
+    cli.known(read_manifest(directory)["identity"]["search"])
     from metaevo.analysis import distill, report
     from metaevo.evaluators.devices import configure
 
@@ -146,23 +146,3 @@ def _chosen(options: Callable, argv: Sequence[str]) -> dict[str, Any]:
     parameters = inspect.signature(options).parameters
     defaults = {name: p.default for name, p in parameters.items()}
     return cli.parse_into(options, defaults, argv)
-
-
-def run_manifest(directory: str) -> dict[str, Any]:
-    """The manifest of the run in `directory`."""
-    path = Path(directory) / "manifest.json"
-    if not path.is_file():
-        raise ConfigError(
-            f"{directory}: no run here (no manifest.json); give the directory that the "
-            "run printed"
-        )
-    return json.loads(path.read_text())
-
-
-def finished(directory: str) -> None:
-    run_manifest(directory)
-    if not (Path(directory) / "solution").is_dir():
-        raise ConfigError(
-            f"{directory}: no finished run here (no solution/); finish it with: "
-            f"metaevo resume {directory}"
-        )

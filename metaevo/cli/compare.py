@@ -10,7 +10,6 @@ numbers for fitness, many times: what it finds is what a search finds without lo
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ from metaevo.analysis import holdout, stats
 from metaevo.analysis.holdout import HeldOut
 from metaevo.analysis.plots import figures
 from metaevo.config import RunConfig
+from metaevo.engine import identity
 from metaevo.engine import loop as engine
 from metaevo.engine.loggers.console import ConsoleLogger
 from metaevo.errors import ConfigError
@@ -169,8 +169,7 @@ def _comparable(first: Path, a: Search, run: Path, b: Search) -> None:
             "(environments, segments and their frames, fitness, algorithm)"
         )
     for search in (a, b):
-        if any(loop.coupled for loop in search.tasks):
-            raise ConfigError(f"{run}: a coupled loop's member cannot be trained alone")
+        holdout.require_uncoupled(search, run)
 
 
 def _learned(directories: Sequence[Path]) -> Candidate:
@@ -249,7 +248,13 @@ def _trained(
         for path, x in checkpoint.to_arrays(params).items()
     }
     digest = hashlib.sha256(
-        json.dumps([condition, num_seeds, candidate.space.spec], default=str).encode()
+        identity.digest(
+            identity.identity(search),
+            identity.sources(search),
+            condition,
+            num_seeds,
+            candidate.space.spec,
+        ).encode()
         + jax.random.key_data(key).tobytes()
         + b"".join(arrays[path].tobytes() for path in sorted(arrays))
     ).hexdigest()
@@ -340,13 +345,8 @@ def _sentences(found, groups, measure, control, settings) -> list[str]:
         for rival in (HAND_MADE, TUNED):
             if (condition, rival) in found:
                 paired = difference(scores, found[condition, rival])
-                word = {
-                    "better": "better than",
-                    "worse": "worse than",
-                    "no difference": "not distinguishable from",
-                }[paired.verdict]
                 parts.append(
-                    f"{word} the {rival} one ({paired.difference:+.2f} "
+                    f"{paired.words} the {rival} one ({paired.difference:+.2f} "
                     f"[{paired.low:+.2f}, {paired.high:+.2f}])"
                 )
         where = "" if condition == AS_TRAINED else f" on {condition}"

@@ -102,6 +102,7 @@ def _run(
         settings(arguments),
         changes(search, config),
         should_stop,
+        inspect.getfile(search),
     )
 
 
@@ -411,6 +412,7 @@ def command() -> None:
 
 def _command(arguments: Sequence[str]) -> None:
     from metaevo.cli import commands
+    from metaevo.storage import run_directory
 
     match arguments:
         case [name, "-h" | "--help"] if name in COMMANDS:
@@ -423,11 +425,11 @@ def _command(arguments: Sequence[str]) -> None:
         case ["run", name, *rest]:
             _run_search(name, rest)
         case ["resume", directory, *rest]:
-            manifest = commands.run_manifest(directory)
+            manifest = run_directory.read_manifest(directory)
             given = [*manifest["changes"], f"run.directory={directory}", *rest]
             _run_search(manifest["identity"]["search"], given)
         case ["report", directory]:
-            commands.finished(directory)
+            run_directory.require_finished(directory)
             from metaevo.analysis import report
 
             print(report.write(directory))
@@ -442,7 +444,7 @@ def _command(arguments: Sequence[str]) -> None:
         case ["doctor", *directory] if len(directory) < 2:
             commands.doctor(*directory)
         case ["wandb-push", directory, *mode] if mode in ([], ["online"], ["offline"]):
-            commands.run_manifest(directory)
+            run_directory.read_manifest(directory)
             from metaevo.engine.loggers import wandb
 
             sent = wandb.push(Path(directory), *mode)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from metaevo.errors import ArtifactError, CheckpointError, ConfigError
-from metaevo.storage import artifacts, checkpoint
+from metaevo.storage import artifacts, checkpoint, run_directory
 
 __all__ = ["Finding", "text", "verify"]
 
@@ -74,12 +74,12 @@ def _run(directory: Path) -> Iterator[Finding]:
 
 def _manifest(directory: Path) -> Finding:
     try:
-        found = json.loads((directory / "manifest.json").read_text())
-        identity = found["identity"]
+        identity = run_directory.read_manifest(directory)["identity"]
         says = f"{identity['search']}, seed {identity['seed']}"
         return Finding("manifest.json", True, True, says)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return Finding("manifest.json", False, True, f"{type(error).__name__}: {error}")
+    except (ConfigError, CheckpointError) as error:
+        path = run_directory.paths(directory).manifest
+        return Finding("manifest.json", False, True, _short(error, path))
 
 
 def _checkpoints(directory: Path) -> Iterator[Finding]:
