@@ -169,7 +169,7 @@ def acting(step: str, nth: int, act: Callable[[], None]) -> Iterator[list[int]]:
 
     owner, name = {
         "mkdir": (Path, "mkdir"),
-        "write": (checkpoint, "_write_synced"),
+        "write": (checkpoint, "write_synced"),
         "fsync": (os, "fsync"),
         "rename": (os, "rename"),
         "rmtree": (shutil, "rmtree"),

@@ -23,7 +23,7 @@ from metaevo.analysis import curve_fits, holdout, stats
 from metaevo.analysis.curve_fits import Fit
 from metaevo.errors import ConfigError
 from metaevo.evaluators import choose
-from metaevo.storage import artifacts, numpy_reference
+from metaevo.storage import artifacts, numpy_reference, run_directory
 from metaevo.types import Search
 
 __all__ = ["Check", "check", "distill", "read", "within"]
@@ -178,7 +178,7 @@ def distill(
     if kept:
         save(directory / FOLDER, directory, found, facts)
     (directory / FOLDER).mkdir(exist_ok=True)
-    (directory / FOLDER / VERDICT).write_text(json.dumps(facts, indent=1))
+    run_directory.write_json_atomic(directory / FOLDER / VERDICT, facts)
     return sentences(directory)
 
 

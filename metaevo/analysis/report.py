@@ -5,7 +5,6 @@ Made from the files of the run directory alone, so it can be remade at any time.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -18,7 +17,7 @@ from metaevo.analysis.holdout import HeldOut
 from metaevo.analysis.plots import figures, gallery
 from metaevo.analysis.results import Scores
 from metaevo.config import flat
-from metaevo.storage import artifacts, jsonl
+from metaevo.storage import artifacts, jsonl, run_directory
 from metaevo.types import Params, Space
 
 
@@ -56,7 +55,7 @@ def write(directory: str | Path) -> Path:
     directory = Path(directory)
     folder = directory / "report"
     folder.mkdir(exist_ok=True)
-    manifest = json.loads((directory / "manifest.json").read_text())
+    manifest = run_directory.read_manifest(directory)
     records = jsonl.read(directory / "metrics.jsonl")
     artifact = artifacts.load(directory / "solution")
     held_out, facts = {}, {"measure": "fitness", "noise": None}
@@ -343,8 +342,7 @@ def _agents(scores: Scores | None) -> list[dict[str, Any]]:
 
 
 def _history(directory: Path) -> list[dict[str, Any]]:
-    path = directory / "history.jsonl"
-    events = jsonl.read(path) if path.exists() else []
+    events = run_directory.read_history(directory)
     for event in events:
         time = datetime.fromtimestamp(event["time"])
         event["time"] = time.isoformat(" ", "seconds")

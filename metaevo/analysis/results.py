@@ -20,7 +20,7 @@ import numpy as np
 from metaevo import spaces
 from metaevo.analysis import holdout, lineage
 from metaevo.analysis.holdout import HeldOut
-from metaevo.storage import artifacts, checkpoint
+from metaevo.storage import artifacts, checkpoint, run_directory
 from metaevo.types import Evaluator, Key, Params, Proposal, PyTree, Search, Space
 
 __all__ = [
@@ -188,8 +188,8 @@ def write_scores(directory: Path, scores: Scores) -> None:
     folder = directory / "agents"
     folder.mkdir(exist_ok=True)
     plain = {name: x.tolist() for name, x in scores.evaluations.items()}
-    text = json.dumps({"best": scores.best, "evaluations": plain})
-    (folder / "scores.json").write_text(text)
+    data = {"best": scores.best, "evaluations": plain}
+    run_directory.write_json_atomic(folder / "scores.json", data)
 
 
 def read_scores(directory: Path) -> Scores | None:

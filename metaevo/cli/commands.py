@@ -18,6 +18,7 @@ from metaevo.cli import config, listing, runs
 from metaevo.cli.options import CompareOptions, DistillOptions, PlayOptions
 from metaevo.cli.signals import on_signals
 from metaevo.errors import CheckpointError, ConfigError
+from metaevo.storage.run_directory import check_writable, read_manifest
 
 
 class Command(NamedTuple):
@@ -96,7 +97,7 @@ def _run(name: str, *arguments: str) -> None:
 
 
 def _resume(directory: str, *arguments: str) -> None:
-    manifest = runs.run_manifest(directory)
+    manifest = read_manifest(directory)
     given = [*manifest["changes"], f"run.directory={directory}", *arguments]
     _run(manifest["identity"]["search"], *given)
 
@@ -130,7 +131,6 @@ def _compare(first: str, *rest: str) -> None:
     groups = _grouped(directories)
     from metaevo.cli import compare
     from metaevo.evaluators.devices import configure
-    from metaevo.storage.run_directory import check_writable
 
     out = Path(chosen.out or Path(first) / "compare")
     check_writable("out", out)
@@ -210,7 +210,7 @@ def _doctor(directory: str = ".") -> None:
 def _push(directory: str, mode: str = "online") -> None:
     if mode not in ("online", "offline"):
         raise _unexpected("wandb-push", [directory, mode])
-    runs.run_manifest(directory)
+    read_manifest(directory)
     from metaevo.engine.loggers import wandb
 
     print(f"{wandb.push(Path(directory), mode)} generations sent")

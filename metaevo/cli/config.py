@@ -38,7 +38,8 @@ def parse_options(options: type[Options], argv: Sequence[str]) -> Options:
     Raises:
         ConfigError: A key is unknown or a value has the wrong type.
     """
-    defaults = {f.name: f.default for f in dataclasses.fields(options)}  # pyright: ignore[reportArgumentType]
+    fields = dataclasses.fields(typing.cast(Any, options))
+    defaults = {f.name: f.default for f in fields}
     return options(**parse_into(options, defaults, argv))
 
 

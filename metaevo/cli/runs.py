@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from metaevo.cli import config, listing
 from metaevo.errors import ConfigError
+from metaevo.storage.run_directory import read_manifest, require_finished
 from metaevo.types import Search
 
 
@@ -28,33 +28,15 @@ def known_search(name: str) -> str:
     return name
 
 
-def run_manifest(directory: str) -> dict[str, Any]:
-    """Return the manifest of the run in `directory`.
-
-    Raises:
-        ConfigError: There is no run.
-    """
-    path = Path(directory) / "manifest.json"
-    if not path.is_file():
-        raise ConfigError(
-            f"{directory}: no run here (no manifest.json); give the directory that the "
-            "run printed"
-        )
-    return json.loads(path.read_text())
-
-
 def finished(directory: str) -> dict[str, Any]:
     """Return the manifest of the finished run in `directory`.
 
     Raises:
         ConfigError: There is no run, or it has no solution yet.
+        CheckpointError: The manifest is damaged.
     """
-    manifest = run_manifest(directory)
-    if not (Path(directory) / "solution").is_dir():
-        raise ConfigError(
-            f"{directory}: no finished run here (no solution/); finish it with: "
-            f"metaevo resume {directory}"
-        )
+    manifest = read_manifest(directory)
+    require_finished(directory)
     return manifest
 
 
@@ -68,7 +50,7 @@ def remade(directory: str | Path, changes: Sequence[str] = ()) -> Search:
     Raises:
         ConfigError: There is no run, its search is not there, or a change is wrong.
     """
-    manifest = run_manifest(str(directory))
+    manifest = read_manifest(directory)
     name = known_search(manifest["identity"]["search"])
     search = getattr(importlib.import_module(f"searches.{name}"), "search", None)
     if search is None:

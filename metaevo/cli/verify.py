@@ -9,7 +9,7 @@ from pathlib import Path
 from metaevo.cli import findings
 from metaevo.cli.findings import Finding
 from metaevo.errors import ArtifactError, CheckpointError, ConfigError
-from metaevo.storage import artifacts, checkpoint
+from metaevo.storage import artifacts, checkpoint, run_directory
 
 
 def verify(path: str | Path) -> list[Finding]:
@@ -55,12 +55,12 @@ def _run(directory: Path) -> Iterator[Finding]:
 
 def _manifest(directory: Path) -> Finding:
     try:
-        found = json.loads((directory / "manifest.json").read_text())
-        identity = found["identity"]
-        message = f"{identity['search']}, seed {identity['seed']}"
-        return Finding("manifest.json", True, message)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return Finding("manifest.json", False, f"{type(error).__name__}: {error}")
+        identity = run_directory.read_manifest(directory)["identity"]
+    except (ConfigError, CheckpointError) as error:
+        path = run_directory.paths(directory).manifest
+        return Finding("manifest.json", False, _short(error, path))
+    message = f"{identity['search']}, seed {identity['seed']}"
+    return Finding("manifest.json", True, message)
 
 
 def _checkpoints(directory: Path) -> Iterator[Finding]:

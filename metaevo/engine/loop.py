@@ -117,21 +117,23 @@ def run(
         return choose.follow(search, proposal, config, should_stop)
     with contextlib.ExitStack() as stack:
         stack.enter_context(distributed.leading(config))
-        directory = run_directory.prepare(config, name, settings)
+        directory = run_directory.prepare(
+            config.directory
+            or run_directory.default_directory(name, config.seed, settings)
+        )
         stack.enter_context(run_directory.lock(directory))
         workers = stack.enter_context(choose.workers(config, should_stop))
-        planned = []
-
-        def chunk_size() -> int | None:
-            evaluator, size = workers.plan(search, proposal)
-            planned.append(evaluator)
-            return size
-
-        manifest = run_directory.manifest(
-            directory, name, config, settings, chunk_size, workers.device, changes
-        )
+        evaluator = None
+        if run_directory.has_manifest(directory):
+            manifest = run_directory.read_manifest(directory)
+            run_directory.check_same_run(directory, manifest, name, config, settings)
+        else:
+            evaluator, chunk_size = workers.plan(search, proposal)
+            manifest = run_directory.create_manifest(
+                directory, name, config, settings, chunk_size, workers.device, changes
+            )
         search = search._replace(chunk_size=manifest["chunk_size"])
-        evaluator = planned[0] if planned else workers.make(search)
+        evaluator = evaluator or workers.make(search)
         the_run = _Run(search, config, name, directory, workers, evaluator, manifest)
         return the_run.run(changes)
 

@@ -23,6 +23,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from metaevo.errors import CheckpointError
+from metaevo.storage._files import sync_folder, write_synced
 from metaevo.types import PyTree
 
 SCHEMA = 1
@@ -54,13 +55,13 @@ def write(folder: Path, arrays: Mapping[str, np.ndarray], manifest: Mapping) -> 
         **manifest,
     }
     manifest["digest"] = _digest(manifest)
-    _write_synced(temporary / "arrays.safetensors", data)
-    _write_synced(temporary / "manifest.json", json.dumps(manifest, indent=1).encode())
-    _sync_folder(temporary)
+    write_synced(temporary / "arrays.safetensors", data)
+    write_synced(temporary / "manifest.json", json.dumps(manifest, indent=1).encode())
+    sync_folder(temporary)
     if folder.exists():
         shutil.rmtree(folder)
     os.rename(temporary, folder)
-    _sync_folder(folder.parent)
+    sync_folder(folder.parent)
 
 
 def read(folder: Path) -> tuple[dict[str, np.ndarray], dict]:
@@ -198,21 +199,3 @@ def _key_data(leaf: Any) -> Any:
     if jax.dtypes.issubdtype(getattr(leaf, "dtype", None), jax.dtypes.prng_key):
         return jax.random.key_data(leaf)
     return leaf
-
-
-# --- files ----------------------------------------------------------------------------
-
-
-def _write_synced(path: Path, data: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -1,12 +1,13 @@
-"""A run's directory: what to run where, and whose run it is.
+"""The run directory: the one module that reads and writes its manifest and history.
 
-manifest.json    what the run is: settings, seed, chunks, versions, device
+manifest.json    the run: its identity, seed, chunk size, versions, device
 metrics.jsonl    one record per generation
-history.jsonl    when it was started, stopped, finished
+history.jsonl    when the run was started, stopped and finished
 checkpoints/     the newest few
 solution/        the artifact
 held_out/        scores and curves of the comparison on held-out seeds
-agents/          the agents trained there
+agents/          the agents trained there, and their scores
+closed_form/     the result of `metaevo distill`
 report/          index.html, figures and tables
 """
 
@@ -19,26 +20,81 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import filelock
 
 from metaevo.config import RunConfig
-from metaevo.errors import ConfigError, LockedError
+from metaevo.errors import CheckpointError, ConfigError, LockedError
+from metaevo.storage import jsonl
+from metaevo.storage._files import replace_file
+
+SCHEMA = 2
+"""Schema of `manifest.json`. Manifests of metaevo 0.1 have no schema."""
+
+RENAMED_SEARCHES = {
+    "dpo_two_parameters": "ppo_dpo_constants",
+    "es_policy": "policy_open_es",
+    "learned_optimizer": "ppo_optimizer",
+    "reward_shaping": "ppo_reward_potential",
+}
+"""Names of searches in metaevo 0.1, and their names since."""
+
+_PACKAGES = ("metaevo", "jax", "jaxlib", "optax", "flax", "evosax", "gymnax")
+_MAY_CHANGE = "num_generations"  # a larger value extends a run
+
+
+class Paths(NamedTuple):
+    """The parts of a run directory."""
+
+    manifest: Path
+    metrics: Path
+    history: Path
+    lock: Path
+    checkpoints: Path
+    solution: Path
+    held_out: Path
+    agents: Path
+    closed_form: Path
+    report: Path
+
+
+def paths(directory: str | Path) -> Paths:
+    """Returns the paths of the parts of a run directory; none of them need exist.
+
+    >>> paths("runs/demo").metrics.as_posix()
+    'runs/demo/metrics.jsonl'
+    """
+    root = Path(directory)
+    return Paths(
+        manifest=root / "manifest.json",
+        metrics=root / "metrics.jsonl",
+        history=root / "history.jsonl",
+        lock=root / ".lock",
+        checkpoints=root / "checkpoints",
+        solution=root / "solution",
+        held_out=root / "held_out",
+        agents=root / "agents",
+        closed_form=root / "closed_form",
+        report=root / "report",
+    )
+
+
+# --- before a run ---------------------------------------------------------------------
 
 
 @contextlib.contextmanager
-def lock(directory: Path) -> Iterator[None]:
+def lock(directory: str | Path) -> Iterator[None]:
     """Holds the directory for this process.
 
     Raises:
-        LockedError: another process has it.
+        LockedError: another process holds it.
     """
-    taken = filelock.FileLock(directory / ".lock")
+    taken = filelock.FileLock(paths(directory).lock)
     try:
         taken.acquire(timeout=0)
     except filelock.Timeout:
@@ -49,25 +105,31 @@ def lock(directory: Path) -> Iterator[None]:
         taken.release()
 
 
-def prepare(config: RunConfig, name: str, settings: Mapping) -> Path:
-    """The run directory, writable."""
-    directory = Path(config.directory or default_directory(name, config, settings))
+def prepare(directory: str | Path) -> Path:
+    """Makes the run directory, if needed, and returns its path.
+
+    Raises:
+        ConfigError: it cannot be made or written to.
+    """
     check_writable("run.directory", directory)
-    directory.mkdir(parents=True, exist_ok=True)
-    return directory
+    Path(directory).mkdir(parents=True, exist_ok=True)
+    return Path(directory)
 
 
 def check_writable(key: str, directory: str | Path) -> None:
-    """Finds out whether a directory can be made and written to, without making it.
+    """Checks that a directory can be made and written to, without making it.
+
+    Args:
+        key: the option that named the directory, for the message.
 
     Raises:
-        ConfigError: it cannot; names `key`.
+        ConfigError: it cannot.
     """
-    there = Path(directory).absolute()
+    existing = Path(directory).absolute()
     try:
-        while not there.exists():
-            there = there.parent
-        probe = there / f".probe-{os.getpid()}"
+        while not existing.exists():
+            existing = existing.parent
+        probe = existing / f".probe-{os.getpid()}"
         probe.touch()
         probe.unlink()
     except OSError as error:
@@ -77,77 +139,176 @@ def check_writable(key: str, directory: str | Path) -> None:
         ) from None
 
 
-def default_directory(name: str, config: RunConfig, settings: Mapping) -> Path:
-    """`runs/NAME/seedN-DIGEST`: another configuration is another directory."""
-    # An agent of a sweep starts many runs, with a directory each.
+def default_directory(name: str, seed: int, settings: Mapping[str, Any]) -> Path:
+    """Returns `runs/NAME/seedN-DIGEST`, one directory per configuration.
+
+    In a wandb sweep it is `runs/NAME/sweep-ID/RUN`: an agent starts many runs.
+
+    Args:
+        settings: plain data; `num_generations` is ignored.
+    """
     if os.environ.get("WANDB_SWEEP_ID") and os.environ.get("WANDB_RUN_ID"):
         sweep = f"sweep-{os.environ['WANDB_SWEEP_ID']}"
         return Path("runs") / name / sweep / os.environ["WANDB_RUN_ID"]
-    fixed = {k: v for k, v in settings.items() if k != "num_generations"}
+    fixed = {k: v for k, v in settings.items() if k != _MAY_CHANGE}
     text = json.dumps(fixed, sort_keys=True, default=str)
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-    return Path("runs") / name / f"seed{config.seed}-{digest}"
+    return Path("runs") / name / f"seed{seed}-{digest}"
 
 
-def manifest(
-    directory: Path,
+# --- the manifest ---------------------------------------------------------------------
+
+
+def read_manifest(directory: str | Path) -> dict[str, Any]:
+    """Reads the manifest of a run.
+
+    Returns:
+        the manifest. Searches that were renamed since the run was made appear under
+        their new name.
+
+    Raises:
+        ConfigError: there is no manifest.
+        CheckpointError: the manifest cannot be read or is not one of a run.
+    """
+    path = paths(directory).manifest
+    if not path.is_file():
+        raise ConfigError(
+            f"{directory}: no run here (no manifest.json); give the directory that the "
+            "run printed"
+        )
+    try:
+        manifest = json.loads(path.read_bytes())
+        identity = manifest["identity"]
+        name, settings = identity["search"], identity["settings"]
+        manifest["chunk_size"], identity["seed"], list(manifest["changes"])
+        if not isinstance(name, str) or not isinstance(settings, dict):
+            raise ValueError("the identity is damaged")
+        schema = manifest.get("schema", 1)
+        if schema > SCHEMA:
+            raise ValueError(
+                f"schema {schema} is newer than this metaevo's {SCHEMA}; update metaevo"
+            )
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CheckpointError(
+            f"{path} is damaged ({type(error).__name__}: {error}); restore it from a "
+            "copy, or give another directory"
+        ) from None
+    if schema == 1:
+        identity["search"] = RENAMED_SEARCHES.get(name, name)
+    return manifest
+
+
+def has_manifest(directory: str | Path) -> bool:
+    """Returns True if the directory holds a run."""
+    return paths(directory).manifest.exists()
+
+
+def create_manifest(
+    directory: str | Path,
     name: str,
     config: RunConfig,
     settings: Mapping[str, Any],
-    chunk_size: Callable[[], int | None],
+    chunk_size: int | None,
     device: str,
     changes: Sequence[str],
+    sources: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """The run's manifest: made at the first start, checked at the next ones.
+    """Writes and returns the manifest of a new run.
 
     Args:
-        chunk_size: asked at the first start.
+        name: name of the search.
+        settings: plain data by which the run is told from others.
+        chunk_size: members in one vmap.
+        device: description of the devices.
+        changes: `key=value` of what differs from the search's defaults.
+        sources: digests of the source files that the search is made of.
     """
-    path = directory / "manifest.json"
-    identity = {"search": name, "seed": config.seed, "settings": _jsonable(settings)}
-    if path.exists():
-        if not config.resume:
-            raise ConfigError(
-                f"run.resume=false, and {directory} holds a run; give another "
-                "run.directory"
-            )
-        found = json.loads(path.read_text())
-        changed = _differences(found["identity"], identity)
-        if changed:
-            raise ConfigError(
-                f"{directory} holds a run with other settings: {'; '.join(changed)}. "
-                "Give another run.directory"
-            )
-        return found
-    made = {
-        "identity": identity,
-        "chunk_size": chunk_size(),
+    manifest = {
+        "schema": SCHEMA,
+        "identity": _identity(name, config, settings),
+        "sources": dict(sources or {}),
+        "chunk_size": chunk_size,
         "run": asdict(config) | {"directory": None},
-        "versions": {
-            package: metadata.version(package)
-            for package in ("jax", "jaxlib", "optax", "flax", "evosax", "gymnax")
-        },
+        "versions": {package: _version(package) for package in _PACKAGES},
         "python": platform.python_version(),
         "device": device,
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
         "git": _git_state(),
         "changes": list(changes),
     }
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(made, indent=1))
-    os.replace(temporary, path)
-    return made
+    write_json_atomic(paths(directory).manifest, manifest)
+    return manifest
 
 
-def note(directory: Path, event: str, generation: int) -> None:
-    """Adds a line to `history.jsonl`: when the run started, stopped, finished."""
-    line = {"time": time.time(), "event": event, "generation": generation}
-    with open(directory / "history.jsonl", "a") as file:
-        file.write(json.dumps(line) + "\n")
+def check_same_run(
+    directory: str | Path,
+    manifest: Mapping[str, Any],
+    name: str,
+    config: RunConfig,
+    settings: Mapping[str, Any],
+) -> None:
+    """Checks that the run in a directory is the one that is asked for.
+
+    Raises:
+        ConfigError: `run.resume` is False, or the search, the seed or the settings
+            differ; names the keys that do. `num_generations` may differ.
+    """
+    if not config.resume:
+        raise ConfigError(
+            f"run.resume=false, and {directory} holds a run; give another run.directory"
+        )
+    changed = _differences(manifest["identity"], _identity(name, config, settings))
+    if changed:
+        raise ConfigError(
+            f"{directory} holds a run with other settings: {'; '.join(changed)}. "
+            "Give another run.directory"
+        )
+
+
+def require_finished(directory: str | Path) -> None:
+    """Checks that a run has finished at least once.
+
+    Raises:
+        ConfigError: there is no run, or it has no solution yet.
+        CheckpointError: the manifest cannot be read.
+    """
+    read_manifest(directory)
+    if not paths(directory).solution.is_dir():
+        raise ConfigError(
+            f"{directory}: no finished run here (no solution/); finish it with: "
+            f"metaevo resume {directory}"
+        )
+
+
+def _identity(
+    name: str, config: RunConfig, settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    plain = json.loads(json.dumps(settings, default=str))
+    return {"search": name, "seed": config.seed, "settings": plain}
+
+
+def _differences(old: Mapping, new: Mapping, prefix: str = "") -> list[str]:
+    """`key: old -> new` for each key that differs, `num_generations` aside."""
+    found = []
+    for key in sorted(old.keys() | new.keys()):
+        a, b = old.get(key), new.get(key)
+        if isinstance(a, Mapping) and isinstance(b, Mapping):
+            found += _differences(a, b, f"{prefix}{key}.")
+        elif a != b and key != _MAY_CHANGE:
+            found.append(f"{prefix}{key}: {a} -> {b}".removeprefix("settings."))
+    return found
+
+
+def _version(package: str) -> str | None:
+    """The version of an installed package; None if it is used without being so."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _git_state() -> str | None:
-    """The commit one works on, `-dirty` if there are changes; None outside git."""
+    """The commit checked out, with `-dirty` if files changed; None outside git."""
     try:
         described = subprocess.run(
             ["git", "describe", "--always", "--dirty", "--abbrev=12"],
@@ -161,17 +322,25 @@ def _git_state() -> str | None:
     return described.stdout.strip()
 
 
-def _jsonable(tree: Any) -> Any:
-    return json.loads(json.dumps(tree, default=str))
+# --- history and other files ----------------------------------------------------------
 
 
-def _differences(old: Mapping, new: Mapping, prefix: str = "") -> list[str]:
-    """`key: old -> new` for each that differs, `num_generations` aside."""
-    found = []
-    for key in sorted(old.keys() | new.keys()):
-        a, b = old.get(key), new.get(key)
-        if isinstance(a, Mapping) and isinstance(b, Mapping):
-            found += _differences(a, b, f"{prefix}{key}.")
-        elif a != b and key != "num_generations":
-            found.append(f"{prefix}{key}: {a} -> {b}".removeprefix("settings."))
-    return found
+def note(directory: str | Path, event: str, generation: int) -> None:
+    """Adds a line to `history.jsonl`: the run started, stopped or finished."""
+    line = {"time": time.time(), "event": event, "generation": generation}
+    with open(paths(directory).history, "a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def read_history(directory: str | Path) -> list[dict[str, Any]]:
+    """Returns the lines of `history.jsonl`: `time` in seconds, event, generation."""
+    path = paths(directory).history
+    return jsonl.read(path) if path.exists() else []
+
+
+def write_json_atomic(path: str | Path, data: Any) -> None:
+    """Writes a JSON file under a temporary name, syncs it and renames it.
+
+    A crash leaves the old file or the new one, never a part.
+    """
+    replace_file(Path(path), json.dumps(data, indent=1).encode())

@@ -23,6 +23,7 @@ import numpy as np
 
 from metaevo.config import flat
 from metaevo.errors import ConfigError
+from metaevo.storage import jsonl, run_directory
 
 # Seconds that a call may take; together what a dead service can cost a run.
 START, LOG, FINISH = 25.0, 5.0, 20.0
@@ -206,9 +207,7 @@ class WandbLogger:
             state = {"id": name, "generation": -1}
         if changes or not path.exists():
             state |= changes
-            temporary = path.with_suffix(".tmp")
-            temporary.write_text(json.dumps(state))
-            os.replace(temporary, path)
+            run_directory.write_json_atomic(path, state)
         self._state = state
         return state
 
@@ -242,10 +241,8 @@ def push(directory: Path, mode: str = "online") -> int:
     Returns:
         how many generations were sent.
     """
-    from metaevo.storage import jsonl
-
     directory = Path(directory)
-    manifest = json.loads((directory / "manifest.json").read_text())
+    manifest = run_directory.read_manifest(directory)
     (directory / "wandb.json").unlink(missing_ok=True)
     identity = manifest["identity"]
     logger = WandbLogger(directory, mode, identity["search"], identity["settings"])
