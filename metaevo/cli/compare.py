@@ -245,7 +245,7 @@ def _trained(
         params,
         key,
         num_seeds,
-        choose.local(devices, should_stop).make,
+        choose.local_factory(devices, should_stop).make,
     )
     holdout.save(folder, runs, {"what": digest})
     return list(runs.values())

@@ -113,16 +113,16 @@ def run(
     fingerprint = checks.fingerprint(search, population_size)
     settings = dict(settings or {}) | {"search": fingerprint}
     choose.check(config, search)
-    if config.distributed and not distributed.first():
-        return choose.follow(search, proposal, config, should_stop)
+    if config.distributed and not distributed.is_coordinator():
+        return choose.run_worker(search, proposal, config, should_stop)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(distributed.leading(config))
+        stack.enter_context(distributed.coordinator(config))
         directory = run_directory.prepare(
             config.directory
             or run_directory.default_directory(name, config.seed, settings)
         )
         stack.enter_context(run_directory.lock(directory))
-        workers = stack.enter_context(choose.workers(config, should_stop))
+        workers = stack.enter_context(choose.factory(config, should_stop))
         evaluator = None
         if run_directory.has_manifest(directory):
             manifest = run_directory.read_manifest(directory)

@@ -14,7 +14,7 @@ from metaevo import fitness, population, spaces
 from metaevo.errors import ConfigError
 from metaevo.evaluators.lift import lift
 from metaevo.evaluators.local import LocalEvaluator
-from metaevo.types import Proposal, Search
+from metaevo.types import InnerState, Proposal, Search
 
 NONE = fitness.final_return
 
@@ -279,7 +279,7 @@ def test_no_two_roles_draw_the_same_numbers():
     def init(key, meta):
         parts = jax.random.key_data(jax.random.split(key, 4))
         clock = toys.Clock(jnp.int32(0))
-        return population.InnerState(parts, jax.random.key_data(key), parts, clock)
+        return InnerState(parts, jax.random.key_data(key), parts, clock)
 
     loop = toys.shared_critic()._replace(init=init)
     lifted = lift(loop, toys.space(), NONE, 1, False)
