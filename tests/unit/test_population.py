@@ -431,10 +431,10 @@ def test_vmapped_orthogonal_initialiser_does_not_hang():
     """Rule 6, in a process of its own with a time cap."""
     program = textwrap.dedent(
         """
-        from metaevo import runtime
-        runtime.configure(num_cpu_devices=1)
+        import metaevo
+        metaevo.configure(num_cpu_devices=1)
         import jax, jax.numpy as jnp
-        from metaevo import networks
+        from metaevo.rl import networks
         init = networks.orthogonal(1.0)
         four = lambda k: [init(k, s) for s in ((64, 64), (4, 64), (64, 64), (64, 2))]
         out = jax.jit(jax.vmap(four))(jax.random.split(jax.random.key(0), 8))
