@@ -1,8 +1,8 @@
-"""The population as an axis: lifting one member's program to many.
+"""The population as an axis, as a member's program sees it.
 
-Inner loops are written for ONE member. `lift` runs them for P members and S seeds;
-`mean`, `gather`, `index` and `count` let a coupled loop see the others; `phase` marks a
-part of a member's program whose batching is chosen by backend.
+Inner loops are written for ONE member, and evaluators run them for P members and S
+seeds. `mean`, `gather`, `index` and `count` let a coupled loop see the other members.
+`phase` marks a part of a member's program whose batching depends on the backend.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import core
 from jax.custom_batching import custom_vmap
 
 from metaevo.types import (
@@ -31,7 +32,7 @@ _phase_depth = 0
 
 
 def _collective(fn: Callable) -> Callable:
-    """Gives the two mistakes with collectives a message that names the remedy."""
+    """Decorate a collective: the two common mistakes raise errors with a remedy."""
 
     @functools.wraps(fn)
     def checked(*args):
@@ -46,7 +47,7 @@ def _collective(fn: Callable) -> Callable:
             raise RuntimeError(
                 f"population.{fn.__name__} needs the population axis: declare the "
                 "loop InnerLoop(..., coupled=True) and run it through a search or "
-                "population.lift."
+                "an evaluator."
             ) from error
 
     return checked
@@ -54,10 +55,10 @@ def _collective(fn: Callable) -> Callable:
 
 @_collective
 def mean(x: Any) -> Any:
-    """Mean of `x` over all members of the population, on all devices.
+    """Return the mean of `x` over all members of the population, on all devices.
 
-    Members in which `x` holds a number that is not finite are left out, lest one
-    failed member breaks all. If all are, the mean is NaN.
+    Members whose `x` has a number that is not finite are left out, otherwise one
+    failed member would break all. The mean is NaN if no member is left.
     """
     good = all_finite(x)
     count = jax.lax.psum(good.astype(jnp.float32), (DEVICES, MEMBERS))
@@ -71,12 +72,12 @@ def mean(x: Any) -> Any:
 
 @_collective
 def gather(x: jax.Array) -> jax.Array:
-    """Every member's `x`, [...] -> [P, ...], in the order of the population.
+    """Return every member's `x`, [...] -> [P, ...], in the order of the population.
 
-    The row of a member that is not finite is the mean of the others'.
+    The row of a member that is not finite is the mean of the others.
 
-    The result carries no gradient: differentiating through an all-gather would give
-    P times the gradient. Put the own, differentiable value in with
+    The result has no gradient, because differentiation through an all-gather would
+    give P times the gradient. Insert this member's differentiable value with
     `gather(x).at[index()].set(x)`.
     """
     x = jax.lax.stop_gradient(x)
@@ -89,14 +90,14 @@ def gather(x: jax.Array) -> jax.Array:
 
 @_collective
 def index() -> jax.Array:
-    """This member's place in the population, an int32 scalar in [0, P)."""
+    """Return this member's place in the population, an int32 scalar in [0, P)."""
     members = jax.lax.axis_size(MEMBERS)
     return jax.lax.axis_index(DEVICES) * members + jax.lax.axis_index(MEMBERS)
 
 
 @_collective
 def count() -> int:
-    """P, members in the population on all devices; static."""
+    """Return P, the number of members on all devices, as a Python int."""
     return jax.lax.axis_size(DEVICES) * jax.lax.axis_size(MEMBERS)
 
 
@@ -114,9 +115,10 @@ class Rule:
 
     Attributes:
         number: P.
-        member: `(arrays, i) -> Params` of member i, an int32 scalar. A function that
-            stays the same object, lest all that takes the rule compiles again.
-        arrays: what it is computed from, such as a mean and a key.
+        member: `(arrays, i) -> Params` of member i, an int32 scalar. It must stay the
+            same function object, otherwise programs that take the rule are compiled
+            again.
+        arrays: Arrays from which members are computed, such as a mean and a key.
     """
 
     number: int
@@ -125,14 +127,18 @@ class Rule:
 
 
 def size(params: Population | Rule) -> int:
-    """P, of a population or the shapes of one."""
+    """Return P of a population, or of the shapes of one.
+
+    >>> size({"lr": jnp.zeros((5, 2))})
+    5
+    """
     if isinstance(params, Rule):
         return params.number
     return jax.tree.leaves(params)[0].shape[0]
 
 
 def agent_shapes(loop: InnerLoop) -> Any:
-    """Shapes of one agent; also a coupled loop's, which asks for its population."""
+    """Return the shapes of one agent, of a coupled loop too."""
 
     def init(key):
         return loop.init(key, loop.meta).agent
@@ -146,7 +152,11 @@ def agent_shapes(loop: InnerLoop) -> Any:
 
 
 def take(params: Population | Rule, ids: np.ndarray) -> Population:
-    """The members `ids` [N] of a population, [N, ...]."""
+    """Return the members `ids` [N] of a population, [N, ...].
+
+    >>> take({"depth": jnp.array([1, 2, 3])}, np.array([2, 0]))["depth"].tolist()
+    [3, 1]
+    """
     if isinstance(params, Rule):
         return _computed(params, jnp.asarray(ids, jnp.int32))
     return jax.tree.map(lambda x: jnp.take(x, ids, 0), params)
@@ -161,11 +171,11 @@ def _computed(rule: Rule, ids: jax.Array) -> Population:
 
 
 def _one_by_one() -> bool:
-    """Whether phases run members one after the other.
+    """Return True if phases run members one after the other.
 
-    On CPU a vmapped matmul is a loop of small ones and elementwise work of the whole
-    population falls out of the cache, so members in turn are faster; an accelerator
-    wants them together.
+    On CPU this is faster, because a vmapped matmul is a loop of small ones there, and
+    the elementwise work of a whole population does not fit into the cache. On an
+    accelerator members run together.
     """
     return jax.default_backend() == "cpu"
 
@@ -181,12 +191,12 @@ def _inside_phase():
 
 
 def phase(fn: Callable) -> Callable:
-    """Marks a part of a member's program, such as PPO's update, as one phase.
+    """Mark a part of a member's program, such as PPO's update, as one phase.
 
     The phase computes what `fn` computes. Under vmap it runs members in sequence on
     CPU and together on an accelerator. Outputs that depend on no batched input stay
-    unbatched. `fn` may close over traced values. Not differentiable from outside; no
-    collective of this module inside.
+    unbatched. `fn` may close over traced values. A phase cannot be differentiated from
+    outside, and `fn` must not call a collective of this module.
     """
 
     @functools.wraps(fn)
@@ -203,7 +213,7 @@ def phase(fn: Callable) -> Callable:
         # Closed-over tracers become arguments: custom_vmap would reject them.
         def body(*operands):
             consts, inputs = operands[:num_consts], operands[num_consts:]
-            return tuple(jax.core.eval_jaxpr(closed.jaxpr, consts, *inputs))
+            return tuple(core.eval_jaxpr(closed.jaxpr, consts, *inputs))
 
         run = custom_vmap(body)
 
@@ -239,7 +249,7 @@ def phase(fn: Callable) -> Callable:
 
 
 def _batched_outputs(fn: Callable, in_axes: list, operands: tuple) -> tuple[bool, ...]:
-    """Which outputs of `fn` vary along the vmapped axis, found by tracing it once."""
+    """Return which outputs of `fn` vary along the vmapped axis, by one trace."""
     found: dict[int, bool] = {}
 
     def observed(*operands):
@@ -250,7 +260,7 @@ def _batched_outputs(fn: Callable, in_axes: list, operands: tuple) -> tuple[bool
 
 
 def _observe(i: int, found: dict[int, bool]) -> Callable:
-    """An identity that records in `found` that its input was batched."""
+    """Return an identity that records in `found` whether its input is batched."""
     identity = custom_vmap(lambda x: x)
 
     @identity.def_vmap
@@ -262,5 +272,10 @@ def _observe(i: int, found: dict[int, bool]) -> Callable:
 
 
 def all_finite(tree: Any) -> jax.Array:
+    """Return a bool scalar: are all floating point numbers in `tree` finite?
+
+    >>> bool(all_finite({"w": jnp.array([1.0, jnp.inf])}))
+    False
+    """
     leaves = [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.inexact)]
     return jnp.array([jnp.isfinite(x).all() for x in leaves]).all()

@@ -1,8 +1,9 @@
-"""The one adapter to evosax (Lange, 2022), and its only importer.
+"""Adapter to evosax (Lange, 2022), the only module that imports it.
 
 evosax minimizes, returns weak types, counts generations in its own way and archives the
-best member it ever saw; here fitness is higher-is-better, states are finite and keep
-their types so that nothing compiles twice, and a strategy is a set of pure functions.
+best member of all generations. Here a higher fitness is better, states are finite and
+keep their types so that nothing is compiled twice, and a strategy is a set of pure
+functions.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from strategies._trees import strong, zeros
 
 
 class Algorithm(NamedTuple):
-    """An evosax algorithm with this house's manners; `fitness` is higher-is-better.
+    """An evosax algorithm by the conventions of metaevo; higher fitness is better.
 
     Attributes:
-        es: evosax's own object.
+        es: Object of evosax.
         init: `(key, *start) -> state`; start is the mean, or a population [P, ...] and
             its fitness [P].
         ask: `(key, state) -> (population [P, ...], state)`.
@@ -43,15 +44,18 @@ def algorithm(
     elite_ratio: float | None = None,
     **options: Any,
 ) -> Algorithm:
-    """The algorithm `name` of `evosax.algorithms`.
+    """Return the algorithm `name` of `evosax.algorithms`.
 
     Args:
-        tune: changes evosax's default `Params`.
-        elite_ratio: share of the population that counts; None: the algorithm's own.
-        **options: to its constructor.
+        name: Name of the class.
+        space: Space whose params are evolved.
+        population_size: P.
+        tune: Changes evosax's default `Params`.
+        elite_ratio: Fraction of the population that is used; None: evosax's default.
+        **options: Arguments of the constructor.
     """
-    # evosax starts JAX's backend when imported, and then the number of CPU devices can
-    # no longer be chosen: it is imported where it is used.
+    # The import of evosax starts JAX's backend, and then the number of CPU devices
+    # cannot be chosen any more. So it is imported where it is used.
     from evosax import algorithms
 
     es = getattr(algorithms, name)(population_size, zeros(space), **options)
@@ -60,7 +64,7 @@ def algorithm(
     params = strong(tune(es.default_params))
 
     def init(key, *start):
-        # Nothing was seen yet: the archive is NaN and infinite.
+        # Before the first generation the archive is NaN and infinite.
         return strong(jax.tree.map(jnp.nan_to_num, es.init(key, *start, params)))
 
     def ask(key, state):
@@ -87,15 +91,16 @@ def from_distribution(
     recombines: bool = False,
     prepare: Callable[[Any], Any] = lambda state: state,
 ) -> Strategy:
-    """A strategy from an algorithm that adapts a mean and a spread.
+    """Return a strategy from an algorithm that adapts a mean and a spread.
 
     Args:
-        space: its `init` gives the initial mean.
-        mirrored: member i + P/2 is the mirror image of member i. evosax never
-            interleaves pairs.
-        recombines: the mean becomes a weighted mean of members, which moves even if all
-            are equal: then nothing is told.
-        prepare: mends evosax's initial state, where it needs it.
+        algorithm: Algorithm of evosax.
+        space: Space whose `init` gives the initial mean.
+        mirrored: Member i + P/2 is the mirror image of member i, which is the order of
+            evosax.
+        recombines: The mean becomes a weighted mean of members, which moves even if
+            all have the same fitness. Such generations are then ignored.
+        prepare: Corrects evosax's initial state.
     """
 
     def init(key):
@@ -128,7 +133,7 @@ def from_distribution(
 
 
 class PopulationState(NamedTuple):
-    """evosax's state, the mean of who survived, and the length of its last step."""
+    """evosax's state, the mean of the survivors, and the length of its last step."""
 
     es: Any
     mean: Any
@@ -136,7 +141,7 @@ class PopulationState(NamedTuple):
 
 
 def survivors(state: PopulationState, es: Any, algorithm: Algorithm) -> PopulationState:
-    """The state with evosax's next one `es`, and the mean of its elites."""
+    """Return the state with evosax's next state `es` and the mean of its elites."""
     elites = jnp.argsort(es.fitness)[: algorithm.es.num_elites]
     mean = jax.vmap(algorithm.es._unravel_solution)(es.population[elites])
     mean = jax.tree.map(lambda x: x.mean(0), mean)
@@ -145,6 +150,7 @@ def survivors(state: PopulationState, es: Any, algorithm: Algorithm) -> Populati
 
 
 def population_metrics(state: PopulationState) -> dict[str, jax.Array]:
+    """Return the metrics of a strategy that keeps a population."""
     return {
         "sigma": state.es.population.std(0).mean(),
         "mean_norm": optax.tree.norm(state.mean),
@@ -153,20 +159,20 @@ def population_metrics(state: PopulationState) -> dict[str, jax.Array]:
 
 
 def unless_equal(fitness: jax.Array, learn: Callable[[], Any], state: Any) -> Any:
-    """`learn()`, or `state` if all members are equal: there is nothing to learn."""
+    """Return `learn()`, or `state` if all members have the same fitness."""
     return jax.lax.cond((fitness == fitness[0]).all(), lambda: state, learn)
 
 
 def minimized(shaping: Callable) -> Callable:
-    """One of `_shaping` as evosax wants it."""
+    """Return a function of `_shaping` with the signature and the sign of evosax."""
     return lambda population, fitness, state, params: -shaping(-fitness)
 
 
 def tied_weights(population, fitness, state, params) -> jax.Array:
-    """Recombination weights by rank, `params.weights` from best to worst.
+    """Return recombination weights by rank, `params.weights` from best to worst.
 
-    Tied members share the mean of their weights, so that the sum stays. (evosax gives
-    each the weight of their mean rank, rounded down.)
+    Tied members get the mean of their weights, so that the sum does not change. (In
+    evosax each gets the weight of their mean rank, rounded down.)
     """
     del population, state
     rank = jax.scipy.stats.rankdata
@@ -178,9 +184,10 @@ def tied_weights(population, fitness, state, params) -> jax.Array:
 
 
 def sigma_schedule(sigma: float, decay: float) -> Callable:
-    """sigma times `decay` per generation.
+    """Return a schedule: sigma times `decay` per generation.
 
-    evosax reads the schedule before it counts the generation: what it sets at the end
-    of generation g is for generation g + 1. Its first value has to be set apart.
+    evosax reads the schedule before it counts the generation: the value that it reads
+    at the end of generation g is that of generation g + 1. The first value must be set
+    separately.
     """
     return lambda g: sigma * decay ** (g + 1)

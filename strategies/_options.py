@@ -6,10 +6,17 @@ from metaevo.errors import ConfigError
 
 
 def even(population_size: int, why: str = "members come in mirrored pairs") -> int:
-    """`population_size` if members can be paired.
+    """Return `population_size` if members can be paired.
+
+    Args:
+        population_size: P.
+        why: Reason for the message.
 
     Raises:
-        ConfigError: it is odd or below 2.
+        ConfigError: P is odd or below 2.
+
+    >>> even(8)
+    8
     """
     if population_size < 2 or population_size % 2:
         raise ConfigError(
@@ -19,29 +26,29 @@ def even(population_size: int, why: str = "members come in mirrored pairs") -> i
     return population_size
 
 
-def at_least(low: int, **options: int) -> None:
-    """Raises ConfigError if one of `options` is below `low`."""
+def at_least(low: int, **options: float) -> None:
+    """Raise ConfigError if one of `options` is below `low`."""
     for name, value in options.items():
         if value < low:
             raise ConfigError(f"{name}={value} must be at least {low}")
 
 
 def positive(**options: float) -> None:
-    """Raises ConfigError if one of `options` is not above 0."""
+    """Raise ConfigError if one of `options` is not above 0."""
     for name, value in options.items():
         if not value > 0:
             raise ConfigError(f"{name}={value} must be positive")
 
 
 def fraction(**options: float) -> None:
-    """Raises ConfigError if one of `options` is not in [0, 1]."""
+    """Raise ConfigError if one of `options` is not in [0, 1]."""
     for name, value in options.items():
         if not 0 <= value <= 1:
             raise ConfigError(f"{name}={value} must be in [0, 1]")
 
 
 def one_of(choices: tuple[str, ...], **options: str) -> None:
-    """Raises ConfigError if one of `options` is none of `choices`."""
+    """Raise ConfigError if one of `options` is not in `choices`."""
     for name, value in options.items():
         if value not in choices:
             raise ConfigError(f"{name}={value!r} must be one of {', '.join(choices)}")

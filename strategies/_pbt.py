@@ -12,9 +12,10 @@ EXPLOITS = ("truncation", "tournament", "winner")
 
 
 def check(population_size: int, exploit: str, fraction: float) -> None:
-    """
+    """Check the options of exploitation.
+
     Raises:
-        ConfigError: a value that cannot be.
+        ConfigError: An option is out of its range.
     """
     _options.at_least(2, population_size=population_size)
     _options.one_of(EXPLOITS, exploit=exploit)
@@ -25,15 +26,16 @@ def check(population_size: int, exploit: str, fraction: float) -> None:
 def donors(
     key: jax.Array, fitness: jax.Array, exploit: str, fraction: float
 ) -> jax.Array:
-    """Whom each member follows, [P] int32; itself, if it stays.
+    """Return the member whom each member follows, [P] int32; itself if it stays.
 
-    Equal fitness is put in random order, so equal members exploit as well.
+    Members of equal fitness are ordered at random, so they exploit each other too.
 
     Args:
+        key: PRNG key.
         fitness: [P], finite.
         exploit: `truncation`: the worst `fraction` follow one of the best `fraction`
-            each. `tournament`: each meets a random other and follows it if that is
-            better. `winner`: all follow the best.
+            each. `tournament`: each is compared with a random other and follows it if
+            that is better. `winner`: all follow the best.
         fraction: for `truncation`; at least one member unless it is 0.
     """
     size = len(fitness)

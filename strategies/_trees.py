@@ -1,4 +1,4 @@
-"""Params as the trees that they are, and as flat vectors."""
+"""Params as trees and as flat vectors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from metaevo.types import Params, Space
 
 
 def strong(tree: Any) -> Any:
-    """Strips weak types, with which the next generation would compile again."""
+    """Strip weak types, with which the next generation would be compiled again."""
 
     def cast(x):
         x = jnp.asarray(x)
@@ -23,12 +23,12 @@ def strong(tree: Any) -> Any:
 
 
 def zeros(space: Space) -> Params:
-    """Params of the space, all 0."""
+    """Return params of the space that are all 0."""
     shapes = jax.eval_shape(space.init, jax.random.key(0))
     return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
 
 def flattening(space: Space) -> tuple[Callable, Callable, int]:
-    """`Params -> [D]`, its inverse, and D."""
+    """Return a function `Params -> [D]`, its inverse, and D."""
     flat, unravel = ravel_pytree(zeros(space))
     return lambda params: strong(ravel_pytree(params)[0]), unravel, flat.size

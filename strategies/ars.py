@@ -4,8 +4,8 @@
     g = 1/(k s) Σᵢ (fᵢ⁺ − fᵢ⁻) εᵢ,  s the standard deviation of these 2k fitnesses
     θ ← θ + optimizer(g)
 
-The paper's version V1-t. (V2 also normalizes observations, which here is the inner
-loop's affair.) On evosax. Unlike the paper's, the optimizer is explicit (the paper's is
+This is the paper's version V1-t. (V2 also normalizes observations; here inner loops do
+that.) On evosax. Unlike the paper's, the optimizer is explicit (the paper's is
 `optax.sgd`), and sigma may decay.
 """
 
@@ -35,14 +35,14 @@ def ars(
         sigma: standard deviation of the noise in generation 0, > 0.
         optimizer: ascends the estimated gradient; a decay of the learning rate is its
             schedule, weight decay that of `optax.adamw`.
-        elite_ratio: share of the pairs that count, in [0, 1]; at least one does.
+        elite_ratio: fraction of the pairs that are used, in [0, 1]; at least one is.
         sigma_decay: factor on sigma per generation, > 0.
         shaping: `standardize` (the paper's: dividing by s makes it the same as none) or
             `centered_rank` (invariant under monotone maps of the fitness).
 
     Raises:
         ConfigError: an odd population, sigma <= 0, an elite ratio outside [0, 1], or an
-            unknown shaping. (`pair_rank` would make all pairs alike.)
+            unknown shaping. (`pair_rank` would make all pairs equal.)
     """
     _options.even(population_size)
     _options.positive(sigma=sigma, sigma_decay=sigma_decay)

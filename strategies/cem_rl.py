@@ -1,4 +1,4 @@
-"""CEM-RL: the cross-entropy method over actors, half of which learn in between.
+"""CEM-RL: the cross-entropy method over actors, half of which learn between updates.
 
 Pourchot and Sigaud, 2019, https://arxiv.org/abs/1810.01222.
 
@@ -7,8 +7,8 @@ Pourchot and Sigaud, 2019, https://arxiv.org/abs/1810.01222.
     v' = Σₖ wₖ (θₖ − μ)² / K + ν,   ν ← τ ν + (1 − τ) ν_end
 
 with the *old* mean in v'. The factor 1/K is not in the paper but in its authors' code
-and in fastpbrl's. What was learned comes back through the space's Lamarckian `inherit`;
-the critic that all share is the inner loop's.
+and in fastpbrl's. Learned parameters return through the space's Lamarckian
+`inherit`; the shared critic is part of the inner loop.
 """
 
 from __future__ import annotations

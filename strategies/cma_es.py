@@ -4,7 +4,8 @@
     evolution path;   C by its path (rank one) and all members (rank μ, active)
 
 Constants are the paper's. C has D² numbers and each generation decomposes it, which is
-D³ work: for up to some hundreds of parameters; beyond them `sep_cma_es`. On evosax.
+D³ work. Use it for up to some hundreds of parameters, and `sep_cma_es` for more. On
+evosax.
 """
 
 from __future__ import annotations

@@ -6,9 +6,10 @@
 with base the best of the last generation (DE/best/1/bin) or a random one
 (DE/rand/1/bin). On evosax. Unlike the paper's, xᵢ is *evaluated again* beside its
 trial: a population of P is P/2 of each. Returns in reinforcement learning are noisy and
-generations have worlds of their own; a score kept from an earlier generation lets the
-luckiest live for ever. Without noise that costs half of the trials; with noise that the
-members of a generation share, the paper's hardly moves at all (docs/strategies.md).
+each generation has its own environment seeds; a score kept from an earlier generation
+would let a lucky member survive forever. Without noise the second evaluation costs half
+of the trials. With noise that the members of a generation share, the paper's version
+hardly moves at all (docs/strategies.md).
 """
 
 from __future__ import annotations
@@ -33,10 +34,11 @@ def de(
 ) -> Strategy:
     """Differential evolution from `space.init` plus noise.
 
-    The solution is the mean of the survivors: the best of them is the luckiest.
+    The solution is the mean of the survivors, because the best one is often only lucky.
 
     Args:
-        population_size: P, even and at least 8: P/2 trials, then who they challenge.
+        population_size: P, even and at least 8: P/2 trials, then the members that they
+            challenge.
         sigma: standard deviation of the initial population, > 0.
         weight: F, of the difference of two members, in [0, 2].
         crossover_rate: probability that a parameter comes from the mutant, in [0, 1].
@@ -70,7 +72,7 @@ def de(
         noise = sigma * jax.random.normal(noise_key, (size, algorithm.es.num_dims))
         unravel = algorithm.es._unravel_solution
         population = jax.vmap(lambda z: jax.tree.map(jnp.add, mean, unravel(z)))(noise)
-        # No score yet: the base of generation 0 is the first member, as good as any.
+        # Without scores the base of generation 0 is the first member.
         es = algorithm.init(key, population, jnp.zeros(size))
         return _evosax.PopulationState(es, mean, jnp.zeros(()))
 

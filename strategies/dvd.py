@@ -1,9 +1,9 @@
-"""DvD: a population that lives on, kept diverse by as much as it pays.
+"""DvD: a persistent population with an adaptive weight on its diversity.
 
-Parker-Holder et al., 2020, https://arxiv.org/abs/2002.00632. Members climb their
-returns plus λ times the volume that their behaviors span; that gradient is the inner
-loop's (`td3` with `shared_critic`). Here is λ, the same for all: in each generation a
-Bernoulli bandit by Thompson sampling chooses among a few,
+Parker-Holder et al., 2020, https://arxiv.org/abs/2002.00632. Members ascend
+their returns plus λ times the volume that their behaviors span; the inner loop computes
+that gradient (`td3` with `shared_critic`). This strategy chooses λ, the same for all
+members: in each generation a Bernoulli bandit with Thompson sampling selects one value,
 
     arm a with the largest draw of Beta(successes + 1, failures + 1),
 
@@ -43,11 +43,11 @@ def dvd(
     *,
     memory: int = 5,
 ) -> Strategy:
-    """DvD over agents that live on; `space` holds the slot `diversity_coef`.
+    """DvD over persistent agents; `space` has the slot `diversity_coef`.
 
     Args:
         space: its params are a dict with `diversity_coef`, which this strategy writes;
-            what else it has stays as `space.init` says.
+            all other params keep the values of `space.init`.
         population_size: P, at least 2.
         coefficients: the arms λ, each >= 0, or a schedule, generation -> λ, as those
             of optax.
@@ -56,8 +56,9 @@ def dvd(
     Raises:
         ConfigError: an option is out of its range, or the space has no such slot.
     """
-    scheduled = callable(coefficients)
-    arms = np.asarray([0.0] if scheduled else tuple(coefficients), np.float32)
+    schedule = coefficients if callable(coefficients) else None
+    values = (0.0,) if callable(coefficients) else tuple(coefficients)
+    arms = np.asarray(values, np.float32)
     for name, value, good, expected in (
         ("population_size", population_size, population_size >= 2, "2 or more"),
         ("coefficients", coefficients, arms.size > 0, "at least one"),
@@ -74,7 +75,7 @@ def dvd(
         return jnp.asarray(arms)[arm]
 
     def with_coefficient(state):
-        chosen = coefficients(state.generation) if scheduled else pulled(state.arm)
+        chosen = schedule(state.generation) if schedule else pulled(state.arm)
         return state.params | {SLOT: jnp.asarray(chosen, jnp.float32)}
 
     def init(key):
@@ -95,7 +96,7 @@ def dvd(
     def tell(key, state, proposal, fitness):
         del key, proposal
         reached = fitness.mean()
-        # The first generation has nothing to exceed: it says nothing of its arm.
+        # The first generation has nothing to exceed, so its arm is not judged.
         judged = (np.arange(arms.size) == state.arm) & (state.generation > 0)
         better = reached > state.recent.max()
         return state._replace(
@@ -106,7 +107,7 @@ def dvd(
         )
 
     def solution(state):
-        """λ of the arm with the best record, or of the schedule's last generation."""
+        """Return λ of the most successful arm, or of the schedule's last generation."""
         rate = (state.successes + 1) / (state.successes + state.failures + 2)
         last = jnp.maximum(state.generation - 1, 0)
         best = state._replace(arm=jnp.argmax(rate), generation=last)

@@ -4,9 +4,9 @@
     m ← m + α_m (Σᵢ wᵢ xᵢ − m);   σ ← σ + α_σ (√Σᵢ wᵢ (xᵢ − m)² − σ)
 
 with α_m, α_σ per parameter from a small network over evolution paths and time. The
-weights are not the paper's: evosax's author meta-trained them anew, and they come with
-evosax (`2023_10_les_v2`), so that nothing is fetched. There is no learning rate to set;
-sigma is the one number. Not invariant under monotone maps of the fitness.
+weights are not the paper's: evosax's author trained them again, and they are part of
+evosax (`2023_10_les_v2`), so nothing is downloaded. Sigma is the only number to set;
+there is no learning rate. Not invariant under monotone maps of the fitness.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ NOISE = 0.1  # variance, of standardized y
 
 
 class Data(NamedTuple):
-    """What was seen: a ring of N rows."""
+    """Observations, in a ring buffer of N rows."""
 
     x: jax.Array  # [N, D]
     before: jax.Array  # [N] fitness that the agent came with
@@ -40,7 +40,7 @@ class Data(NamedTuple):
 
 
 class State(NamedTuple):
-    """As `pbt`'s, with what the Gaussian process knows.
+    """State of `pbt`, with the data of the Gaussian process.
 
     Attributes:
         before: [P] the fitness each agent of the next generation comes with.
@@ -75,7 +75,7 @@ def pb2(
         num_candidates: points among which a loser chooses.
 
     Raises:
-        ConfigError: a value that cannot be, or another space.
+        ConfigError: An option is out of its range, or the space is not a prior.
     """
     _pbt.check(population_size, exploit, fraction)
     names = spaces.of_prior(space, "pb2")
@@ -120,7 +120,7 @@ def pb2(
         return State(params, donors, proposal.params, fitness, before, data, after)
 
     def _explored(key, data, x, before, moved):
-        """Where losers go, [P, D]; without data, anywhere."""
+        """Return the numbers of all members, [P, D]; losers explore."""
         valid = data.time >= 0
         now = data.time.max() + 1
         change = _standardized(data.change, valid, data.change)
@@ -131,7 +131,7 @@ def pb2(
         mine = _standardized(data.before, valid, before)[:, None]
         factor = _factor(inputs, data.time, valid, length, forgetting)
         whitened = _solve(factor, change * valid)
-        # Those who stay train too: data whose outcome is not known yet.
+        # Members that stay train too: they are data without an outcome yet.
         everything = jnp.concatenate([inputs, jnp.concatenate([x, mine], 1)])
         times = jnp.concatenate([data.time, jnp.full(size, now)])
 
@@ -166,7 +166,7 @@ def pb2(
         return everything[rows:, :-1]
 
     def solution(state):
-        """The fittest of the last generation; reports score the agents again."""
+        """Return the fittest of the last generation; reports score the agents again."""
         return jax.tree.map(lambda x: x[jnp.argmax(state.fitness)], state.told)
 
     def metrics(state):
@@ -183,7 +183,7 @@ def pb2(
 
 
 def _standardized(x, valid, of):
-    """`of` less the mean of the valid `x`, in units of their standard deviation."""
+    """Return `of`, standardized by the mean and the deviation of the valid `x`."""
     count = jnp.maximum(valid.sum(), 1)
     mean = jnp.where(valid, x, 0.0).sum() / count
     variance = jnp.where(valid, (x - mean) ** 2, 0.0).sum() / count
@@ -201,7 +201,7 @@ def _solve(factor, y):
 
 
 def _factor(x, time, valid, length, forgetting):
-    """Cholesky factor of the covariance; rows that hold no data stand alone."""
+    """Return the Cholesky factor of the covariance; empty rows are independent."""
     both = valid[:, None] & valid[None]
     covariance = jnp.where(both, _kernel(x, time, x, time, length, forgetting), 0.0)
     diagonal = jnp.where(valid, NOISE, 1.0)
@@ -209,7 +209,7 @@ def _factor(x, time, valid, length, forgetting):
 
 
 def _likeliest(x, time, y, valid):
-    """Length scale and forgetting of the highest marginal likelihood."""
+    """Return the length scale and forgetting of the highest marginal likelihood."""
     pairs = jnp.asarray(np.stack(np.meshgrid(LENGTHS, FORGETTING), -1), jnp.float32)
     pairs = pairs.reshape(-1, 2)
 
@@ -220,5 +220,5 @@ def _likeliest(x, time, y, valid):
             - jnp.log(jnp.diag(factor)).sum()
         )
 
-    # One after the other: LAPACK under vmap can wait for ever on a CPU.
+    # One after the other, because LAPACK under vmap can wait forever on a CPU.
     return pairs[jnp.argmax(jax.lax.map(likelihood, pairs))]

@@ -1,8 +1,8 @@
 """Population-based training (Jaderberg et al., 2017, https://arxiv.org/abs/1711.09846).
 
-Agents live on. Between two generations losers *exploit*: they continue a winner's
-agent with its numbers; and *explore*: each of those numbers is multiplied by one of
-`factors`, or drawn anew. Experience and random keys stay with the member.
+Agents persist over generations. Between two generations losers *exploit*: they continue
+a winner's agent with its numbers; and *explore*: each of these numbers is multiplied by
+one of `factors`, or drawn again. Experience and random keys stay with the member.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from strategies import _options, _pbt
 
 
 class State(NamedTuple):
-    """The next generation, and what the last one was.
+    """The next generation and the last one.
 
     Attributes:
-        params: [P, ...] to be trained with.
-        parents: [P] whose agent each continues; -1 in generation 0.
-        told: [P, ...] what was trained with last.
-        fitness: [P] of that.
+        params: [P, ...] Params of the next generation.
+        parents: [P] Members whose agents are continued; -1 in generation 0.
+        told: [P, ...] Params of the last generation.
+        fitness: [P] Fitness of the last generation.
     """
 
     params: Any
@@ -59,22 +59,22 @@ def pbt(
     """Population-based training.
 
     Args:
-        space: such as `spaces.prior`, whose `init` draws from where numbers may lie
-            and whose `perturb` multiplies them and stays there.
+        space: such as `spaces.prior`, whose `init` draws numbers from their ranges and
+            whose `perturb` multiplies them and stays in the ranges.
         exploit: `truncation`: the worst `fraction` follow one of the best `fraction`
-            each. `tournament`: each meets a random other and follows it if that is
-            better. `winner`: all follow the best.
-        fraction: in [0, 0.5], for truncation; 0: nobody exploits.
-        factors: of which a number is multiplied by one, at random.
-        resample: probability that a number is drawn anew instead: 0 only perturbs, 1
-            only draws anew. Ray Tune's defaults.
-        copies: what a loser takes over: `both`, or the `agent` alone, keeping its
-            numbers, or the `params` alone, keeping its agent.
+            each. `tournament`: each is compared with a random other and follows it if
+            that is better. `winner`: all follow the best.
+        fraction: in [0, 0.5], for truncation; 0: no member exploits.
+        factors: a number is multiplied by one of them, drawn at random.
+        resample: probability that a number is drawn again instead. The defaults are
+            those of Ray Tune.
+        copies: `both`: a loser takes the winner's agent and numbers; `agent`: it keeps
+            its numbers; `params`: it keeps its agent.
         explore: `(key, params) -> params` of one member, in place of the above.
         start: [P, ...] params of generation 0; None: draws of `space.init`.
 
     Raises:
-        ConfigError: a value that cannot be.
+        ConfigError: An option is out of its range.
     """
     _pbt.check(population_size, exploit, fraction)
     if not factors or min(factors) <= 0:
@@ -112,7 +112,7 @@ def pbt(
         moved = donors != own
         taken = own if copies == "agent" else donors
         params = jax.tree.map(lambda x: x[taken], proposal.params)
-        # Each member's own key: losers of one donor part.
+        # One key per member, so that losers with the same donor differ.
         keys = jax.random.split(explore_key, population_size)
         params = jax.tree.map(
             lambda new, old: jnp.where(_like(moved, new), new, old),
@@ -123,7 +123,7 @@ def pbt(
         return State(params, parents, proposal.params, fitness)
 
     def solution(state):
-        """The fittest of the last generation; reports score the agents again."""
+        """Return the fittest of the last generation; reports score the agents again."""
         return jax.tree.map(lambda x: x[jnp.argmax(state.fitness)], state.told)
 
     def metrics(state):
@@ -138,7 +138,7 @@ def pbt(
 
 
 def _for_each(key, params, draw):
-    """`draw(key, x)` with a key of its own for every leaf."""
+    """Return `draw(key, x)` of every leaf, each with its own key."""
     leaves, treedef = jax.tree.flatten(params)
     keys = jax.random.split(key, len(leaves))
     return treedef.unflatten([draw(k, x) for k, x in zip(keys, leaves, strict=True)])

@@ -1,17 +1,18 @@
 """Persistent evolution strategies (Vicol et al., 2021, https://arxiv.org/abs/2112.13835).
 
-Members live on: a generation is a piece of a lifetime, after which θ moves. Each piece
-has a perturbation of its own, and a member's fitness answers for all since its birth:
+Members persist: a generation is a part of a lifetime, after which θ moves. Each part
+has its own perturbation, and a member's fitness is credited to all perturbations since
+its birth:
 
     εᵢ ~ N(0, σ² I), mirrored;   ξᵢ ← ξᵢ + εᵢ/σ²;   g = 1/P Σᵢ uᵢ ξᵢ
     θ ← θ + optimizer(g)
 
 ξ is set to 0 when a pair is reborn, at the horizon. Without accumulation, ξᵢ = εᵢ/σ²,
 these are online (truncated) evolution strategies, which credit a perturbation with its
-own generation alone: less variance, and blind to what pays later.
+own generation alone: less variance, but effects on later generations are ignored.
 
-Pairs are born at different times, so that each step of θ sees all ages, not one after
-the other. Mirror images have the same age, so what a return owes to age cancels.
+Pairs are born at different times, so that each step of θ uses all ages. Mirror images
+have the same age, so the effect of age on returns cancels.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from strategies import _options, _shaping, _trees
 
 
 class State(NamedTuple):
-    """Flat: D parameters, P/2 pairs.
+    """State for D flat parameters and P/2 pairs.
 
     Attributes:
         mean: [D].
         optimizer: of optax.
         since_birth: [P/2, D] Σ ε/σ² of the first of each pair.
         age: [P/2] int32, generations lived, in [0, horizon); 0 is a newborn. In
-            generation 0 all are: other ages say how soon a first life ends.
+            generation 0 all are newborn; a larger age makes the first life shorter.
         generation: int32.
         update_norm: length of the last step of the mean.
     """
@@ -77,9 +78,9 @@ def pes(
             for it); False: all pairs are born together.
         sigma_decay: factor on sigma per generation, > 0.
         shaping: `standardize` keeps the gradient's direction, as differences within
-            pairs keep their relative sizes. `pair_rank` (who of a pair is better) and
-            `centered_rank` (of all, whatever their ages) resist outliers and give that
-            up: generations count alike, however much is at stake in them.
+            pairs keep their relative sizes. `pair_rank` (the better of a pair) and
+            `centered_rank` (of all members, of any age) resist outliers but lose these
+            sizes: all generations count the same.
 
     Raises:
         ConfigError: an odd population, an option out of its range, or an unknown
@@ -131,7 +132,7 @@ def pes(
         )
         over = state.age + 1 == horizon
         return State(
-            mean=optax.apply_updates(state.mean, updates),
+            mean=jnp.asarray(optax.apply_updates(state.mean, updates)),
             optimizer=optimizer_state,
             since_birth=jnp.where(over[:, None], 0.0, since_birth),
             age=jnp.where(over, 0, state.age + 1),

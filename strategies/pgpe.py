@@ -39,8 +39,8 @@ def pgpe(
             rate; weight decay is that of `optax.adamw`.
         sigma_learning_rate: η >= 0.
         max_sigma_change: largest relative change of σ in one generation, in [0, 1].
-        shaping: `centered_rank` or `standardize`. (`pair_rank` says nothing of how far
-            out a pair is, so σ would never change.)
+        shaping: `centered_rank` or `standardize`. (`pair_rank` does not depend on
+            the distance of a pair, so σ would never change.)
 
     Raises:
         ConfigError: an odd population, sigma <= 0, an option out of its range, or an

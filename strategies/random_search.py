@@ -1,7 +1,7 @@
-"""Random search, with a second look at what seemed best (Bergstra and Bengio, 2012).
+"""Random search that evaluates its best members again (Bergstra and Bengio, 2012).
 
-Each generation draws most of its members anew and evaluates the best so far once more,
-on new seeds, so that a lucky score is found out. Rank is by mean score.
+Each generation draws most of its members and evaluates the best members so far again,
+on new seeds, which corrects lucky scores. Members are ranked by their mean score.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class State(NamedTuple):
 
     Attributes:
         params: [N, ...].
-        mean: [N] of their scores; -inf: not evaluated yet.
-        count: [N] int32 how many.
+        mean: [N] mean scores; -inf: not evaluated yet.
+        count: [N] int32, number of scores.
     """
 
     params: Any
@@ -38,10 +38,10 @@ def random_search(
 
     Args:
         population_size: P, evaluations in a generation.
-        num_elites: N, of which so many go to the best so far; in [1, P - 1]; None: P/4.
+        num_elites: N in [1, P - 1], members that are evaluated again; None: P/4.
 
     Raises:
-        ConfigError: a value that cannot be.
+        ConfigError: An option is out of its range.
     """
     _options.at_least(2, population_size=population_size)
     size = max(1, population_size // 4) if num_elites is None else num_elites
@@ -66,13 +66,13 @@ def random_search(
         before = jnp.concatenate([state.count, jnp.zeros(new, jnp.int32)])
         total = jnp.where(state.count > 0, state.mean * state.count, 0.0)
         mean = (jnp.concatenate([total, jnp.zeros(new)]) + fitness) / (before + 1)
-        # A score seen once more ranks before an equal one that was not.
+        # Of equal means the one of more scores ranks first.
         best = jnp.lexsort((-before, -mean))[:size]
         params = jax.tree.map(lambda x: x[best], proposal.params)
         return State(params, mean[best], before[best] + 1)
 
     def first(state):
-        """The best of those evaluated more than once, if there are any."""
+        """Return the best member evaluated more than once, if there is one."""
         again = jnp.where(state.count > 1, state.mean, -jnp.inf)
         return jnp.where((state.count > 1).any(), jnp.argmax(again), 0)
 

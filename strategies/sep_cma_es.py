@@ -1,7 +1,7 @@
 """Separable CMA-ES (Ros & Hansen, 2008, https://inria.hal.science/inria-00287367).
 
 CMA-ES whose covariance is diagonal: O(D) numbers and O(P D) work in place of O(D²) and
-O(D³). It scales each parameter, and cannot learn how they depend on each other.
+O(D³). It scales each parameter, but cannot learn dependences between parameters.
 
     xᵢ ~ N(m, σ² C);   m ← Σᵢ wᵢ xᵢ over the better half;   σ by the length of its
     evolution path;   C, diagonal, by its path (rank one) and the better half (rank μ)

@@ -3,10 +3,10 @@
     ε_p = N(0, I) from fold_in(key, p);   θ ± σ ε_p are members p and p + P/2
     g = 1/(P σ) Σ_p (u_p − u_{p+P/2}) ε_p;   θ ← θ + optimizer(g)
 
-OpenAI-ES whose noise is never held: a key stands for it, and it is drawn again where it
-is needed. `ask` and `tell` take memory for some vectors of D numbers, not for P; each
-round of training draws its own members. In the paper, workers exchange scalars so; here
-it is for populations that would not fit.
+The noise is not kept: it is drawn again from a key where it is needed. `ask` and `tell`
+need memory for a few vectors of D numbers, not for P; each round of training draws its
+own members. The paper's workers use this to exchange scalars only; here it is for
+populations that would not fit into memory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from strategies import _options, _shaping, _trees
 
 
 class State(NamedTuple):
-    """Flat: D parameters.
+    """State for D flat parameters.
 
     Attributes:
         mean: [D].
@@ -40,7 +40,7 @@ class State(NamedTuple):
 
 
 class Seed(NamedTuple):
-    """What a population is computed from."""
+    """Arrays from which a population is computed."""
 
     key: jax.Array
     mean: jax.Array
@@ -117,7 +117,7 @@ def shared_seed_es(
             -gradient, state.optimizer, state.mean
         )
         return State(
-            mean=optax.apply_updates(state.mean, updates),
+            mean=jnp.asarray(optax.apply_updates(state.mean, updates)),
             optimizer=optimizer_state,
             generation=state.generation + 1,
             update_norm=jnp.linalg.norm(updates),

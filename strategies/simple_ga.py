@@ -3,8 +3,9 @@
     parents = the elites of the last generation
     childᵢ = crossover(two parents, drawn with replacement) + σ N(0, I)
 
-On evosax. No member survives: each is scored once, in the worlds of its generation, so
-none lives on for a lucky score. The paper re-evaluates its elite and keeps the best.
+On evosax. No member survives: each is scored once, on the environment seeds of its
+generation, so no member is kept for a lucky score. The paper re-evaluates its elite and
+keeps the best.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ def simple_ga(
 ) -> Strategy:
     """A genetic algorithm whose first parents are P copies of `space.init`.
 
-    Generation 0 is thus `space.init` plus noise, through the program of all others. The
-    solution is the mean of the elites: the best of a noisy generation is the luckiest,
-    and the luck of many averages out.
+    So generation 0 is `space.init` plus noise, computed by the same program as all
+    others. The solution is the mean of the elites, because the best member of a noisy
+    generation is often only lucky, and a mean of many is not.
 
     Args:
         population_size: P, at least 2.
         sigma: standard deviation of the mutation in generation 0, > 0.
-        elite_ratio: share of the population that are parents, in [0, 1]; at least one
-            member is.
+        elite_ratio: fraction of the population that are parents, in [0, 1]; at least
+            one member is.
         crossover_rate: probability that a parameter comes from the second parent, in
             [0, 1].
         sigma_decay: factor on sigma per generation, > 0.
@@ -73,7 +74,7 @@ def simple_ga(
             es = ga.tell(key, proposal.params, fitness, state.es)
             return _evosax.survivors(state, es, ga)
 
-        # Equal members would be parents by their place.
+        # Members of equal fitness would become parents by their index.
         return _evosax.unless_equal(fitness, learn, state)
 
     return Strategy(

@@ -70,7 +70,7 @@ def _score(job: Job, state: State, solution: Solution) -> Scores | None:
             solution.params,
             job.keys.held_out,
             num,
-            job.workers.make_after,
+            job.factory.make_after,
         )
         scores = scores._replace(
             evaluations={results.SOLUTION: returns, **scores.evaluations}
@@ -100,7 +100,7 @@ def _hold_out(job: Job, state: State, solution: Solution) -> dict[str, HeldOut]:
         learned,
         job.keys.held_out,
         num_seeds,
-        job.workers.make_after,
+        job.factory.make_after,
     )
     facts = {
         "measure": search.fitness.name,

@@ -97,7 +97,7 @@ class Job(NamedTuple):
         name: its name, for directories and reports.
         directory: the run directory, which this process has locked.
         manifest: the run's manifest.
-        workers: makes evaluators.
+        factory: makes evaluators.
         evaluator: evaluates the search's generations.
         programs: compiled functions of the strategy.
         keys: random keys by role.
@@ -110,7 +110,7 @@ class Job(NamedTuple):
     name: str
     directory: Path
     manifest: Mapping[str, Any]
-    workers: EvaluatorFactory
+    factory: EvaluatorFactory
     evaluator: Evaluator
     programs: Programs
     keys: Keys

@@ -100,15 +100,15 @@ def run(
         settings["start_from"] = config.start_from
     proposal = checks.check(search)
     choose.check(config, search)
-    if config.distributed and not distributed.first():
-        return choose.follow(search, proposal, config, should_stop)
+    if config.distributed and not distributed.is_coordinator():
+        return choose.run_worker(search, proposal, config, should_stop)
     size = population.size(proposal.params)
     # Runs of 0.1 are found and compared by what 0.1 recorded of a search.
     settings_0_1 = settings | {"search": identity.fingerprint_0_1(search, size)}
     settings |= {"search": identity.identity(search)}
     sources = identity.sources(search, source)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(distributed.leading(config))
+        stack.enter_context(distributed.coordinator(config))
         directory = run_directory.prepare(
             config.directory
             or run_directory.default_directory(
@@ -116,16 +116,16 @@ def run(
             )
         )
         stack.enter_context(run_directory.lock(directory))
-        workers = stack.enter_context(choose.workers(config, should_stop))
+        factory = stack.enter_context(choose.factory(config, should_stop))
         if run_directory.has_manifest(directory):
             manifest = run_directory.read_manifest(directory)
             run_directory.check_same_run(
                 directory, manifest, name, config, settings, settings_0_1
             )
             search = search._replace(chunk_size=manifest["chunk_size"])
-            evaluator = workers.make(search)
+            evaluator = factory.make(search)
         else:
-            evaluator, chunk_size = workers.plan(search, proposal)
+            evaluator, chunk_size = factory.plan(search, proposal)
             search = search._replace(chunk_size=chunk_size)
             manifest = run_directory.create_manifest(
                 directory,
@@ -133,7 +133,7 @@ def run(
                 config,
                 settings,
                 chunk_size,
-                workers.device,
+                factory.device,
                 changes,
                 sources,
             )
@@ -147,7 +147,7 @@ def run(
             name=name,
             directory=directory,
             manifest=manifest,
-            workers=workers,
+            factory=factory,
             evaluator=evaluator,
             programs=programs(search),
             keys=keys(config.seed),
@@ -415,7 +415,7 @@ def _greet(job: Job, progress: Progress, changes: Sequence[str]) -> None:
         f"{search.num_seeds} seeds, lifetimes of {loops}",
         f"evolving {', '.join(search.space.spec)} for the {search.fitness.name}",
         f"changed: {', '.join(changes) or 'nothing'}",
-        f"{job.workers.num_devices} {job.workers.platform} device(s), chunks of "
+        f"{job.factory.num_devices} {job.factory.platform} device(s), chunks of "
         f"{job.manifest['chunk_size']}, {byte_size(held)} of state and buffers",
         f"{job.directory}: {start if progress.generation else 'new'}",
     )

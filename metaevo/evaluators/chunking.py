@@ -1,15 +1,13 @@
-"""How many members train at once: as many as the memory at hand holds.
+"""Planning of memory: as many members train at once as fit.
 
-Decided once, before generation 0, from the compiled program's own analysis; the chunk
-goes into the run's manifest, since its size changes the last bits.
+The chunk size is chosen once, before generation 0, from the memory analysis of the
+compiled program. It is kept in the run's manifest, because it changes the last bits.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import jax
+from typing import TYPE_CHECKING, Any
 
 from metaevo import population
 from metaevo.errors import ConfigError
@@ -21,13 +19,16 @@ if TYPE_CHECKING:
 
 __all__ = ["available", "plan"]
 
-SHARE = 0.9  # of what is available that a run may announce
+SHARE = 0.9  # of the available memory, which a plan may use
 
 
-def available(device: jax.Device) -> int | None:
-    """Bytes left on an accelerator; else on this machine, or in its cgroup.
+def available(device: Any) -> int | None:
+    """Return the bytes that are free on a JAX device.
 
-    None if nobody says.
+    For a CPU these are the free bytes of the machine or of its cgroup.
+
+    Returns:
+        The bytes; None if the platform does not report them.
     """
     stats = device.memory_stats() or {}
     if "bytes_limit" in stats:
@@ -46,16 +47,20 @@ def available(device: jax.Device) -> int | None:
 
 
 def plan(evaluator: LocalEvaluator, proposal: Proposal) -> LocalEvaluator:
-    """An evaluator whose rounds fit into memory: this one, or one of smaller chunks.
+    """Return an evaluator whose rounds fit into memory.
 
-    Members that live on between generations count as well, all of them.
+    All members that live on between generations count too.
 
     Args:
-        proposal: of the whole population; shapes are enough.
+        evaluator: Evaluator of the search.
+        proposal: Proposal of the whole population, or its shapes.
+
+    Returns:
+        The evaluator, or one like it with smaller chunks.
 
     Raises:
-        ConfigError: not even one member at a time fits, or the chunk was asked for and
-            does not, or the loop is coupled and cannot be cut; says how much is needed.
+        ConfigError: One member at a time does not fit, or the requested chunk does
+            not, or the loop is coupled and cannot be cut. The message gives the bytes.
     """
     have = available(evaluator.devices[0])
     if have is None:
@@ -66,7 +71,7 @@ def plan(evaluator: LocalEvaluator, proposal: Proposal) -> LocalEvaluator:
         carried = evaluator.carried_bytes(proposal)
         needed = evaluator.memory(proposal) + carried
         if platform != "cpu":
-            # An accelerator's memory is its own; what is measured is of all devices.
+            # Each accelerator has its own memory; the bytes are those of all devices.
             needed = -(-needed // len(evaluator.devices))
         if needed <= SHARE * have:
             return evaluator

@@ -1,4 +1,4 @@
-"""Process set-up before JAX's backend starts: devices and the compilation cache."""
+"""Setup of a process before JAX's backend starts: devices and compilation cache."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import platform
 import warnings
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -15,31 +16,32 @@ from metaevo.errors import ConfigError
 
 
 def configure(num_cpu_devices: int | None = None, driver: bool = False) -> None:
-    """Makes every CPU core a device and turns the compilation cache on.
+    """Make every CPU core a JAX device and turn the compilation cache on.
 
-    XLA's CPU backend runs a population on one core; sharding it over one device per
-    core uses them all, with each device's own thread pool off. A GPU is used when
-    found. Call it before anything touches a JAX device; later it has no effect on
-    the devices.
+    XLA's CPU backend runs a population on one core. With one device per core, and the
+    devices' own thread pools off, a population uses all cores. A GPU is used if there
+    is one. Call this function before anything uses a JAX device; later it does not
+    change the devices.
 
     The cache is `$JAX_COMPILATION_CACHE_DIR`, else `$XDG_CACHE_HOME/metaevo`, else
-    `~/.cache/metaevo`, with one folder per processor kind since compiled code is not
-    portable. It has no size limit: a limit lets one orphaned file stop all writes
-    (jax#39880).
+    `~/.cache/metaevo`. It has one folder per kind of processor, because compiled code
+    is not portable, and no size limit, because with a limit one orphaned file stops
+    all writes (jax#39880).
 
     Args:
-        num_cpu_devices: None: one per core that this process may use.
-        driver: stay on the CPU: accelerators belong to this host's worker.
+        num_cpu_devices: Number of devices; None: one per core of this process.
+        driver: Use the CPU only and leave accelerators to this host's worker.
     """
+    config: Any = jax.config  # defines its attributes when it is imported
     if driver:
-        jax.config.update("jax_platforms", "cpu")
+        config.update("jax_platforms", "cpu")
     if num_cpu_devices is None:
         num_cpu_devices = num_cores()
     if "JAX_NUM_CPU_DEVICES" not in os.environ:
         try:
-            jax.config.update("jax_num_cpu_devices", num_cpu_devices)
+            config.update("jax_num_cpu_devices", num_cpu_devices)
         except RuntimeError:
-            # A backend has started: the devices are what they are.
+            # A backend has started, and the devices cannot be changed.
             if jax.device_count("cpu") < num_cpu_devices:
                 warnings.warn(
                     f"JAX was in use before metaevo could set it up: "
@@ -50,20 +52,23 @@ def configure(num_cpu_devices: int | None = None, driver: bool = False) -> None:
     flags = os.environ.get("XLA_FLAGS", "")
     if num_cpu_devices > 1 and "xla_cpu_multi_thread_eigen" not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_multi_thread_eigen=false".strip()
-    if jax.config.jax_compilation_cache_dir is None:
+    if config.jax_compilation_cache_dir is None:
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        jax.config.update(
-            "jax_compilation_cache_dir", str(base / "metaevo" / _processor())
-        )
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+        config.update("jax_compilation_cache_dir", str(base / "metaevo" / _processor()))
+        config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
 
 
 def num_cores() -> int:
-    """CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if _LINUX else os.cpu_count()
+    """Return the number of CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if _LINUX else os.cpu_count() or 1
 
 
 def choose_devices(config: RunConfig) -> list:
+    """Return the JAX devices that `run.devices` asks for.
+
+    Raises:
+        ConfigError: There are fewer.
+    """
     devices = jax.devices()
     if config.devices is None:
         return devices
@@ -78,7 +83,7 @@ _LINUX = hasattr(os, "sched_getaffinity")
 
 
 def _processor() -> str:
-    """A name for this kind of processor: same name, same instruction set."""
+    """Return a name of this kind of processor; equal names, equal instruction sets."""
     kind = platform.machine() + platform.processor()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():

@@ -1,4 +1,4 @@
-"""Lifting one member's loop to a population: P members x S seeds as two vmaps."""
+"""Lifting of one member's loop to a population: P members x S seeds as two vmaps."""
 
 from __future__ import annotations
 
@@ -21,26 +21,24 @@ from metaevo.types import (
     keep,
 )
 
-# What a seed's key, and then a member's, is split into by role.
+# Roles for which a seed's key, and then a member's key, is split.
 _COMMON, _MEMBERS = range(2)
 _INIT, _TRAIN, _EVALUATE = range(3)
 
 
 class Lifted(NamedTuple):
-    """A loop over S seeds and P members, as programs that compile apart.
+    """A loop over S seeds and P members, as programs that are compiled separately.
 
-    All take `(seed_keys [S], ids [P], params [P])`, the last two also a state.
+    All take `(seed_keys [S], ids [P], params [P, ...])`, the last two also a state.
+    `ids` are the members' places in the whole population; because of them a member
+    draws the same random numbers wherever it runs.
 
     Attributes:
-        init: `-> InnerState`.
-        members: `-> InnerState` of newborn members alone, without what they have in
-            common: for those born into a population that lives on.
-        run: `-> (state, Outcome)`: one generation of a lifetime.
-        evaluate: `-> metrics [S, P]` of the state's agents as they are; reads no
-            `experience`.
-
-    `ids` are the members' places in the whole population: with them a member draws
-    the same random numbers wherever it runs.
+        init: Returns the InnerState of a newborn population.
+        members: Returns the InnerState of newborn members without `shared` and
+            `clock`, for members that are born into an older population.
+        run: Trains for one generation; returns the state and an Outcome.
+        evaluate: Returns metrics [S, P] of the state's agents; reads no `experience`.
     """
 
     init: Callable[[Key, jax.Array, Params], InnerState]
@@ -50,14 +48,14 @@ class Lifted(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a generation of training gave; leaves [S, P, ...] once lifted.
+    """Result of a generation of training; leaves [S, P, ...] once lifted.
 
     Attributes:
-        fitness: score, NaN if not healthy.
-        healthy: whether every number of the agent, and of what it shares, is finite.
+        fitness: Fitness; NaN if not healthy.
+        healthy: True if all numbers of the agent and of `shared` are finite.
         train: [K] per metric; `return` is NaN where no episode ended.
-        evaluation: scalars, {} if not evaluated.
-        inherited: Params after `Space.inherit`, () if Baldwinian.
+        evaluation: Scalars; {} if not evaluated.
+        inherited: Params after `Space.inherit`; () if nothing is inherited.
     """
 
     fitness: jax.Array
@@ -80,18 +78,21 @@ def lift(
     common_random_numbers: bool,
     evaluate: bool = False,
 ) -> Lifted:
-    """Lifts one member's `loop` to S seeds x P members.
+    """Lift one member's `loop` to S seeds x P members.
 
-    `shared` and `clock` enter and leave the vmap without a member axis, so JAX
-    raises while tracing when a member-specific value leaks into them.
+    `shared` and `clock` enter and leave the vmap without a member axis. A value of one
+    member that leaks into them raises an error while JAX traces.
 
     Args:
+        loop: Inner loop of one member.
+        space: Space that binds params to the loop's slots.
+        fitness: Fitness of a member.
         num_segments: K, segments of one generation.
-        common_random_numbers: whether all members of a seed draw the same numbers.
-            What depends on the key alone is then computed once per seed.
-        evaluate: whether to run `loop.evaluate` even if the fitness does not ask.
+        common_random_numbers: All members of a seed draw the same numbers. Values that
+            depend on the key alone are then computed once per seed.
+        evaluate: Run `loop.evaluate` even if the fitness does not need it.
     """
-    axis = {"axis_name": MEMBERS} if loop.coupled else {}
+    axis = MEMBERS if loop.coupled else None
 
     def member_key(seed_key, i, role):
         key = jax.random.fold_in(seed_key, _MEMBERS)
@@ -105,7 +106,7 @@ def lift(
             state = loop.init(member_key(seed_key, i, _INIT), meta)
             return state._replace(shared=(), clock=())
 
-        return _strong(jax.vmap(member, **axis)(ids, params))
+        return _strong(jax.vmap(member, axis_name=axis)(ids, params))
 
     def init_seed(seed_key, ids, params):
         def common(_):
@@ -113,8 +114,8 @@ def lift(
             return state.shared, state.clock
 
         state = members_of_seed(seed_key, ids, params)
-        # What the population has in common knows the default meta and the seed alone.
-        shared, clock = _strong(jax.vmap(common, out_axes=None, **axis)(ids))
+        # `shared` and `clock` depend on the default meta and on the seed alone.
+        shared, clock = _strong(jax.vmap(common, out_axes=None, axis_name=axis)(ids))
         return state._replace(shared=shared, clock=clock)
 
     def run_seed(seed_key, ids, params, state):
@@ -134,10 +135,11 @@ def lift(
             healthy = all_finite((state.agent, state.shared))
             score = jnp.where(healthy, score, jnp.nan)
             ended = train["episodes"] > 0
-            train = train | {"return": jnp.where(ended, train["return"], jnp.nan)}
+            returns = jnp.where(ended, train["return"], jnp.nan)
+            train = {**train, "return": returns}
             inherited = ()
             if space.inherit is not keep:
-                # A failed agent leaves nothing behind.
+                # Nothing is inherited from a failed agent.
                 learned = space.inherit(params, state)
                 good = jnp.isfinite(score) & all_finite(learned)
                 inherited = jax.tree.map(partial(jnp.where, good), learned, params)
@@ -145,14 +147,16 @@ def lift(
             return state, outcome
 
         in_axes, out_axes = (0, 0, OVER_MEMBERS), (OVER_MEMBERS, 0)
-        return jax.vmap(member, in_axes, out_axes, **axis)(ids, params, state)
+        return jax.vmap(member, in_axes, out_axes, axis_name=axis)(ids, params, state)
 
     def evaluate_seed(seed_key, ids, params, state):
         def member(i, params, state):
             meta = space.bind(params, loop.meta)
             return loop.evaluate(member_key(seed_key, i, _EVALUATE), meta, state)
 
-        return jax.vmap(member, (0, 0, OVER_MEMBERS), **axis)(ids, params, state)
+        return jax.vmap(member, (0, 0, OVER_MEMBERS), axis_name=axis)(
+            ids, params, state
+        )
 
     return Lifted(
         init=jax.vmap(init_seed, (0, None, None), OVER_SEEDS),
@@ -163,11 +167,11 @@ def lift(
 
 
 def _strong(tree: Any) -> Any:
-    """Strips weak types, with which members that live on would compile again."""
+    """Strip weak types, with which the next generation would be compiled again."""
     return jax.tree.map(
         lambda x: (
             x
-            if jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended)
+            if jnp.issubdtype(x.dtype, jax.dtypes.extended)
             else jax.lax.convert_element_type(x, x.dtype)
         ),
         tree,
