@@ -12,8 +12,8 @@ from metaevo.storage import artifacts
 
 
 def test_dying_while_a_checkpoint_is_written():
-    found = reliability.kills_in_checkpoint(number=2, seed=1)
-    assert found["kills"] == 2
+    found = reliability.kills_in_checkpoint(number=3, seed=1)
+    assert found["kills"] == 3
     assert found["mismatches"] == found["missing or doubled"] == 0
 
 
