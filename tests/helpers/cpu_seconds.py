@@ -1,4 +1,4 @@
-"""Measure the CPU seconds of test files, with an empty compilation cache and a full one.
+"""Measure the CPU seconds of test files, with the compilation cache empty and full.
 
     python tests/helpers/cpu_seconds.py [pytest arguments]
 
