@@ -51,6 +51,7 @@ from strategies import (
 )
 
 SIZE = 32
+pytestmark = pytest.mark.usefixtures("strict_promotion")
 
 
 TWOS = space().init(None)

@@ -53,7 +53,14 @@ def measure(arguments: list[str], cache: Path) -> tuple[dict[str, float], int]:
             "PYTHONPATH": paths,
             RECORD: record.name,
         }
-        command = [sys.executable, "-m", "pytest", "-p", "cpu_seconds", "--durations=20"]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-p",
+            "cpu_seconds",
+            "--durations=20",
+        ]
         command += ["-q", "-m", "not slow and not gpu", *arguments]
         code = subprocess.run(command, cwd=ROOT, env=environment).returncode
         return json.loads(Path(record.name).read_text() or "{}"), code
