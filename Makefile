@@ -30,9 +30,9 @@ test: lint
 	$(PYTEST) --dist worksteal --doctest-modules metaevo inner_loops strategies \
 	    tests/unit tests/contracts tests/engine
 
-# Processes that are killed, several hosts, wandb, and what the docs show.
+# Processes that are killed, several hosts, wandb, what the docs show, and short learning.
 test-system: $(VENV)/.ray
-	$(PYTEST) --dist loadgroup tests/system
+	$(PYTEST) --dist loadgroup tests/system tests/learning
 
 $(VENV)/.ray: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --constraint requirements.lock -e '.[ray]'
