@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: install demo test test-system test-slow test-gpu bench bench-gpu lint docs clean
+.PHONY: install demo test test-system test-slow test-gpu test-cost bench bench-gpu lint docs clean
 
 install: $(VENV)/.installed
 
@@ -20,18 +20,34 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-# Units, contracts and the engine: what a change must keep, in minutes.
-test: lint
-	$(BIN)/python -m pytest -n 3 --dist loadfile -m "not slow and not gpu" tests/unit tests/contracts tests/engine
+# Three processes for two cores, since some tests wait. A process keeps a file's tests
+# together, and takes from another when it has none left.
+PYTEST := $(BIN)/python -m pytest -m "not slow and not gpu" -n 3
 
-# Processes that are killed, several hosts, wandb, and what the docs show.
-test-system: install
-	$(BIN)/python -m pytest -n 3 --dist loadfile -m "not slow and not gpu" tests/system
+# Units, contracts, the engine and doctests: what a change must keep, in minutes. All
+# targets share the compilation cache, ~/.cache/metaevo.
+test: lint
+	$(PYTEST) --dist worksteal --doctest-modules metaevo inner_loops strategies \
+	    tests/unit tests/contracts tests/engine
+
+# Processes that are killed, several hosts, wandb, what the docs show, and short learning.
+test-system: $(VENV)/.ray
+	$(PYTEST) --dist loadgroup tests/system tests/learning
+
+$(VENV)/.ray: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --constraint requirements.lock -e '.[ray]'
+	touch $@
 
 # The long learning runs. ONLY=dqn-CartPole runs one, ONLY="sac or td3" some.
 ONLY ?= test
 test-slow: install
 	$(BIN)/python -m pytest -m slow -s -k "$(ONLY)" tests
+
+# CPU seconds of each test file with an empty and with a full compilation cache.
+# TESTS="tests/contracts -k dqn" measures what one loop costs.
+TESTS ?= tests/unit tests/contracts tests/engine
+test-cost: install
+	$(BIN)/python tests/helpers/cpu_seconds.py $(TESTS)
 
 # Runs that want an accelerator: Brax at full length.
 test-gpu: install

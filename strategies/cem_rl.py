@@ -144,4 +144,4 @@ def _of_ranks(rank_weights: np.ndarray, fitness: jax.Array) -> jax.Array:
     better = (fitness[None] > fitness[:, None]).sum(1)
     equal = (fitness[None] == fitness[:, None]).sum(1)
     total = jnp.concatenate([jnp.zeros(1), jnp.cumsum(rank_weights)])
-    return (total[better + equal] - total[better]) / equal
+    return (total[better + equal] - total[better]) / equal.astype(jnp.float32)

@@ -101,8 +101,8 @@ def dvd(
         better = reached > state.recent.max()
         return state._replace(
             generation=state.generation + 1,
-            successes=state.successes + (judged & better),
-            failures=state.failures + (judged & ~better),
+            successes=state.successes + (judged & better).astype(jnp.float32),
+            failures=state.failures + (judged & ~better).astype(jnp.float32),
             recent=jnp.roll(state.recent, 1).at[0].set(reached),
         )
 

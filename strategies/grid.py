@@ -55,8 +55,9 @@ def grid(space: Space, num_points: int) -> Strategy:
 
     def tell(key, state, proposal, fitness):
         del key, proposal
-        mean = state.mean + (fitness - state.mean) / (state.count + 1)
-        return State(mean, state.count + 1)
+        count = state.count + 1
+        mean = state.mean + (fitness - state.mean) / count.astype(jnp.float32)
+        return State(mean, count)
 
     def solution(state):
         return jax.tree.map(

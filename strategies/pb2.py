@@ -127,10 +127,11 @@ def pb2(
         context = _standardized(data.before, valid, data.before)
         inputs = jnp.concatenate([data.x, context[:, None]], 1)
         length, forgetting = _likeliest(inputs, data.time, change, valid)
-        beta = C1 + jnp.maximum(0.0, jnp.log(C2 * jnp.maximum(valid.sum(), 1)))
+        count = jnp.maximum(valid.sum(), 1).astype(jnp.float32)
+        beta = C1 + jnp.maximum(0.0, jnp.log(C2 * count))
         mine = _standardized(data.before, valid, before)[:, None]
         factor = _factor(inputs, data.time, valid, length, forgetting)
-        whitened = _solve(factor, change * valid)
+        whitened = _solve(factor, change * valid.astype(change.dtype))
         # Members that stay train too: they are data without an outcome yet.
         everything = jnp.concatenate([inputs, jnp.concatenate([x, mine], 1)])
         times = jnp.concatenate([data.time, jnp.full(size, now)])
@@ -144,7 +145,7 @@ def pb2(
 
             def half(factor, x, time, valid):
                 cross = _kernel(x, time, *at, length, forgetting)
-                return _solve(factor, cross * valid[:, None])
+                return _solve(factor, cross * valid[:, None].astype(cross.dtype))
 
             mean = half(factor, inputs, data.time, valid).T @ whitened
             known = _factor(everything, times, counts, length, forgetting)
@@ -184,7 +185,7 @@ def pb2(
 
 def _standardized(x, valid, of):
     """Return `of`, standardized by the mean and the deviation of the valid `x`."""
-    count = jnp.maximum(valid.sum(), 1)
+    count = jnp.maximum(valid.sum(), 1).astype(jnp.float32)
     mean = jnp.where(valid, x, 0.0).sum() / count
     variance = jnp.where(valid, (x - mean) ** 2, 0.0).sum() / count
     return (of - mean) / jnp.maximum(jnp.sqrt(variance), 1e-6)
@@ -216,7 +217,7 @@ def _likeliest(x, time, y, valid):
     def likelihood(pair):
         factor = _factor(x, time, valid, *pair)
         return (
-            -0.5 * (_solve(factor, y * valid) ** 2).sum()
+            -0.5 * (_solve(factor, y * valid.astype(y.dtype)) ** 2).sum()
             - jnp.log(jnp.diag(factor)).sum()
         )
 

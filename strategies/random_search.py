@@ -64,8 +64,10 @@ def random_search(
         del key
         new = population_size - size
         before = jnp.concatenate([state.count, jnp.zeros(new, jnp.int32)])
-        total = jnp.where(state.count > 0, state.mean * state.count, 0.0)
-        mean = (jnp.concatenate([total, jnp.zeros(new)]) + fitness) / (before + 1)
+        seen = state.count.astype(jnp.float32)
+        total = jnp.where(seen > 0, state.mean * seen, 0.0)
+        total = jnp.concatenate([total, jnp.zeros(new)]) + fitness
+        mean = total / (before + 1).astype(jnp.float32)
         # Of equal means the one of more scores ranks first.
         best = jnp.lexsort((-before, -mean))[:size]
         params = jax.tree.map(lambda x: x[best], proposal.params)

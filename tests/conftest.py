@@ -1,6 +1,7 @@
-"""Four CPU devices for every test, and the compilation cache."""
+"""Four CPU devices for every test, and one compilation cache for all of them."""
 
 import gc
+import os
 
 import jax
 import pytest
@@ -8,12 +9,24 @@ import pytest
 from metaevo.evaluators.devices import configure
 
 configure(num_cpu_devices=4)
+# Tests run thousands of programs that compile in less than the 0.3 s from which a
+# search caches. Processes that tests start read the same folder: `~/.cache/metaevo`,
+# unless JAX_COMPILATION_CACHE_DIR or XDG_CACHE_HOME names another.
+for name, value in (
+    ("jax_persistent_cache_min_compile_time_secs", 0.0),
+    ("jax_persistent_cache_min_entry_size_bytes", -1),
+):
+    jax.config.update(name, value)
+    os.environ[name.upper()] = str(value)
+os.environ["JAX_COMPILATION_CACHE_DIR"] = jax.config.jax_compilation_cache_dir
 
 
 @pytest.fixture(autouse=True, scope="module")
 def forget_programs():
-    """A process has 65,530 memory maps, and XLA takes some for every program: without
-    this the last of 1,600 tests would end in a segmentation fault.
+    """Release the programs of a file when it ends.
+
+    A process has 65,530 memory maps, and XLA takes some for every program. Without
+    this a process that runs all files would end in a segmentation fault.
     """
     yield
     jax.clear_caches()

@@ -1,6 +1,8 @@
-"""The house keeps its shape: who imports whom, and how long a search file is."""
+"""The shape of the packages: who imports whom, and how long a file may be."""
 
 import ast
+import functools
+import re
 from pathlib import Path
 
 import pytest
@@ -14,18 +16,56 @@ MAY_IMPORT = {
     "searches": {"metaevo", "inner_loops", "strategies"},
 }
 OURS = set(MAY_IMPORT) | {"tests", "benchmarks", "examples"}
-# Suites and libraries with one door.
+# Inside metaevo a module may import what stands left of it or above it, and its folder.
+ORDER = """
+types errors text config
+slots
+fitness population envs
+learned
+losses drifts activations optimizers schedules policies
+rl
+rewards exploration closed_forms spaces
+evaluators
+storage
+analysis
+engine
+cli
+"""
+LAYERS = ORDER.split()
+# Suites and libraries that few modules may import.
 ONLY_IMPORTER = {
     "gymnax": {"metaevo/envs/gymnax.py"},
     "brax": {"metaevo/envs/brax.py"},
     "evosax": {"strategies/_evosax.py"},
-    "ray": {"metaevo/evaluators/ray.py", "metaevo/evaluators/hosts.py"},
+    "ray": {"metaevo/evaluators/ray.py", "metaevo/evaluators/ray_hosts.py"},
 }
+MAX_LINES = 450
+MAX_FUNCTION_LINES = 220
+# Algorithms are read in one sitting.
+SHORTER = {
+    "inner_loops/ppo.py": 330,
+    "inner_loops/ppo_rnn.py": 300,
+    "inner_loops/td3.py": 340,
+}
+QUESTION = re.compile(r"(What|Whether|How|Who|Where)\b")
+
+
+def files(*folders):
+    return [p for folder in folders for p in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def relative(path):
+    return str(path.relative_to(ROOT))
+
+
+@functools.cache
+def tree(path):
+    return ast.parse(path.read_text())
 
 
 def imports(path):
-    """Every imported module, as dotted names."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    """Every imported module, as dotted names, also inside functions and conditions."""
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -33,34 +73,181 @@ def imports(path):
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-FILES = [p for folder in MAY_IMPORT for p in sorted((ROOT / folder).rglob("*.py"))]
+OWN = files(*MAY_IMPORT)
+MODULES = {
+    ".".join(p.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): p
+    for p in OWN
+}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_imports_point_one_way(path):
-    relative = path.relative_to(ROOT)
-    folder = relative.parts[0]
+def module_of(name):
+    """The longest part of a dotted name that is a module of ours, or None."""
+    while name and name not in MODULES:
+        name = name.rpartition(".")[0]
+    return name or None
+
+
+def imported_modules(path):
+    """Modules of ours that a file imports."""
+    return {found for name in imports(path) if (found := module_of(name))}
+
+
+# --- imports --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", OWN, ids=relative)
+def test_imports_between_packages_point_one_way(path):
+    folder = relative(path).split("/")[0]
     for name in imports(path):
         top, *rest = name.split(".")
         if top in OURS and top != folder:
-            assert top in MAY_IMPORT[folder], f"{relative} imports {name}"
+            assert top in MAY_IMPORT[folder], f"{relative(path)} imports {name}"
         if top == folder != "metaevo":
             # Siblings do not import each other; shared private parts are `_*.py`.
-            assert rest, f"{relative} imports {name}"
-            assert rest[0].startswith("_"), f"{relative} imports its sibling {name}"
+            assert rest, f"{relative(path)} imports {name}"
+            assert rest[0].startswith("_"), f"{relative(path)} imports sibling {name}"
         if top in ONLY_IMPORTER:
             allowed = ONLY_IMPORTER[top]
-            assert str(relative) in allowed, f"{relative} imports {name}"
+            assert relative(path) in allowed, f"{relative(path)} imports {name}"
 
 
-@pytest.mark.parametrize(
-    "path", sorted((ROOT / "searches").glob("[a-z]*.py")), ids=lambda p: p.stem
-)
-def test_a_search_is_at_most_sixty_lines(path):
-    assert len(path.read_text().splitlines()) <= 60
+def layer(module):
+    """The place in LAYERS of a module of metaevo."""
+    return LAYERS.index(module.split(".")[1])
+
+
+def upward(name, imported):
+    """Modules that a module imports although they stand right of it.
+
+    The package itself gives public names on first use, and stands right of all.
+    """
+    for other in imported:
+        if other == "metaevo" or layer(other) > layer(name):
+            yield other
+
+
+def test_modules_of_metaevo_import_only_what_stands_left_of_them():
+    wrong = [
+        f"{name} imports {other}"
+        for name, path in MODULES.items()
+        if name.startswith("metaevo.")
+        for other in upward(name, imported_modules(path))
+        if not (name.startswith("metaevo.cli") and other == "metaevo")
+    ]
+    assert not wrong
+
+
+def test_every_part_of_metaevo_has_a_place_in_the_order():
+    parts = {name.split(".")[1] for name in MODULES if name.startswith("metaevo.")}
+    assert parts == set(LAYERS)
+
+
+def test_an_import_against_the_order_is_seen():
+    assert list(upward("metaevo.slots", {"metaevo.types", "metaevo.rl.replay"})) == [
+        "metaevo.rl.replay"
+    ]
+    assert list(upward("metaevo.rl.replay", {"metaevo"})) == ["metaevo"]
+
+
+def circle(graph):
+    """Modules that import each other in a ring, or None."""
+    done, path = set(), []
+
+    def visit(name):
+        if name in path:
+            return [*path[path.index(name) :], name]
+        if name in done:
+            return None
+        path.append(name)
+        found = next(filter(None, map(visit, sorted(graph[name]))), None)
+        path.pop()
+        done.add(name)
+        return found
+
+    return next(filter(None, map(visit, sorted(graph))), None)
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    graph = {name: imported_modules(path) - {name} for name, path in MODULES.items()}
+    # Public names of the package are imported on first use, from everywhere.
+    graph["metaevo"] = set()
+    found = circle(graph)
+    assert found is None
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
 
 
 def test_the_examples_share_no_code_with_us():
     for path in (ROOT / "examples").glob("*.py"):
         ours = {n for n in imports(path) if n.split(".")[0] in OURS}
         assert ours == {"metaevo"}, path
+
+
+# --- sizes ----------------------------------------------------------------------------
+
+
+def test_the_root_of_metaevo_is_small():
+    entries = [p for p in (ROOT / "metaevo").iterdir() if p.name != "__pycache__"]
+    assert sum(p.is_dir() for p in entries) <= 9
+    assert sum(p.suffix == ".py" for p in entries) <= 20
+
+
+SIZED = files(*MAY_IMPORT, "benchmarks", "examples")
+
+
+@pytest.mark.parametrize("path", SIZED, ids=relative)
+def test_files_and_functions_are_short(path):
+    limit = SHORTER.get(relative(path), MAX_LINES)
+    lines = len(path.read_text().splitlines())
+    assert lines <= limit
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.FunctionDef):
+            length = node.end_lineno - node.lineno + 1
+            assert length <= MAX_FUNCTION_LINES, node.name
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "searches").glob("[a-z]*.py")), ids=lambda p: p.stem
+)
+def test_a_search_is_at_most_sixty_lines(path):
+    lines = len(path.read_text().splitlines())
+    assert lines <= 60
+
+
+# --- words ----------------------------------------------------------------------------
+
+
+def public_docstrings(path):
+    """(name, docstring) of a module and of its public functions and classes."""
+
+    def below(node, name):
+        if text := ast.get_docstring(node):
+            yield name, text
+        for child in node.body:
+            kinds = ast.FunctionDef, ast.ClassDef
+            if isinstance(child, kinds) and not child.name.startswith("_"):
+                yield from below(child, f"{name}.{child.name}")
+
+    yield from below(tree(path), relative(path))
+
+
+def test_docstrings_do_not_begin_with_a_question_word():
+    found = [
+        name
+        for path in OWN
+        for name, text in public_docstrings(path)
+        if QUESTION.match(text)
+    ]
+    assert len(found) <= 5, found
+
+
+def test_the_tests_cite_no_document_from_outside():
+    """Rules of a document that a reader does not have explain nothing."""
+    cited = re.compile(r"\brules? \d|§|\b(design|scale|house|spec)\.md", re.I)
+    found = [
+        f"{relative(path)}:{number}"
+        for path in files("tests")
+        if path != Path(__file__).resolve()
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if cited.search(line)
+    ]
+    assert found == []

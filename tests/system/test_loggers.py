@@ -15,7 +15,7 @@ import pytest
 import tiny_search
 import wandb_reader
 from PIL import Image
-from test_engine import records, solution_bytes
+from runs import records, solution_bytes
 
 from metaevo.engine.loggers import wandb as mirror
 from metaevo.errors import ConfigError
@@ -167,12 +167,24 @@ def test_kill_and_resume_continue_one_wandb_run_without_doubles(tmp_path, plain)
     assert steps[-1] == 149
 
 
-def check_harmless(process, directory, plain, *messages):
-    """The same bits, at most a minute more, and a line that says what happened."""
+# Seconds for wandb to answer at the start, in place of `mirror.START`.
+PATIENCE = 8
+IMPATIENT = f"""
+import sys; sys.argv[0] = 'tiny'
+from metaevo.engine.loggers import wandb; wandb.START = {PATIENCE}
+import metaevo, tiny_search; metaevo.main(tiny_search.search)
+"""
+
+
+def check_harmless(process, directory, plain, *messages, patience=mirror.START):
+    """The same bits, a line that says what happened, and at most a minute more.
+
+    A process with less patience must end as much earlier.
+    """
     code, stderr, seconds = finish(process)
     assert code == 0, stderr
     assert same_result(directory, plain[0])
-    assert seconds < plain[1] + 60
+    assert seconds < plain[1] + 60 - (mirror.START - patience)
     assert any(message in stderr for message in messages), stderr
 
 
@@ -198,11 +210,12 @@ def test_a_server_that_is_not_there(tmp_path, plain):
     process = start(
         tmp_path / "run",
         "run.wandb=online",
+        program=IMPATIENT,
         WANDB_BASE_URL=url,
         WANDB_API_KEY="0" * 40,
     )
     messages = "continuing offline", "wandb is off from here on"
-    check_harmless(process, tmp_path / "run", plain, *messages)
+    check_harmless(process, tmp_path / "run", plain, *messages, patience=PATIENCE)
 
 
 def test_a_server_that_hangs(tmp_path, plain):
@@ -212,11 +225,12 @@ def test_a_server_that_hangs(tmp_path, plain):
         process = start(
             tmp_path / "run",
             "run.wandb=online",
+            program=IMPATIENT,
             WANDB_BASE_URL=f"http://127.0.0.1:{server.getsockname()[1]}",
             WANDB_API_KEY="0" * 40,
         )
         messages = "continuing offline", "wandb is off from here on"
-        check_harmless(process, tmp_path / "run", plain, *messages)
+        check_harmless(process, tmp_path / "run", plain, *messages, patience=PATIENCE)
 
 
 def test_a_service_that_dies_in_mid_run(tmp_path, plain):

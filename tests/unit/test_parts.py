@@ -220,7 +220,7 @@ def test_a_number_slot_may_be_a_schedule():
 
 
 def test_slots_are_data():
-    """Rule 2: a meta crosses jit, and equal slots do not compile again."""
+    """A meta crosses jit, and equal slots do not compile again."""
 
     @jax.jit
     def program(meta):
