@@ -22,7 +22,7 @@ import jax.numpy as jnp  # noqa: E402
 
 from benchmarks import measure, populations, reference_ppo  # noqa: E402
 from metaevo import envs  # noqa: E402
-from metaevo.evaluators.local import CPU_CHUNK  # noqa: E402
+from metaevo.evaluators.layout import CPU_CHUNK  # noqa: E402
 from metaevo.rl import distributions, minibatches, networks, rollouts  # noqa: E402
 
 DEFAULTS = {"repeats": 9, "population": 32, "updates": 16}

@@ -29,7 +29,8 @@ import ray
 from ray.cluster_utils import Cluster
 
 import metaevo
-from benchmarks import reliability, tiny
+from benchmarks import reliability_processes as processes
+from benchmarks import tiny
 from metaevo.evaluators import ray_hosts
 from metaevo.evaluators.local import LocalEvaluator
 from metaevo.evaluators.ray import RayEvaluator
@@ -53,7 +54,7 @@ def host() -> dict[str, Any]:
     return given
 
 
-digest = reliability.digest
+digest = processes.digest
 
 
 @contextlib.contextmanager
@@ -178,7 +179,7 @@ def add(made: Cluster) -> Event:
         before = len(_up(pool))
         _patiently(lambda: made.add_node(**host()))
         while len(_up(pool)) <= before:
-            pool.look()
+            pool.poll()
             time.sleep(0.05)
         return True
 
@@ -208,21 +209,21 @@ def same_bits(length: int = 20, steps: int = 2000) -> Iterator[dict[str, Any]]:
 
         for devices in (1, 2, 4):
             directory = folder / f"local{devices}"
-            process = reliability.start(
+            process = processes.start(
                 directory,
                 *options,
                 f"run.devices={devices}",
                 JAX_NUM_CPU_DEVICES="4",
             )
-            assert reliability.ended(process) == 0
+            assert processes.ended(process) == 0
             yield row(f"{devices} of 4 virtual devices", directory)
         if shutil.which("mpiexec"):
             command = ["mpiexec", "--allow-run-as-root", "--oversubscribe", "-n", "2"]
             program = [sys.executable, "-m", "benchmarks.tiny", *options]
-            program += [f"run.directory={folder / 'mpi'}", *reliability.QUIET]
+            program += [f"run.directory={folder / 'mpi'}", *processes.QUIET]
             subprocess.run(
                 [*command, *program, "run.distributed=true"],
-                cwd=reliability.ROOT,
+                cwd=processes.ROOT,
                 check=True,
                 capture_output=True,
                 timeout=1200,
@@ -265,7 +266,7 @@ def overhead(repeats: int = 7) -> Iterator[dict[str, Any]]:
                     evaluate(jax.random.key(i), proposal, ())
                     seconds[name].append(time.perf_counter() - began)
             local, through = (statistics.median(x[3:]) for x in seconds.values())
-            while not all(a.task is None and a.knows for a in _up(pool)):
+            while not all(a.task is None and a.compiled for a in _up(pool)):
                 there(jax.random.key(0), proposal, ())
             os.kill(_up(pool)[0].pid, signal.SIGKILL)
             began = time.perf_counter()
@@ -279,7 +280,7 @@ def overhead(repeats: int = 7) -> Iterator[dict[str, Any]]:
                 "compiling_s": round(seconds["ray"][0], 1),
             }
             while len(_up(pool)) < 2:
-                pool.look()
+                pool.poll()
                 time.sleep(0.1)
 
 

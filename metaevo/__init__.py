@@ -8,88 +8,95 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from metaevo.cli.main import main as main
-    from metaevo.config import RunConfig as RunConfig
-    from metaevo.engine.loop import Result as Result
-    from metaevo.engine.loop import run as run
+    from metaevo.cli.main import main
+    from metaevo.config import RunConfig
+    from metaevo.engine.loop import Result, run
     from metaevo.errors import (
-        ArtifactError as ArtifactError,
+        ArtifactError,
+        CheckpointError,
+        ConfigError,
+        HostError,
+        InterruptedRunError,
+        LockedError,
+        MetaevoError,
+        NumericalError,
     )
-    from metaevo.errors import (
-        CheckpointError as CheckpointError,
-    )
-    from metaevo.errors import (
-        ConfigError as ConfigError,
-    )
-    from metaevo.errors import (
-        HostError as HostError,
-    )
-    from metaevo.errors import (
-        InterruptedRunError as InterruptedRunError,
-    )
-    from metaevo.errors import (
-        LockedError as LockedError,
-    )
-    from metaevo.errors import (
-        MetaevoError as MetaevoError,
-    )
-    from metaevo.errors import (
-        NumericalError as NumericalError,
-    )
-    from metaevo.evaluators.devices import configure as configure
-    from metaevo.slots import Context as Context
-    from metaevo.storage import numpy_reference as reference  # noqa: F401
-    from metaevo.storage.artifacts import load as load
+    from metaevo.evaluators.devices import configure
+    from metaevo.slots import Context
+    from metaevo.storage import numpy_reference as reference
+    from metaevo.storage.artifacts import load
     from metaevo.types import (
-        Evaluated as Evaluated,
-    )
-    from metaevo.types import (
-        Evaluator as Evaluator,
-    )
-    from metaevo.types import (
-        FitnessFn as FitnessFn,
-    )
-    from metaevo.types import (
-        InnerLoop as InnerLoop,
-    )
-    from metaevo.types import (
-        InnerState as InnerState,
-    )
-    from metaevo.types import (
-        Proposal as Proposal,
-    )
-    from metaevo.types import (
-        Search as Search,
-    )
-    from metaevo.types import (
-        Space as Space,
-    )
-    from metaevo.types import (
-        Strategy as Strategy,
+        Evaluated,
+        Evaluator,
+        FitnessFn,
+        InnerLoop,
+        InnerState,
+        Proposal,
+        Search,
+        Space,
+        Strategy,
     )
 
-_HOME = {
-    name: module
-    for module, names in {
-        "types": (
-            "Evaluated Evaluator FitnessFn InnerLoop InnerState Proposal Search Space "
-            "Strategy"
-        ),
-        "errors": (
-            "ArtifactError CheckpointError ConfigError HostError InterruptedRunError "
-            "LockedError MetaevoError NumericalError"
-        ),
-        "config": "RunConfig",
-        "slots": "Context",
-        "storage.artifacts": "load",
-        "engine.loop": "Result run",
-        "evaluators.devices": "configure",
-        "cli.main": "main",
-    }.items()
-    for name in names.split()
+    __version__: str
+
+__all__ = [
+    "ArtifactError",
+    "CheckpointError",
+    "ConfigError",
+    "Context",
+    "Evaluated",
+    "Evaluator",
+    "FitnessFn",
+    "HostError",
+    "InnerLoop",
+    "InnerState",
+    "InterruptedRunError",
+    "LockedError",
+    "MetaevoError",
+    "NumericalError",
+    "Proposal",
+    "Result",
+    "RunConfig",
+    "Search",
+    "Space",
+    "Strategy",
+    "configure",
+    "load",
+    "main",
+    "reference",
+    "run",
+]
+
+_MODULES = {
+    "config": ["RunConfig"],
+    "cli.main": ["main"],
+    "engine.loop": ["Result", "run"],
+    "errors": [
+        "ArtifactError",
+        "CheckpointError",
+        "ConfigError",
+        "HostError",
+        "InterruptedRunError",
+        "LockedError",
+        "MetaevoError",
+        "NumericalError",
+    ],
+    "evaluators.devices": ["configure"],
+    "slots": ["Context"],
+    "storage.artifacts": ["load"],
+    "types": [
+        "Evaluated",
+        "Evaluator",
+        "FitnessFn",
+        "InnerLoop",
+        "InnerState",
+        "Proposal",
+        "Search",
+        "Space",
+        "Strategy",
+    ],
 }
-
-__all__ = sorted([*_HOME, "reference"])
+_HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:

@@ -120,7 +120,7 @@ def check(
 ) -> list[Check]:
     """Agents trained with both on the same fresh seeds: one check a task."""
     key = jax.random.fold_in(jax.random.key(seed), 0xF0)
-    make = choose.local(devices, should_stop).make_after
+    make = choose.local_factory(devices, should_stop).make_after
     fitness = []
     with tempfile.TemporaryDirectory() as folder:
         save(Path(folder) / "closed", directory, found, {})

@@ -1,139 +1,184 @@
-"""What the larger words of the `metaevo` command do."""
+"""The commands of `metaevo`: their help, and the functions that run them.
+
+A function takes the words that follow its command. Its parameters say how many there
+may be. What is expensive to import is imported inside the functions.
+"""
 
 from __future__ import annotations
 
-import importlib
+import dataclasses
 import inspect
+import runpy
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
-from metaevo.cli import main as cli
+from metaevo.cli import config, listing, runs
+from metaevo.cli.options import CompareOptions, DistillOptions, PlayOptions
+from metaevo.cli.signals import on_signals
 from metaevo.errors import CheckpointError, ConfigError
-from metaevo.storage.run_directory import read_manifest, require_finished
-from metaevo.types import Search
+from metaevo.storage.run_directory import check_writable, read_manifest
 
 
-def verify(path: str) -> None:
-    """Prints what is whole, and what is not."""
-    from metaevo.cli import verify as verification
+class Command(NamedTuple):
+    """One command of `metaevo`.
 
-    found = verification.verify(path)
-    print(verification.text(found))
-    if any(finding.matters and not finding.good for finding in found):
-        raise CheckpointError(f"{path} is not whole")
+    Attributes:
+        run: Runs the command; takes the words that follow it.
+        arguments: These words, as the usage line shows them.
+        summary: One line.
+        details: More lines; empty if there are none.
+        example: A command line.
+        options: Dataclass of its `key=value` arguments, whose fields have their help
+            in `metadata`; None if there are none.
+    """
+
+    run: Callable[..., None]
+    arguments: str
+    summary: str
+    details: str
+    example: str
+    options: Any = None
 
 
-def doctor(directory: str = ".") -> None:
-    """Prints what this machine can do, and what is wrong with it."""
-    from metaevo.cli import doctor as doctors
+def execute(name: str, arguments: Sequence[str]) -> None:
+    """Run a command.
 
-    found = list(doctors.examine(directory))
-    print(doctors.text(found))
-    if not all(finding.good for finding in found):
-        raise ConfigError("searches may fail here, or be lost; see above")
+    Raises:
+        ConfigError: The arguments are too few or too many, or one is wrong.
+    """
+    run = COMMANDS[name].run
+    try:
+        inspect.signature(run).bind(*arguments)
+    except TypeError:
+        raise _unexpected(name, arguments) from None
+    run(*arguments)
 
 
-def play(directory: str, argv: Sequence[str]) -> None:
-    def options(
-        agent: Literal["solution", "hand-made", "best"] = "solution",
-        seed: int = 0,
-        out: str | None = None,
-    ): ...
+def usage() -> str:
+    """Return a line per command, and an example of each."""
+    width = max(len(f"{name} {c.arguments}") for name, c in COMMANDS.items())
+    lines = [
+        f"  metaevo {name + ' ' + c.arguments:{width}}  {c.summary}"
+        for name, c in COMMANDS.items()
+    ]
+    lines += ["", "`metaevo COMMAND --help` says more. Examples:"]
+    lines += [f"  {c.example}" for c in COMMANDS.values()]
+    return "\n".join(["usage:", *lines])
 
-    chosen = _chosen(options, argv)
-    require_finished(directory)
-    cli.known(read_manifest(directory)["identity"]["search"])
+
+def command_help(name: str) -> str:
+    """Return the usage of one command, its options with their defaults, an example."""
+    command = COMMANDS[name]
+    parts = [f"usage: metaevo {name} {command.arguments}", ""]
+    parts += [command.summary, *command.details.splitlines(), ""]
+    if command.options is not None:
+        fields = dataclasses.fields(command.options)
+        shown = config.assignments({f.name: f.default for f in fields})
+        parts.append("options (key=value):")
+        for field, assignment in zip(fields, shown, strict=True):
+            parts.append(f"  {assignment:15}  {field.metadata['help']}")
+        parts.append("")
+    return "\n".join([*parts, f"example: {command.example}"])
+
+
+# --- searches and their runs ----------------------------------------------------------
+
+
+def _list(kind: str | None = None) -> None:
+    listing.import_from_here()
+    print(listing.text(kind))
+
+
+def _run(name: str, *arguments: str) -> None:
+    sys.argv = [runs.known_search(name), *arguments]
+    runpy.run_module(f"searches.{name}", run_name="__main__", alter_sys=True)
+
+
+def _resume(directory: str, *arguments: str) -> None:
+    manifest = read_manifest(directory)
+    given = [*manifest["changes"], f"run.directory={directory}", *arguments]
+    _run(manifest["identity"]["search"], *given)
+
+
+def _report(directory: str) -> None:
+    runs.finished(directory)
+    from metaevo.analysis import report
+
+    print(report.write(directory))
+
+
+def _play(directory: str, *arguments: str) -> None:
+    chosen = config.parse_options(PlayOptions, arguments)
+    runs.known_search(runs.finished(directory)["identity"]["search"])
     from metaevo.cli import play
     from metaevo.evaluators.devices import configure
 
     configure()
-    path, steps, total = play.play(lambda: remade(directory), directory, **chosen)
+    path, steps, total = play.play(
+        lambda: runs.remade(directory), directory, chosen.agent, chosen.seed, chosen.out
+    )
     print(f"{path}: {steps} steps, return {total:g}")
 
 
-def remade(directory: str | Path, changes: Sequence[str] = ()) -> Search:
-    """The search of a run, with further changes."""
-    manifest = read_manifest(directory)
-    name = cli.known(manifest["identity"]["search"])
-    search = getattr(importlib.import_module(f"searches.{name}"), "search", None)
-    if search is None:
-        raise ConfigError(f"searches/{name}.py has no function `search` to make it by")
-    config = cli.parse(search, [*manifest["changes"], *changes])
-    del config["run"]
-    return search(**config)
-
-
-def compare(argv: Sequence[str]) -> None:
-    def options(
-        seeds: int = 32,
-        tuned: bool = True,
-        controls: int = 20,
-        control_seeds: int = 8,
-        seed: int = 0,
-        optimum: float | None = None,
-        out: str | None = None,
-    ): ...
-
-    directories = [x for x in argv if "=" not in x]
-    on = tuple(x.removeprefix("on=") for x in argv if x.startswith("on="))
-    rest = [x for x in argv if "=" in x and not x.startswith("on=")]
-    chosen = _chosen(options, rest)
-    for key, least in (("seeds", 3), ("controls", 0), ("control_seeds", 1)):
-        if chosen[key] < least:
-            raise ConfigError(f"{key}={chosen[key]} must be at least {least}")
-    groups: dict[str, list[Path]] = {}
-    settings: list[Any] = []
-    for directory in directories:
-        require_finished(directory)
-        identity = read_manifest(directory)["identity"]
-        alike = [identity["search"], identity["settings"]]
-        if alike not in settings:
-            settings.append(alike)
-        others = [s for s in settings[: settings.index(alike)] if s[0] == alike[0]]
-        name = alike[0] + f" {len(others) + 1}" * bool(others)
-        groups.setdefault(name, []).append(Path(directory))
+def _compare(first: str, *rest: str) -> None:
+    directories = [word for word in (first, *rest) if "=" not in word]
+    on = [word.removeprefix("on=") for word in rest if word.startswith("on=")]
+    others = [word for word in rest if "=" in word and not word.startswith("on=")]
+    chosen = config.parse_options(CompareOptions, others)
+    chosen = dataclasses.replace(chosen, on=tuple(on))
+    groups = _grouped(directories)
     from metaevo.cli import compare
     from metaevo.evaluators.devices import configure
-    from metaevo.storage.run_directory import check_writable
 
-    out = Path(chosen.pop("out") or Path(directories[0]) / "compare")
+    out = Path(chosen.out or Path(first) / "compare")
     check_writable("out", out)
-    stop = cli.on_signals()
+    stop = on_signals()
     configure()
     import jax
 
     lines = compare.compare(
-        groups,
-        remade,
-        out,
-        compare.Settings(on=on, **chosen),
-        jax.devices(),
-        stop.is_set,
+        groups, runs.remade, out, chosen, jax.devices(), stop.is_set
     )
     print("\n".join([*lines, f"comparison: {out / 'index.html'}"]))
 
 
-def distill(directory: str, argv: Sequence[str]) -> None:
-    def options(seeds: int = 32, seed: int = 0): ...
+def _grouped(directories: Sequence[str]) -> dict[str, list[Path]]:
+    """Group finished runs that differ in their seed alone.
 
-    chosen = _chosen(options, argv)
-    if chosen["seeds"] < 3:
-        raise ConfigError(f"seeds={chosen['seeds']} must be at least 3")
-    require_finished(directory)
-    cli.known(read_manifest(directory)["identity"]["search"])
+    Returns:
+        The directories of each group by name: the search's, with a number if the
+        same search was run with several settings.
+    """
+    groups: dict[str, list[Path]] = {}
+    kinds: list[tuple[str, Any]] = []
+    for directory in directories:
+        identity = runs.finished(directory)["identity"]
+        kind = (identity["search"], identity["settings"])
+        if kind not in kinds:
+            kinds.append(kind)
+        earlier = [k for k in kinds[: kinds.index(kind)] if k[0] == kind[0]]
+        name = kind[0] + (f" {len(earlier) + 1}" if earlier else "")
+        groups.setdefault(name, []).append(Path(directory))
+    return groups
+
+
+def _distill(directory: str, *arguments: str) -> None:
+    chosen = config.parse_options(DistillOptions, arguments)
+    runs.known_search(runs.finished(directory)["identity"]["search"])
     from metaevo.analysis import distill, report
     from metaevo.evaluators.devices import configure
 
-    stop = cli.on_signals()
+    stop = on_signals()
     configure()
     import jax
 
     lines = distill.distill(
-        remade(directory),
+        runs.remade(directory),
         Path(directory),
-        chosen["seeds"],
-        chosen["seed"],
+        chosen.seeds,
+        chosen.seed,
         jax.devices(),
         print,
         stop.is_set,
@@ -141,8 +186,123 @@ def distill(directory: str, argv: Sequence[str]) -> None:
     print("\n".join([*lines, f"report: {report.write(directory)}"]))
 
 
-def _chosen(options: Callable, argv: Sequence[str]) -> dict[str, Any]:
-    """`argv` against a function's parameters."""
-    parameters = inspect.signature(options).parameters
-    defaults = {name: p.default for name, p in parameters.items()}
-    return cli.parse_into(options, defaults, argv)
+# --- files and machines ---------------------------------------------------------------
+
+
+def _verify(path: str) -> None:
+    from metaevo.cli import findings, verify
+
+    found = verify.verify(path)
+    print(verify.text(found))
+    if findings.failures(found):
+        raise CheckpointError(f"{path} is not whole")
+
+
+def _doctor(directory: str = ".") -> None:
+    from metaevo.cli import doctor, findings
+
+    found = list(doctor.examine(directory))
+    print(doctor.text(found))
+    if findings.failures(found):
+        raise ConfigError("searches may fail here, or be lost; see above")
+
+
+def _push(directory: str, mode: str = "online") -> None:
+    if mode not in ("online", "offline"):
+        raise _unexpected("wandb-push", [directory, mode])
+    read_manifest(directory)
+    from metaevo.engine.loggers import wandb
+
+    print(f"{wandb.push(Path(directory), mode)} generations sent")
+
+
+def _unexpected(name: str, arguments: Sequence[str]) -> ConfigError:
+    return ConfigError(
+        f"{' '.join([name, *arguments])!r}: expected {name} "
+        f"{COMMANDS[name].arguments}; metaevo {name} --help"
+    )
+
+
+COMMANDS = {
+    "list": Command(
+        _list,
+        "[KIND]",
+        "lists what there is to search with",
+        "KIND: searches, algorithms (with their slots), strategies, spaces or\n"
+        "environments. Files in the current folder's searches/, inner_loops/ and\n"
+        "strategies/ are listed beside the installed ones.",
+        "metaevo list algorithms",
+    ),
+    "run": Command(
+        _run,
+        "NAME key=value ...",
+        "runs a search",
+        "`metaevo run NAME --help` lists its keys; --cfg, --cfg-diff and --dry-run\n"
+        "start nothing.",
+        "metaevo run ppo_value_loss num_generations=20 run.seed=1",
+    ),
+    "resume": Command(
+        _resume,
+        "RUN key=value ...",
+        "continues a run, RUN its directory",
+        "With the settings it was started with; a larger num_generations extends it.",
+        "metaevo resume runs/demo num_generations=40",
+    ),
+    "report": Command(
+        _report,
+        "RUN",
+        "writes its report again",
+        "From the run's files alone, to RUN/report/index.html.",
+        "metaevo report runs/demo",
+    ),
+    "play": Command(
+        _play,
+        "RUN key=value ...",
+        "plays a trained agent, as a GIF",
+        "The agents are those of the comparison on held-out seeds.",
+        "metaevo play runs/demo agent=hand-made seed=3",
+        PlayOptions,
+    ),
+    "compare": Command(
+        _compare,
+        "RUN ... key=value ...",
+        "learned, hand-made, tuned and random on fresh seeds",
+        "Runs that differ in their seed alone count as one candidate. A comparison\n"
+        "that was stopped continues when it is started again.",
+        "metaevo compare runs/a runs/b on=env=gymnax/Acrobot-v1",
+        CompareOptions,
+    ),
+    "distill": Command(
+        _distill,
+        "RUN key=value ...",
+        "fits formulas to a run's result and tests them",
+        "Trains agents with the result and with its closed form, on the same fresh\n"
+        "seeds. The closed form is kept in RUN/closed_form if its mean stays within\n"
+        "the original's 95 % interval.",
+        "metaevo distill runs/demo",
+        DistillOptions,
+    ),
+    "verify": Command(
+        _verify,
+        "RUN|ARTIFACT",
+        "checks that its files are whole",
+        "Reads all of them and changes nothing. Exit code 4 if something is lost; the\n"
+        "loss of an older checkpoint does not count.",
+        "metaevo verify runs/demo",
+    ),
+    "doctor": Command(
+        _doctor,
+        "[DIRECTORY]",
+        "checks that this machine can run searches",
+        "Devices, memory, disk, locks, renames, cache, wandb; for runs in DIRECTORY.\n"
+        "Exit code 2 if something is wrong.",
+        "metaevo doctor runs",
+    ),
+    "wandb-push": Command(
+        _push,
+        "RUN [online|offline]",
+        "sends a run to wandb again, from its files",
+        "From the first generation, as a new wandb run.",
+        "metaevo wandb-push runs/demo",
+    ),
+}

@@ -1,7 +1,9 @@
-"""What there is to search with, read from the source files: nothing is imported.
+"""Lists of searches, algorithms, strategies, spaces and environments.
 
-A file in `searches/`, `inner_loops/` or `strategies/` is all it takes to be found.
-Only the names of environments are asked of their suites, which imports those.
+All but the environments are read from the source files, and nothing is imported. A
+file in `searches/`, `inner_loops/` or `strategies/` is listed, be it installed with
+metaevo or in the current folder. The suites are imported for the names of their
+environments.
 """
 
 from __future__ import annotations
@@ -9,28 +11,45 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from metaevo.errors import ConfigError
 
 
-def files(package: str) -> list[Path]:
-    """The modules of a package, private ones and packages aside, by name."""
+def import_from_here() -> None:
+    """Let imports look into the current folder first, as `python -m` does."""
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+
+
+def search_names() -> list[str]:
+    """Return the names of all searches, the current folder's included."""
+    import_from_here()
+    return [path.stem for path in modules("searches")]
+
+
+def modules(package: str) -> list[Path]:
+    """Return the public modules of a namespace package, sorted by name.
+
+    The package may have folders in several places. Of two modules of one name the
+    first is returned, which is the one that an import finds.
+    """
     spec = importlib.util.find_spec(package)
-    folders = spec.submodule_search_locations if spec else ()
-    found = {
-        path.stem: path for folder in folders for path in Path(folder).glob("*.py")
-    }
+    found: dict[str, Path] = {}
+    for folder in (spec and spec.submodule_search_locations) or ():
+        for path in Path(folder).glob("*.py"):
+            found.setdefault(path.stem, path)
     return [path for name, path in sorted(found.items()) if not name.startswith("_")]
 
 
 def text(kind: str | None = None) -> str:
-    """All kinds, or one of them, as text for an 80-column terminal.
+    """Return the list of one kind, or of all, for a terminal of 80 columns.
 
     Raises:
-        ConfigError: there is no such kind.
+        ConfigError: There is no such kind.
     """
     if kind is not None and kind not in KINDS:
         raise ConfigError(f"list {kind!r}: expected one of {', '.join(KINDS)}")
@@ -42,28 +61,44 @@ def text(kind: str | None = None) -> str:
 
 
 def _searches() -> Iterator[str]:
-    for path in files("searches"):
+    for path in modules("searches"):
         yield from _entry(path.stem, ast.get_docstring(_parsed(path)))
 
 
 def _algorithms() -> Iterator[str]:
-    """Each with its slots, and their defaults as the source has them."""
-    for path in files("inner_loops"):
+    """Yield each algorithm with its slots and their defaults, as in the source."""
+    for path in modules("inner_loops"):
         module = _parsed(path)
         yield from _entry(path.stem, ast.get_docstring(module))
-        slots = [
-            f"{field.target.id}={ast.unparse(field.value)}"
-            for node in module.body
-            if isinstance(node, ast.ClassDef) and node.name == "Meta"
-            for field in node.body
-            if isinstance(field, ast.AnnAssign) and field.value
-        ]
-        yield from _wrapped(f"slots: {' '.join(slots)}")
+        yield from _wrapped(f"slots: {' '.join(_slots(module, path.parent))}")
+
+
+def _slots(module: ast.Module, folder: Path) -> list[str]:
+    """Return `slot=default` of the fields of the class `Meta`.
+
+    The class stands in the module, or in a private module beside it that it imports.
+    """
+    shared = [
+        folder / f"{name}.py"
+        for node in module.body
+        if isinstance(node, ast.ImportFrom)
+        for name in [*(node.module or "").split("."), *(x.name for x in node.names)]
+        if name.startswith("_")
+    ]
+    for source in (module, *(_parsed(path) for path in shared if path.is_file())):
+        for node in source.body:
+            if isinstance(node, ast.ClassDef) and node.name == "Meta":
+                return [
+                    f"{ast.unparse(field.target)}={ast.unparse(field.value)}"
+                    for field in node.body
+                    if isinstance(field, ast.AnnAssign) and field.value
+                ]
+    return []
 
 
 def _strategies() -> Iterator[str]:
-    """Each with what it wants to know."""
-    for path in files("strategies"):
+    """Yield each strategy with its parameters."""
+    for path in modules("strategies"):
         module = _parsed(path)
         yield from _entry(path.stem, ast.get_docstring(module))
         for function in _functions(module):
@@ -72,8 +107,9 @@ def _strategies() -> Iterator[str]:
 
 
 def _spaces() -> Iterator[str]:
-    """The functions of `metaevo.spaces` that return a `Space`."""
-    for function in _functions(_parsed(Path(__file__).with_name("spaces.py"))):
+    """Yield the functions of `metaevo.spaces` that return a `Space`."""
+    source = Path(__file__).parents[1] / "spaces.py"
+    for function in _functions(_parsed(source)):
         if function.returns and ast.unparse(function.returns) == "Space":
             yield from _entry(function.name, ast.get_docstring(function))
 
@@ -83,22 +119,17 @@ def _environments() -> Iterator[str]:
 
     for suite in envs.SUITES:
         names = importlib.import_module(f"metaevo.envs.{suite}").names()
-        yield from textwrap.wrap(
-            f"{suite}/ {' '.join(names)}", 78, initial_indent="  ", **_INDENT
-        )
+        yield from _wrapped(f"{suite}/ {' '.join(names)}", "  ")
     yield "  or your own, as package.module:function"
 
 
-KINDS = {
+KINDS: dict[str, Callable[[], Iterator[str]]] = {
     "searches": _searches,
     "algorithms": _algorithms,
     "strategies": _strategies,
     "spaces": _spaces,
     "environments": _environments,
 }
-
-
-_INDENT = {"subsequent_indent": " " * 24, "break_on_hyphens": False}
 
 
 def _parsed(path: Path) -> ast.Module:
@@ -110,10 +141,17 @@ def _functions(module: ast.Module) -> list[ast.FunctionDef]:
 
 
 def _entry(name: str, doc: str | None) -> Iterator[str]:
-    """A name, and the first sentence of its docstring."""
+    """Return a name and the first paragraph of its docstring."""
     first = (doc or "").split("\n\n")[0].replace("\n", " ")
     return _wrapped(first, f"  {name:21} ")
 
 
 def _wrapped(line: str, before: str = " " * 24) -> Iterator[str]:
-    yield from textwrap.wrap(line, 78, initial_indent=before, **_INDENT) or [before]
+    """Yield `line` in lines of at most 78 columns, the first one after `before`."""
+    yield from textwrap.wrap(
+        line,
+        78,
+        initial_indent=before,
+        subsequent_indent=" " * 24,
+        break_on_hyphens=False,
+    ) or [before]

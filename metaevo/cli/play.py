@@ -1,4 +1,4 @@
-"""Plays an agent of a run's held-out comparison, as a GIF."""
+"""Episodes of the agents of a run's held-out comparison, as GIFs."""
 
 from __future__ import annotations
 
@@ -14,23 +14,26 @@ from metaevo.errors import ConfigError
 from metaevo.storage import artifacts, checkpoint, run_directory
 from metaevo.types import InnerLoop, Key, PyTree, Search
 
-MILLISECONDS = 50  # a frame is shown
+MILLISECONDS = 50  # for which a frame is shown
 
 
 def episode(
     key: Key, loop: InnerLoop, meta: Any, agent: PyTree
 ) -> tuple[list[PyTree], float]:
-    """One episode of a trained agent under its deterministic policy.
+    """Play one episode of a trained agent under its deterministic policy.
 
     Args:
-        meta: the slots that it was trained with.
-        agent: of one run, without leading axes.
+        key: PRNG key of the environment and of the policy.
+        loop: Inner loop of the agent; it has an environment.
+        meta: Slots with which the agent was trained.
+        agent: Agent of one run, without leading axes.
 
     Returns:
-        the environment's states from the first to the last, on the host, and the
+        The environment's states from the first to the last, on the host, and the
         undiscounted return.
     """
     env = loop.env
+    assert env is not None
 
     def step(now, key):
         state, carry, obs = now
@@ -59,24 +62,25 @@ def play(
     seed: int = 0,
     out: str | None = None,
 ) -> tuple[Path, int, float]:
-    """Plays an agent for one episode and writes it as a GIF.
+    """Play an agent for one episode and write it as a GIF.
 
     Args:
-        make: makes the run's search; called when the rest is known to be right.
-        directory: of the run.
-        agent: `solution`, trained with what was evolved, `hand-made`, or `best`, of a
-            population that lived on.
-        seed: which of the held-out seeds' agents, or of the search's; the episode
-            follows from it, too.
-        out: the file; None: `DIRECTORY/play/AGENT-SEED.gif`.
+        make: Makes the run's search; called after the other arguments were checked.
+        directory: Directory of the run.
+        agent: `solution`, trained with what was evolved; `hand-made`; or `best`, the
+            best agent of a persistent population.
+        seed: Index of the held-out seed, or of the search's seed, whose agent plays.
+            It also determines the episode.
+        out: Name of the file; None: `DIRECTORY/play/AGENT-SEED.gif`.
 
     Returns:
-        the file, the episode's steps and its return.
+        The file, the number of steps and the undiscounted return.
 
     Raises:
-        ConfigError: no such agent was kept, the environment has no picture, or the
+        ConfigError: No such agent was kept, the environment cannot be drawn, or the
             file cannot be written.
-        ArtifactError, CheckpointError: the files are altered, or of another search.
+        ArtifactError: The solution was altered.
+        CheckpointError: The agents were altered, or are of another search.
     """
     directory = Path(directory)
     kept = directory / "agents" / agent

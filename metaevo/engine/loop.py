@@ -100,15 +100,15 @@ def run(
         settings["start_from"] = config.start_from
     proposal = checks.check(search)
     choose.check(config, search)
-    if config.distributed and not distributed.first():
-        return choose.follow(search, proposal, config, should_stop)
+    if config.distributed and not distributed.is_coordinator():
+        return choose.run_worker(search, proposal, config, should_stop)
     size = population.size(proposal.params)
     # Runs of 0.1 are found and compared by what 0.1 recorded of a search.
     settings_0_1 = settings | {"search": identity.fingerprint_0_1(search, size)}
     settings |= {"search": identity.identity(search)}
     sources = identity.sources(search, source)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(distributed.leading(config))
+        stack.enter_context(distributed.coordinator(config))
         directory = run_directory.prepare(
             config.directory
             or run_directory.default_directory(
@@ -116,7 +116,7 @@ def run(
             )
         )
         stack.enter_context(run_directory.lock(directory))
-        workers = stack.enter_context(choose.workers(config, should_stop))
+        workers = stack.enter_context(choose.factory(config, should_stop))
         if run_directory.has_manifest(directory):
             manifest = run_directory.read_manifest(directory)
             run_directory.check_same_run(

@@ -1,7 +1,8 @@
-"""What the local evaluator does with arrays on devices, on hosts and in between."""
+"""Arrays on devices, on hosts and in between, as the local evaluator uses them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 
+from metaevo.evaluators import keys
 from metaevo.types import PyTree
 
 
@@ -16,29 +18,24 @@ def identity(tree: PyTree) -> PyTree:
     return tree
 
 
-def _is_key(x: Any) -> bool:
-    return jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
-
-
 def on_host(x: jax.Array) -> Any:
-    if _is_key(x):
-        data = np.asarray(jax.random.key_data(x))
-        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
-    return np.asarray(x)
+    """Return `x` as a numpy array; PRNG keys stay keys, from data on the host."""
+    return keys.from_data(np.asarray(keys.to_data(x)), like=x)
 
 
 def spread(sharding: NamedSharding, x: Any) -> jax.Array:
-    """`x`, which every process has, as one array over the devices of all."""
+    """Return `x`, which every process has, as one array over the devices of all."""
     if isinstance(x, jax.Array) and not x.is_fully_addressable:
         return jax.device_put(x, sharding)
-    if _is_key(x):
-        data = spread(sharding, jax.random.key_data(x))
-        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
+    if keys.is_key(x):
+        return keys.from_data(spread(sharding, keys.to_data(x)), like=x)
     x = np.asarray(x)
     return jax.make_array_from_callback(x.shape, sharding, lambda index: x[index])
 
 
 def take(tree: PyTree, ids: np.ndarray, axis: int) -> PyTree:
+    """Return the entries `ids` along an axis of every leaf."""
+
     def take(x):
         if isinstance(x, np.ndarray):
             return np.take(x, ids, axis)
@@ -47,18 +44,30 @@ def take(tree: PyTree, ids: np.ndarray, axis: int) -> PyTree:
     return jax.tree.map(take, tree)
 
 
-def where(lives: jax.Array, old: PyTree, new: PyTree) -> PyTree:
-    """Selects per member; leaves are [S, P, ...]."""
+def where(mask: jax.Array, old: PyTree, new: PyTree) -> PyTree:
+    """Return `old` for the members in `mask` [P], else `new`; leaves are [S, P, ...].
+
+    >>> mask = jnp.array([True, False])
+    >>> where(mask, jnp.zeros((1, 2)), jnp.ones((1, 2))).tolist()
+    [[0.0, 1.0]]
+    """
 
     def select(old, new):
-        mask = lives.reshape((1, -1) + (1,) * (old.ndim - 2))
-        return jnp.where(mask, old, new)
+        return jnp.where(mask.reshape((1, -1) + (1,) * (old.ndim - 2)), old, new)
 
     return jax.tree.map(select, old, new)
 
 
 def healthy(tree: PyTree, size: int) -> np.ndarray:
-    """Which members hold only finite numbers, [P]; leaves are [S, P, ...]."""
+    """Return True for members whose numbers are all finite, [P].
+
+    Args:
+        tree: Leaves [S, P, ...].
+        size: P.
+
+    >>> healthy({"w": jnp.array([[1.0, jnp.nan]])}, 2).tolist()
+    [True, False]
+    """
     healthy = np.ones(size, bool)
     for x in jax.tree.leaves(tree):
         if jnp.issubdtype(x.dtype, jnp.inexact):
@@ -67,8 +76,13 @@ def healthy(tree: PyTree, size: int) -> np.ndarray:
     return healthy
 
 
-def join(rounds: list[PyTree], size: int) -> PyTree:
-    """Rounds of [S, width, ...] leaves to [S, P, ...], padding cut off."""
+def join(rounds: Sequence[PyTree], size: int) -> PyTree:
+    """Join rounds of [S, width, ...] leaves to [S, P, ...], without the padding.
+
+    Args:
+        rounds: The rounds, in order.
+        size: P.
+    """
 
     def join(*x):
         on_host = isinstance(x[0], np.ndarray)
@@ -77,5 +91,19 @@ def join(rounds: list[PyTree], size: int) -> PyTree:
     return jax.tree.map(join, *rounds)
 
 
+def num_bytes(tree: PyTree) -> int:
+    """Return the bytes of all leaves, which may be shapes.
+
+    >>> num_bytes({"w": jax.ShapeDtypeStruct((2, 3), jnp.float32)})
+    24
+    """
+    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
+
+
 def largest_divisor(size: int, limit: int) -> int:
+    """Return the largest divisor of `size` that is at most `limit`.
+
+    >>> largest_divisor(12, 5)
+    4
+    """
     return max(d for d in range(1, limit + 1) if size % d == 0)

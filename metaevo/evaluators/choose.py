@@ -1,4 +1,4 @@
-"""Where generations are evaluated: chosen here and nowhere else.
+"""The choice of an evaluator, from `run.evaluator` and `run.distributed`.
 
 local   this machine's devices, or those of all processes of a jax.distributed job
 ray     the hosts of a Ray cluster, for searches whose members are newborn
@@ -17,24 +17,26 @@ from metaevo import population
 from metaevo.config import RunConfig
 from metaevo.evaluators import chunking, distributed
 from metaevo.evaluators.devices import choose_devices
-from metaevo.evaluators.local import LocalEvaluator, default_chunk_size
+from metaevo.evaluators.layout import default_chunk_size
+from metaevo.evaluators.local import LocalEvaluator
 from metaevo.types import Evaluator, Proposal, Search
 
-__all__ = ["EvaluatorFactory", "check", "follow", "local", "workers"]
+__all__ = ["EvaluatorFactory", "check", "factory", "local_factory", "run_worker"]
 
 
 class EvaluatorFactory(NamedTuple):
-    """What evaluators are made of.
+    """Functions that make evaluators, and the devices that these use.
 
     Attributes:
-        make: `(search, evaluate=False, keep_agents=False) -> Evaluator` of a search's
-            generations; see `LocalEvaluator`.
-        make_after: the same, of what follows the last generation.
-        plan: `(search, proposal) -> (Evaluator, chunk size)`, before generation 0: how
-            many members train at once; None where a loop is coupled.
-        num_devices: on all hosts.
+        make: `(search, evaluate=False, keep_agents=False) -> Evaluator` for the
+            generations of a search; see `LocalEvaluator`.
+        make_after: The same for what follows the last generation.
+        plan: `(search, proposal) -> (Evaluator, chunk size)`, for use before
+            generation 0. The chunk size is the number of members that train at once,
+            None if a loop is coupled.
+        num_devices: Number of devices on all hosts.
         platform: `cpu`, `gpu` or `tpu`.
-        device: as the manifest calls it.
+        device: Description of the devices for the manifest.
     """
 
     make: Callable[..., Evaluator]
@@ -46,13 +48,17 @@ class EvaluatorFactory(NamedTuple):
 
 
 @contextlib.contextmanager
-def workers(
+def factory(
     config: RunConfig, should_stop: Callable[[], bool]
 ) -> Iterator[EvaluatorFactory]:
-    """What `run.evaluator` asks for, while the context lasts.
+    """Give the factory that `run.evaluator` asks for, while the context lasts.
+
+    Args:
+        config: Configuration of the run.
+        should_stop: Asked often; True abandons a generation.
 
     Raises:
-        ConfigError: it cannot be had.
+        ConfigError: There is no such evaluator here.
     """
     if config.evaluator == "ray":
         from metaevo.evaluators import ray
@@ -60,22 +66,20 @@ def workers(
         with ray.pool(config.ray_address) as hosts:
             make = partial(ray.RayEvaluator, hosts=hosts, should_stop=should_stop)
             platform, kind = hosts.kind
-            number = hosts.num_devices
-            plan = partial(_by_devices, make, number, platform)
-            yield EvaluatorFactory(
-                make, make, plan, number, platform, f"{number} x {kind}"
-            )
+            num = hosts.num_devices
+            plan = partial(_plan_by_devices, make, num, platform)
+            yield EvaluatorFactory(make, make, plan, num, platform, f"{num} x {kind}")
     elif config.distributed:
         yield _distributed(should_stop)
     else:
-        yield local(choose_devices(config), should_stop)
+        yield local_factory(choose_devices(config), should_stop)
 
 
 def check(config: RunConfig, search: Search) -> None:
-    """Whether `run.evaluator` can evaluate a search; asked before anything starts.
+    """Check that `run.evaluator` can evaluate a search, before anything starts.
 
     Raises:
-        ConfigError: it cannot; says what can.
+        ConfigError: It cannot; the message says what can.
     """
     if config.evaluator == "ray":
         from metaevo.evaluators import ray
@@ -83,52 +87,77 @@ def check(config: RunConfig, search: Search) -> None:
         ray.check(search)
 
 
-def local(
+def local_factory(
     devices: list, should_stop: Callable[[], bool] = lambda: False
 ) -> EvaluatorFactory:
-    """This process's devices."""
+    """Return the factory of evaluators on the given JAX devices."""
     make = partial(LocalEvaluator, devices=devices, should_stop=should_stop)
     platform = jax.default_backend()
     kind = f"{len(devices)} x {devices[0].device_kind}"
-    plan = partial(_by_memory, make)
+    plan = partial(_plan_by_memory, make)
     return EvaluatorFactory(make, make, plan, len(devices), platform, kind)
 
 
-def _by_memory(make, search, proposal):
-    """As many members at once as fit; what was compiled to find out is kept."""
+def _plan_by_memory(
+    make: Callable[..., LocalEvaluator], search: Search, proposal: Proposal
+) -> tuple[Evaluator, int | None]:
+    """Train as many members at once as fit; the compiled programs are kept."""
     evaluator = chunking.plan(make(search), proposal)
     return evaluator, None if evaluator.coupled else evaluator.chunk_size
 
 
-def _by_devices(make, num_devices, platform, search, proposal):
-    """A part for each device; of other hosts' memory nothing is known here."""
+def _plan_by_devices(
+    make: Callable[..., Evaluator],
+    num_devices: int,
+    platform: str,
+    search: Search,
+    proposal: Proposal,
+) -> tuple[Evaluator, int | None]:
+    """Divide the members among the devices; the memory of other hosts is unknown."""
     size = search.chunk_size
-    if size is None and not any(loop.coupled for loop in search.tasks):
+    if size is None and not search.coupled:
         members = population.size(proposal.params)
         size = default_chunk_size(members, num_devices, platform)
     return make(search._replace(chunk_size=size)), size
 
 
 def _distributed(should_stop: Callable[[], bool]) -> EvaluatorFactory:
-    """The devices of all processes; what follows the search is the first one's."""
-    everywhere = local(jax.devices(), distributed.any_of(should_stop))
-    here = local(jax.local_devices(), should_stop)
+    """Use all processes for the search, and the coordinator's devices afterwards."""
+    make_everywhere = partial(
+        LocalEvaluator,
+        devices=jax.devices(),
+        should_stop=distributed.any_of(should_stop),
+    )
+    everywhere = local_factory(jax.devices())
+    here = local_factory(jax.local_devices(), should_stop)
 
     def make(search, **options):
-        return distributed.Leader(everywhere.make(search, **options))
+        return distributed.CoordinatorEvaluator(make_everywhere(search, **options))
 
-    plan = partial(_by_devices, make, everywhere.num_devices, everywhere.platform)
+    plan = partial(_plan_by_devices, make, everywhere.num_devices, everywhere.platform)
     return everywhere._replace(make=make, make_after=here.make, plan=plan)
 
 
-def follow(
+def run_worker(
     search: Search,
     shapes: Proposal,
     config: RunConfig,
     should_stop: Callable[[], bool],
 ) -> None:
-    """What a process does that is not the first of its job; see `processes`."""
-    make = local(jax.devices(), distributed.any_of(should_stop)).make
-    distributed.follow(
-        lambda chunk_size: make(search._replace(chunk_size=chunk_size)), shapes, config
-    )
+    """Run a process of a distributed job that is not its coordinator.
+
+    Args:
+        search: Search of the job.
+        shapes: Shapes of a proposal.
+        config: Configuration of the run.
+        should_stop: Asked often; True in one process stops all.
+    """
+
+    def make(chunk_size: int | None) -> LocalEvaluator:
+        return LocalEvaluator(
+            search._replace(chunk_size=chunk_size),
+            jax.devices(),
+            should_stop=distributed.any_of(should_stop),
+        )
+
+    distributed.run_worker(make, shapes, config)

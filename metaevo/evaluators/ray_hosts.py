@@ -1,7 +1,7 @@
-"""The hosts of a Ray cluster: one actor each, which owns the host's devices.
+"""Hosts of a Ray cluster: one actor each, which owns the host's devices.
 
-An actor holds nothing that could be lost. When it dies the pool makes another in the
-background; when a host joins the cluster it gets one.
+An actor holds nothing that could be lost. When it dies, the pool makes another one in
+the background. A host that joins the cluster gets one.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ import jax
 import numpy as np
 
 from metaevo.errors import ConfigError
+from metaevo.evaluators import keys
 from metaevo.evaluators.local import LocalEvaluator
 from metaevo.types import Proposal, PyTree, keep
 
 __all__ = ["Actor", "Payload", "Pool", "Task", "import_ray", "pool"]
 
-POLL = 1.0  # seconds between two looks for new hosts
-PATIENCE = 30.0  # seconds that the first hosts wait for each other
+POLL = 1.0  # seconds between two polls for new hosts
+PATIENCE = 30.0  # seconds for which the first host waits for the others
 
 
 # --- a host ---------------------------------------------------------------------------
 
 
 class _Host:
-    """What runs on a host; an actor. It may be lost at any time."""
+    """Actor that runs on a host. It may be lost at any time."""
 
     def __init__(self, num_cpus: int, paths: list[str]):
         sys.path += [path for path in paths if path not in sys.path]
@@ -42,48 +43,53 @@ class _Host:
         self.evaluators: dict[str, LocalEvaluator] = {}
 
     def about(self) -> tuple[int, int, str, str]:
-        """The process, its number of devices, their platform and their kind."""
+        """Return the process, its number of devices, their platform and their kind."""
         found = jax.devices()
         return os.getpid(), len(found), jax.default_backend(), found[0].device_kind
 
     def work(
         self,
-        made_of: Payload,
+        payload: Payload,
         method: str,
         key: np.ndarray,
         places: np.ndarray,
         params: PyTree,
     ) -> PyTree:
-        """Evaluates whole chunks of members."""
-        import ray
-        from ray import cloudpickle
+        """Evaluate whole chunks of members.
 
-        if made_of.name not in self.evaluators:
-            search, options = cloudpickle.loads(ray.get(made_of.where[0]))
-            self.evaluators[made_of.name] = LocalEvaluator(search, **options)
-        evaluator = getattr(self.evaluators[made_of.name], method)
-        search = self.evaluators[made_of.name].search
-        found = evaluator(jax.random.wrap_key_data(key), Proposal(params), (), places)
+        Args:
+            payload: Search and options of the evaluator.
+            method: Name of the evaluator's method.
+            key: Data of the generation's key.
+            places: Places of the members in the population.
+            params: Their params.
+        """
+        ray = import_ray()
+        if payload.name not in self.evaluators:
+            search, options = ray.cloudpickle.loads(ray.get(payload.where[0]))
+            self.evaluators[payload.name] = LocalEvaluator(search, **options)
+        evaluator = getattr(self.evaluators[payload.name], method)
+        search = self.evaluators[payload.name].search
+        typed_key = keys.from_data(key, like=jax.random.key(0))
+        found = evaluator(typed_key, Proposal(params), (), places)
         if method == "__call__":
             evaluated, carried = found
             if search.space.inherit is keep:
                 evaluated = evaluated._replace(params=())
             found = evaluated, tuple(state.agent for state in carried)
-        return jax.tree.map(_plain, found)
+        return jax.tree.map(lambda x: np.asarray(keys.to_data(x)), found)
 
 
 class Payload(NamedTuple):
-    """What an evaluator is made of: its name, and a list with a reference."""
+    """Search and options of an evaluator.
+
+    Attributes:
+        name: Digest of both.
+        where: A list with a reference to them. In a list Ray does not fetch it.
+    """
 
     name: str
     where: list
-
-
-def _plain(x: Any) -> np.ndarray:
-    """An array that travels; keys as their data."""
-    if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
-        x = jax.random.key_data(x)
-    return np.asarray(x)
 
 
 # --- the hosts ------------------------------------------------------------------------
@@ -94,11 +100,13 @@ class Actor:
     """An actor as the driver sees it.
 
     Attributes:
-        node: where it is.
-        ready: answers `about` once it is up; None: it is.
-        task: what it works on, if anything.
-        pid: of its process, on its host.
-        knows: names of the evaluators that it has compiled.
+        node: Name of its host.
+        handle: Ray's handle.
+        ready: Reference to the answer of `about`; None once the actor is up.
+        pid: Process on its host.
+        num_devices: Devices of its host.
+        task: Task that it works on; None: it is idle.
+        compiled: Names of the evaluators whose programs it has compiled.
     """
 
     node: str
@@ -107,19 +115,30 @@ class Actor:
     pid: int = 0
     num_devices: int = 1
     task: Task | None = None
-    knows: set[str] = field(default_factory=set)
+    compiled: set[str] = field(default_factory=set)
 
 
 @dataclass(eq=False)
 class Task:
-    """Chunks given to an actor."""
+    """Chunks that an actor evaluates.
+
+    Attributes:
+        reference: Reference to the answer.
+        chunks: Indices of the chunks in their generation.
+        name: Name of the evaluator.
+        generation: Generation to which the chunks belong.
+        since: Time of the assignment, in seconds.
+        timed: Whether its duration says how long a round takes, because nothing had
+            to be compiled.
+        doubled: Whether its chunks were assigned to another host too.
+    """
 
     reference: Any
     chunks: list[int]
-    name: str  # of the evaluator
-    work: Any  # the generation that it belongs to
+    name: str
+    generation: Any
     since: float
-    timed: bool  # whether it says how long a round takes: nothing had to compile
+    timed: bool
     doubled: bool = False
 
 
@@ -127,12 +146,22 @@ class Pool:
     """The actors of a cluster: one per host, replaced when they die.
 
     Args:
-        address: of the cluster; `local` starts one on this machine.
+        address: Address of the cluster; `local` starts one on this machine.
+
+    Attributes:
+        actors: Actors of all hosts.
+        kind: Platform and kind of the devices.
+        losses: Hosts that were lost with a task.
+        doubles: Tasks that were assigned twice.
+        replaced: Actors that were removed.
+
+    Raises:
+        ConfigError: There is no such cluster, or Ray is not installed.
     """
 
     def __init__(self, address: str = "local"):
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        # Ray has its workers give way to everything else, at nice 15.
+        # Ray starts its workers at nice 15, behind all other processes.
         os.environ.setdefault("RAY_worker_niceness", "0")
         ray = import_ray()
         self.ours = not ray.is_initialized()
@@ -144,39 +173,42 @@ class Pool:
                 options |= {"num_cpus": num_cores(), "include_dashboard": False}
             try:
                 ray.init(address=address, **options)
-            except Exception as error:  # Ray has no kind of its own for most
+            except (
+                Exception
+            ) as error:  # Ray raises many kinds, most of them not its own
                 raise ConfigError(
                     f"run.ray_address={address}: Ray: {str(error).splitlines()[0]}"
                 ) from None
         self.actors: list[Actor] = []
         self.losses = self.doubles = self.replaced = 0
-        self._looked = 0.0
+        self._polled = 0.0
         self.kind = ("cpu", "cpu")
-        self.look()
+        self.poll()
         began = time.monotonic()
         while not self.num_devices or (
             any(actor.ready is not None for actor in self.actors)
             and time.monotonic() - began < PATIENCE
         ):
-            self.look()
+            self.poll()
             time.sleep(0.02)
 
     @property
     def num_devices(self) -> int:
+        """Devices of all hosts that are up."""
         return sum(actor.num_devices for actor in self.actors if actor.ready is None)
 
-    def look(self) -> None:
-        """Makes actors for hosts that have none, and greets those that are up."""
+    def poll(self) -> None:
+        """Make actors for hosts that have none, and note those that are up."""
         ray = import_ray()
         now = time.monotonic()
-        if now - self._looked > POLL or not self.actors:
-            self._looked = now
+        if now - self._polled > POLL or not self.actors:
+            self._polled = now
             nodes = {n["NodeID"]: n["Resources"] for n in ray.nodes() if n["Alive"]}
             for lost in [a for a in self.actors if a.node not in nodes]:
                 self.remove(lost)
             for node in nodes.keys() - {actor.node for actor in self.actors}:
                 cpus = int(nodes[node].get("CPU", 0))
-                if cpus:  # a head that only manages has none
+                if cpus:  # a head that only manages the cluster has none
                     self._add(node, cpus, nodes[node].get("GPU", 0))
         waiting = [actor for actor in self.actors if actor.ready is not None]
         for actor in waiting:
@@ -194,7 +226,9 @@ class Pool:
 
     def _add(self, node: str, cpus: int, gpus: float) -> None:
         ray = import_ray()
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+        from ray.util.scheduling_strategies import (  # pyright: ignore[reportMissingImports]
+            NodeAffinitySchedulingStrategy,
+        )
 
         there = NodeAffinitySchedulingStrategy(node, soft=False)
         handle = (
@@ -202,7 +236,7 @@ class Pool:
             .options(
                 num_cpus=cpus,
                 num_gpus=gpus,
-                # The driver replaces it: restarted by Ray the next calls would wait.
+                # The driver replaces it; with a restart by Ray, calls would wait.
                 max_restarts=0,
                 scheduling_strategy=there,
                 runtime_env={"env_vars": _environment()},
@@ -212,13 +246,13 @@ class Pool:
         self.actors.append(Actor(node, handle, handle.about.remote()))
 
     def remove(self, actor: Actor) -> None:
-        """Forgets an actor, and ends it if it lives."""
+        """Forget an actor, and end it if it lives."""
         with contextlib.suppress(Exception):
             import_ray().kill(actor.handle)
         if actor in self.actors:
             self.actors.remove(actor)
         self.replaced += 1
-        self._looked = 0.0  # its host may want another
+        self._polled = 0.0  # its host may need another one
 
     def close(self) -> None:
         for actor in list(self.actors):
@@ -229,7 +263,11 @@ class Pool:
 
 @contextlib.contextmanager
 def pool(address: str | None) -> Iterator[Pool]:
-    """A `Pool`, closed at the end."""
+    """Give a `Pool`, and close it at the end.
+
+    Args:
+        address: Address of the cluster; None: start one on this machine.
+    """
     opened = Pool(address or "local")
     try:
         yield opened
@@ -238,6 +276,11 @@ def pool(address: str | None) -> Iterator[Pool]:
 
 
 def import_ray() -> Any:
+    """Return the module `ray`.
+
+    Raises:
+        ConfigError: Ray is not installed.
+    """
     try:
         import ray
     except ImportError:
@@ -248,6 +291,6 @@ def import_ray() -> Any:
 
 
 def _environment() -> dict[str, str]:
-    """What an actor needs of the driver's environment."""
+    """Return the part of the driver's environment that an actor needs."""
     names = ("XLA_FLAGS", "JAX_COMPILATION_CACHE_DIR", "XDG_CACHE_HOME")
     return {name: os.environ[name] for name in names if name in os.environ}

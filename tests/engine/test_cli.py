@@ -1,8 +1,9 @@
-"""The command line: what is accepted, and how what is not is explained."""
+"""The command line: accepted arguments, and messages about refused ones."""
 
 import ast
 import contextlib
 import dataclasses
+import os
 import random
 import resource
 import subprocess
@@ -15,8 +16,7 @@ import tiny_search
 
 import metaevo
 from inner_loops import ppo
-from metaevo.cli import listing
-from metaevo.cli import main as cli
+from metaevo.cli import commands, config, listing, main
 from metaevo.config import RunConfig
 from metaevo.errors import ConfigError
 
@@ -43,10 +43,10 @@ def search(
 
 
 def parse(*argv):
-    return cli.parse(search, argv)
+    return config.parse(search, argv)
 
 
-def test_defaults():
+def test_no_arguments_give_the_defaults():
     config = parse()
     assert config["inner"] == ppo.Config(1000, features=(8, 8))
     assert config["meta"] == Meta(lr=1e-2)
@@ -150,7 +150,7 @@ def test_no_generated_argument_makes_a_traceback():
 
 
 def test_help_lists_every_key_as_one_would_type_it():
-    text = cli.help_text(search)
+    text = config.help_text(search)
     for line in (
         "size=4",
         "maybe=null",
@@ -209,7 +209,9 @@ COMMAND = (
         ("play {missing} run.seed=1", "unknown key 'run.seed'", 3),
         ("report", "expected report RUN; metaevo report --help", 3),
         ("list losses", "expected one of searches, algorithms", 3),
-        ("reprot x", "Did you mean 'report'", 3),
+        ("reprot x", "unknown command 'reprot'. Did you mean 'report'?", 3),
+        ("wandb-push {missing} later", "expected wandb-push RUN [online|offline]", 3),
+        ("compare {missing} seeds=2", "seeds=2 must be at least 3", 3),
         ("run ppo_value_los", "Did you mean 'ppo_value_loss'", 3),
         ("run ppo_value_loss size=1", "unknown key 'size'", 3),
     ],
@@ -237,13 +239,13 @@ def test_without_a_command_it_says_which_there_are():
 
 def test_a_search_function_needs_defaults():
     with pytest.raises(TypeError, match="'size' has no default"):
-        cli.parse(lambda size: None, [])
+        config.parse(lambda size: None, [])
 
 
 def test_settings_are_plain_data():
-    config = cli.parse(tiny_search.search, ["population_size=4"])
-    arguments = {k: v for k, v in config.items() if k != "run"}
-    assert cli.settings(arguments) == {
+    given = config.parse(tiny_search.search, ["population_size=4"])
+    arguments = {k: v for k, v in given.items() if k != "run"}
+    assert config.settings(arguments) == {
         "population_size": 4,
         "num_generations": 150,
         "fail_below": -1.0,
@@ -261,8 +263,8 @@ def test_cfg_and_cfg_diff_print_and_start_nothing(capsys, tmp_path):
             assert lines == arguments
         else:
             assert "num_generations=150" in lines
-            parsed = cli.parse(tiny_search.search, lines)  # what it prints, it takes
-            assert cli.assignments(parsed) == lines
+            parsed = config.parse(tiny_search.search, lines)  # what it prints, it takes
+            assert config.assignments(parsed) == lines
     assert not (tmp_path / "x").exists()
 
 
@@ -287,13 +289,13 @@ def test_resume_and_report_commands(tmp_path, monkeypatch, capsys):
     def command(*arguments):
         monkeypatch.setattr(sys, "argv", ["metaevo", *arguments])
         with pytest.raises(SystemExit) as exit:
-            cli.command()
+            main.command()
         return exit.value.code
 
-    monkeypatch.setattr(cli, "_searches", lambda: ["tiny_search"])
+    monkeypatch.setattr(listing, "search_names", lambda: ["tiny_search"])
     monkeypatch.setitem(sys.modules, "searches.tiny_search", tiny_search)
     monkeypatch.setattr(
-        cli.runpy,
+        commands.runpy,
         "run_module",
         lambda name, **_: metaevo.main(tiny_search.search, sys.argv[1:]),
     )
@@ -344,13 +346,70 @@ def test_list_imports_nothing_that_it_lists():
     assert (code, stderr) == (0, "")
 
 
-@pytest.mark.parametrize("name", cli.COMMANDS)
+@pytest.mark.parametrize("name", commands.COMMANDS)
 def test_every_command_has_an_example_in_its_help(name, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["metaevo", name, "--help"])
     with pytest.raises(SystemExit) as exit:
-        cli.command()
+        main.command()
     assert exit.value.code == 0
     text = capsys.readouterr().out
     assert f"example: metaevo {name} " in text
     assert max(map(len, text.splitlines())) <= 80
-    assert cli.usage().count(f"  metaevo {name} ") == 2
+    assert commands.usage().count(f"  metaevo {name} ") == 2
+    options = commands.COMMANDS[name].options
+    for field in dataclasses.fields(options) if options else ():
+        (shown,) = config.assignments({field.name: field.default})
+        assert f"  {shown} " in text
+
+
+def test_version_is_that_of_the_package(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["metaevo", "--version"])
+    with pytest.raises(SystemExit) as exit:
+        main.command()
+    assert exit.value.code == 0
+    assert capsys.readouterr().out == f"metaevo {metaevo.__version__}\n"
+
+
+def test_old_spelling_of_a_command_still_works(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["metaevo", "distil", str(tmp_path)])
+    with pytest.raises(SystemExit) as exit:
+        main.command()
+    assert exit.value.code == 2
+    assert "no run here" in capsys.readouterr().err
+
+
+def test_searches_of_the_current_folder_are_found_beside_the_installed_ones(tmp_path):
+    """Neither hides the other, and of two of one name the current folder's counts."""
+    (tmp_path / "searches").mkdir()
+    for name in ("mine", "ppo_value_loss"):
+        source = Path(tiny_search.__file__).read_text()
+        head, _, rest = source.partition("\n")
+        assert head.startswith('"""')
+        source = f'"""Search of the current folder, {name}."""\n{rest}'
+        (tmp_path / "searches" / f"{name}.py").write_text(source)
+
+    def metaevo_command(*arguments):
+        return subprocess.run(
+            [sys.executable, "-c", COMMAND, *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT}/tests/helpers"},
+            capture_output=True,
+            text=True,
+        )
+
+    listed = metaevo_command("list", "searches").stdout
+    assert "Search of the current folder, mine." in listed
+    assert "Search of the current folder, ppo_value_loss." in listed
+    assert "\n  ppo_drift " in listed
+    for name in ("mine", "ppo_value_loss"):
+        found = metaevo_command("run", name, "--cfg")
+        assert found.returncode == 0, found.stderr
+        assert "fail_below=-1.0" in found.stdout
+    found = metaevo_command("run", "ppo_drift", "--cfg")
+    assert found.returncode == 0, found.stderr
+
+
+def test_public_names_are_listed_once_and_can_be_imported():
+    assert set(metaevo.__all__) == {*metaevo._HOME, "reference"}
+    for name in metaevo.__all__:
+        assert getattr(metaevo, name) is not None

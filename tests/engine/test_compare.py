@@ -12,7 +12,8 @@ import toys
 import metaevo
 from metaevo.analysis import holdout, stats
 from metaevo.cli import compare
-from metaevo.cli.compare import Scores, Settings
+from metaevo.cli.compare_report import Scores, difference
+from metaevo.cli.options import CompareOptions
 from metaevo.errors import ConfigError
 from strategies.open_es import open_es
 
@@ -41,8 +42,9 @@ def runs(tmp_path_factory):
 
 
 def compared(runs, out, make=lambda run, changes: search(), **settings):
-    settings = Settings(**{"seeds": 8, "controls": 5, "control_seeds": 4} | settings)
-    return compare.compare({"toy": runs}, make, out, settings, jax.devices()[:1])
+    given = {"seeds": 8, "controls": 5, "control_seeds": 4} | settings
+    chosen = CompareOptions(**given)
+    return compare.compare({"toy": runs}, make, out, chosen, jax.devices()[:1])
 
 
 def test_what_was_learned_is_told_from_what_was_not(runs, tmp_path):
@@ -93,7 +95,7 @@ def test_another_setting_is_trained_and_named(runs, tmp_path):
 
 
 def test_random_searches_go_nowhere_in_particular():
-    found = compare.random_solutions(search(), Settings(controls=200))
+    found = compare.random_solutions(search(), CompareOptions(controls=200))
     ends = np.array([x["lr"] for x in found])
     assert len(set(ends)) == 200
     assert abs(ends.mean()) < 4 * ends.std() / np.sqrt(200)
@@ -102,16 +104,14 @@ def test_random_searches_go_nowhere_in_particular():
 def test_one_search_is_the_paired_interval_over_seeds():
     rng = np.random.default_rng(0)
     a, b = (Scores(rng.normal(size=(1, 12)), np.zeros((1, 12))) for _ in range(2))
-    assert compare.difference(a, b) == stats.paired_difference(
-        a.fitness[0], b.fitness[0]
-    )
+    assert difference(a, b) == stats.paired_difference(a.fitness[0], b.fitness[0])
 
 
 def test_searches_that_disagree_widen_the_interval():
     """On every seed alike better by 0, 1 or 5: sure of the seeds, not of the search."""
     base = Scores(np.arange(12.0)[None], np.zeros((1, 12)))
     mine = base.fitness + np.array([[0.0], [1.0], [5.0]])
-    found = compare.difference(Scores(mine, mine), base)
+    found = difference(Scores(mine, mine), base)
     expected = stats.paired_difference(np.array([0.0, 1.0, 5.0]), np.zeros(3))
     np.testing.assert_allclose(found[:3], expected[:3])
     assert found.verdict == "no difference"

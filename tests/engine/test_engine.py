@@ -183,7 +183,7 @@ def test_search_starts_from_an_artifact(tmp_path):
         {"first": first.solution},
         key,
         4,
-        choose.local(jax.devices()[:2]).make,
+        choose.local_factory(jax.devices()[:2]).make,
     )
     np.testing.assert_array_equal(start, expected["first"].fitness)
     with pytest.raises(ConfigError, match=r"other settings.*start_from"):

@@ -8,8 +8,7 @@ import pytest
 
 import metaevo
 from benchmarks import tiny
-from metaevo.cli import doctor, verify
-from metaevo.cli import main as cli
+from metaevo.cli import doctor, findings, main, verify
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +28,7 @@ def run(finished, tmp_path):
 
 
 def bad(path):
-    return {f.what for f in verify.verify(path) if f.matters and not f.good}
+    return set(findings.failures(verify.verify(path)))
 
 
 def flip(path):
@@ -45,8 +44,8 @@ def test_a_finished_run_is_whole_and_is_left_as_it_is(run):
 
     before = contents()
     found = verify.verify(run)
-    assert all(finding.good for finding in found)
-    names = {finding.what for finding in found}
+    assert all(finding.ok for finding in found)
+    names = {finding.name for finding in found}
     assert {"manifest.json", "metrics.jsonl", "solution", "held_out"} <= names
     assert "agents/solution" in names
     assert contents() == before
@@ -63,7 +62,7 @@ def test_an_older_checkpoint_is_no_loss_and_the_last_one_is(run):
     folders = sorted((run / "checkpoints").iterdir())
     flip(folders[0] / "arrays.safetensors")
     assert bad(run) == set()
-    assert any(not finding.good for finding in verify.verify(run))
+    assert any(not finding.ok for finding in verify.verify(run))
     for folder in folders[1:]:
         flip(folder / "arrays.safetensors")
     assert f"checkpoints/{folders[0].name}" in bad(run)
@@ -87,7 +86,7 @@ def test_missing_and_doubled_generations_are_found(run):
 def command(capsys, *arguments, monkeypatch):
     monkeypatch.setattr("sys.argv", ["metaevo", *map(str, arguments)])
     with pytest.raises(SystemExit) as exit:
-        cli.command()
+        main.command()
     return exit.value.code, capsys.readouterr()
 
 
@@ -119,10 +118,10 @@ def test_the_doctor_finds_what_is_wrong(tmp_path, monkeypatch):
     monkeypatch.setattr("metaevo.storage.checkpoint.os.rename", broken)
     monkeypatch.setattr(doctor, "file_system", lambda path: "nfs4")
     monkeypatch.setattr(doctor, "LEAST_DISK", 1 << 60)
-    found = {f.what: f for f in doctor.examine(tmp_path) if not f.good}
+    found = {f.name: f for f in doctor.examine(tmp_path) if not f.ok}
     assert {"rename", "file system", "disk"} <= found.keys()
-    assert "local disk" in found["file system"].says
-    assert "No space left" in found["rename"].says
+    assert "local disk" in found["file system"].message
+    assert "No space left" in found["rename"].message
     assert "problem(s)" in doctor.text(list(found.values()))
 
 

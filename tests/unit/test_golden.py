@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import metaevo
-from benchmarks.reliability import signed
+from benchmarks.reliability_artifacts import signed
 from metaevo.errors import CheckpointError
 from metaevo.storage import artifacts, checkpoint
 

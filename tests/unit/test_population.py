@@ -14,7 +14,7 @@ from metaevo import fitness, population, spaces
 from metaevo.errors import ConfigError
 from metaevo.evaluators.lift import lift
 from metaevo.evaluators.local import LocalEvaluator
-from metaevo.types import Proposal, Search
+from metaevo.types import InnerState, Proposal, Search
 
 NONE = fitness.final_return
 
@@ -279,7 +279,7 @@ def test_no_two_roles_draw_the_same_numbers():
     def init(key, meta):
         parts = jax.random.key_data(jax.random.split(key, 4))
         clock = toys.Clock(jnp.int32(0))
-        return population.InnerState(parts, jax.random.key_data(key), parts, clock)
+        return InnerState(parts, jax.random.key_data(key), parts, clock)
 
     loop = toys.shared_critic()._replace(init=init)
     lifted = lift(loop, toys.space(), NONE, 1, False)
@@ -431,10 +431,10 @@ def test_vmapped_orthogonal_initialiser_does_not_hang():
     """Rule 6, in a process of its own with a time cap."""
     program = textwrap.dedent(
         """
-        from metaevo import runtime
-        runtime.configure(num_cpu_devices=1)
+        import metaevo
+        metaevo.configure(num_cpu_devices=1)
         import jax, jax.numpy as jnp
-        from metaevo import networks
+        from metaevo.rl import networks
         init = networks.orthogonal(1.0)
         four = lambda k: [init(k, s) for s in ((64, 64), (4, 64), (64, 64), (64, 2))]
         out = jax.jit(jax.vmap(four))(jax.random.split(jax.random.key(0), 8))

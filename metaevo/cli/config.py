@@ -1,0 +1,203 @@
+"""Configuration of a search from `key=value` arguments.
+
+The keys are the parameters of a function or the fields of a dataclass, and the fields
+of those that are structures: `inner.*` of an inner loop's `Config`, `meta.*` the number
+slots of its `Meta`, `run.*` of a `RunConfig`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import typing
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from metaevo.config import RunConfig
+from metaevo.errors import ConfigError
+from metaevo.types import Search
+
+Options = TypeVar("Options")
+
+
+def parse(search: Callable[..., Search], argv: Sequence[str]) -> dict[str, Any]:
+    """Check `key=value` arguments against a search's signature.
+
+    Returns:
+        The search's arguments by name, and `run`, a RunConfig.
+
+    Raises:
+        ConfigError: A key is unknown or a value has the wrong type.
+    """
+    return parse_into(search, _defaults(search), argv)
+
+
+def parse_options(options: type[Options], argv: Sequence[str]) -> Options:
+    """Return a frozen dataclass of options, its defaults replaced by `argv`.
+
+    Raises:
+        ConfigError: A key is unknown or a value has the wrong type.
+    """
+    fields = dataclasses.fields(typing.cast(Any, options))
+    defaults = {f.name: f.default for f in fields}
+    return options(**parse_into(options, defaults, argv))
+
+
+def parse_into(
+    hinted: Callable, defaults: dict[str, Any], argv: Sequence[str]
+) -> dict[str, Any]:
+    """Return `defaults` with the values that `argv` gives.
+
+    Args:
+        hinted: Function or class whose type hints say what values are valid.
+        defaults: Default of each key.
+        argv: Arguments of the form `key=value`; the last one of a key counts.
+
+    Raises:
+        ConfigError: A key is unknown or a value has the wrong type.
+    """
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    schema = OmegaConf.structured(_schema_of(hinted, defaults))
+    for arg in argv:
+        key, equals, value = arg.partition("=")
+        if not equals or not key or arg.startswith("-"):
+            raise ConfigError(f"{arg!r}: expected key=value; --help lists the keys")
+        try:
+            schema = OmegaConf.merge(schema, OmegaConf.from_dotlist([arg]))
+            OmegaConf.to_container(schema, resolve=True)
+        except OmegaConfBaseException as error:
+            raise ConfigError(_explain(key, value, error)) from None
+        except (YAMLError, ValueError, TypeError, AttributeError) as error:
+            raise ConfigError(f"{key}={value}: {str(error).splitlines()[0]}") from None
+    resolved: Any = OmegaConf.to_container(schema, resolve=True)
+    return {key: _restore(default, resolved[key]) for key, default in defaults.items()}
+
+
+def settings(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return a search's arguments as plain data, structures as dictionaries."""
+    return {
+        key: {name: getattr(value, name) for name in _fields(value)} or value
+        for key, value in arguments.items()
+    }
+
+
+def assignments(config: dict[str, Any]) -> list[str]:
+    """Return the `key=value` argument of every key.
+
+    >>> assignments({"size": 8, "features": (16, 16), "maybe": None})
+    ['size=8', 'features=[16,16]', 'maybe=null']
+    """
+    lines = []
+    for name, value in config.items():
+        if fields := _fields(value):
+            lines += [f"{name}.{f}={_shown(getattr(value, f))}" for f in fields]
+        else:
+            lines.append(f"{name}={_shown(value)}")
+    return lines
+
+
+def changes(search: Callable[..., Search], config: dict[str, Any]) -> list[str]:
+    """Return the assignments that differ from the defaults."""
+    defaults = set(assignments(_defaults(search)))
+    return [line for line in assignments(config) if line not in defaults]
+
+
+def help_text(search: Callable[..., Search]) -> str:
+    """Return the docstring of the search's module and every key with its default."""
+    return "\n".join(
+        [
+            getattr(inspect.getmodule(search), "__doc__", None) or "",
+            "keys (key=value):",
+            *(f"  {line}" for line in assignments(_defaults(search))),
+            "",
+            "--cfg       prints the configuration and starts nothing",
+            "--cfg-diff  prints what differs from the defaults",
+            "--dry-run   compiles, times a generation, prints the plan, starts nothing",
+        ]
+    )
+
+
+def _shown(value: Any) -> str:
+    """Return a value as it is written on the command line."""
+    if value is None:
+        return "null"
+    if isinstance(value, tuple):
+        return f"[{','.join(map(str, value))}]"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _defaults(search: Callable[..., Search]) -> dict[str, Any]:
+    """Return the default of each parameter, and of `run`."""
+    parameters = inspect.signature(search).parameters.values()
+    missing = [p.name for p in parameters if p.default is inspect.Parameter.empty]
+    if missing:
+        raise TypeError(f"{search.__name__}: parameter {missing[0]!r} has no default")
+    return {p.name: p.default for p in parameters} | {"run": RunConfig()}
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    """Return the keys of a nested default, name -> type.
+
+    These are all fields of a dataclass (`Config`, `RunConfig`), and the fields of a
+    NamedTuple (`Meta`) that hold a number. Other values have none.
+    """
+    if dataclasses.is_dataclass(value):
+        return typing.get_type_hints(type(value))
+    if not hasattr(value, "_fields"):
+        return {}
+    return {
+        name: float
+        for name in value._fields
+        if isinstance(getattr(value, name), int | float)
+    }
+
+
+def _schema_of(hinted: Callable, defaults: dict[str, Any]) -> type:
+    """Return a dataclass of all keys, against which OmegaConf checks.
+
+    A mutable twin takes the place of each frozen dataclass, because OmegaConf cannot
+    merge into a frozen one.
+    """
+    hints = typing.get_type_hints(hinted)
+
+    def field(name, hint, default):
+        if nested := _fields(default):
+            inner = [field(f, t, getattr(default, f)) for f, t in nested.items()]
+            twin = dataclasses.make_dataclass(type(default).__name__, inner)
+            return name, twin, dataclasses.field(default_factory=twin)
+        if isinstance(default, tuple):
+            values = dataclasses.field(default_factory=lambda: list(default))
+            return name, list[_element(hint)], values
+        return name, hint, float(default) if hint is float else default
+
+    fields = [field(name, hints.get(name, Any), d) for name, d in defaults.items()]
+    return dataclasses.make_dataclass("Keys", fields)
+
+
+def _element(hint: Any) -> Any:
+    """Return `int` for `tuple[int, ...]`."""
+    arguments = [a for a in typing.get_args(hint) if a is not Ellipsis]
+    return arguments[0] if arguments else Any
+
+
+def _restore(default: Any, value: Any) -> Any:
+    """Return plain data as a value of the type of `default`."""
+    if fields := _fields(default):
+        given = {f: _restore(getattr(default, f), value[f]) for f in fields}
+        if dataclasses.is_dataclass(default):
+            return type(default)(**given)
+        return default._replace(**given)
+    return tuple(value) if isinstance(default, tuple) else value
+
+
+def _explain(key: str, value: str, error: Exception) -> str:
+    """Return one line with the key, the value, the expectation and the nearest key."""
+    message = str(error).splitlines()[0]
+    if "not in" in message and "Key" in message:
+        _, _, hint = message.partition("Did you mean")
+        hint = f" Did you mean{hint.rstrip('?')}?" if hint else ""
+        return f"unknown key {key!r}.{hint} --help lists the keys"
+    return f"{key}={value}: {message}"

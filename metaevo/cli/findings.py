@@ -1,0 +1,46 @@
+"""Findings of the commands that check something: `verify` and `doctor`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Finding(NamedTuple):
+    """Result of one check.
+
+    Attributes:
+        name: the thing that was checked, in a word or two.
+        ok: whether it can be used.
+        message: a figure or a content, and the remedy if it is not ok.
+        critical: whether the whole check fails with this finding. The loss of an older
+            checkpoint, for instance, is not critical.
+    """
+
+    name: str
+    ok: bool
+    message: str
+    critical: bool = True
+
+
+def failures(findings: Sequence[Finding]) -> list[str]:
+    """Return the names of the critical findings that are not ok.
+
+    >>> failures([Finding("disk", True, "9 GiB free"), Finding("locks", False, "none")])
+    ['locks']
+    """
+    return [f.name for f in findings if f.critical and not f.ok]
+
+
+def text(findings: Sequence[Finding], summary: str) -> str:
+    """Return a line per finding, and a summary line.
+
+    >>> print(text([Finding("disk", True, "9 GiB free")], "ready"))
+    ok   disk  9 GiB free
+    ready
+    """
+    width = max(len(f.name) for f in findings)
+    lines = [
+        f"{'ok ' if f.ok else 'BAD'}  {f.name:{width}}  {f.message}" for f in findings
+    ]
+    return "\n".join([*lines, summary])

@@ -1,0 +1,81 @@
+"""Options of the commands: the `key=value` arguments that follow a run's directory."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from metaevo.errors import ConfigError
+
+
+def _option(default: Any, text: str) -> Any:
+    """Return a field with a default and a line of help."""
+    return dataclasses.field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True)
+class PlayOptions:
+    """Options of `metaevo play`."""
+
+    agent: Literal["solution", "hand-made", "best"] = _option(
+        "solution", "solution, hand-made, or best of a persistent population"
+    )
+    seed: int = _option(0, "index of the held-out seed whose agent is played")
+    out: str | None = _option(None, "FILE.gif; default RUN/play/AGENT-SEED.gif")
+
+
+@dataclass(frozen=True)
+class CompareOptions:
+    """Options of `metaevo compare`.
+
+    Attributes:
+        seeds: N, fresh seeds on which each candidate is trained, at least 3.
+        tuned: Tune the hand-made algorithm, which costs as much as the searches did.
+        controls: Number of random searches.
+        control_seeds: Fresh seeds on which each random search's result is trained.
+        on: Other settings, each `key=value` or several joined by `;`.
+        seed: Seed of the fresh seeds.
+        optimum: Highest fitness that counts. The optimality gap is the mean distance
+            by which runs stay below it.
+        out: Folder of the results; None: `compare` in the first run's directory.
+
+    Raises:
+        ConfigError: A number is too small.
+    """
+
+    seeds: int = _option(32, "fresh seeds for each candidate")
+    tuned: bool = _option(True, "tune the hand-made algorithm, as long as the searches")
+    controls: int = _option(20, "random searches")
+    control_seeds: int = _option(8, "fresh seeds for each random search")
+    on: tuple[str, ...] = _option(
+        (), "another setting, on='KEY=VALUE;KEY=VALUE'; repeatable"
+    )
+    seed: int = _option(0, "seed of the fresh seeds")
+    optimum: float | None = _option(None, "highest fitness that counts")
+    out: str | None = _option(None, "folder of the results; default RUN/compare")
+
+    def __post_init__(self):
+        _check_least(self, seeds=3, controls=0, control_seeds=1)
+
+
+@dataclass(frozen=True)
+class DistillOptions:
+    """Options of `metaevo distill`.
+
+    Raises:
+        ConfigError: `seeds` is less than 3.
+    """
+
+    seeds: int = _option(32, "fresh seeds; two agents are trained on each")
+    seed: int = _option(0, "seed of the fresh seeds")
+
+    def __post_init__(self):
+        _check_least(self, seeds=3)
+
+
+def _check_least(options: Any, **least: int) -> None:
+    for key, minimum in least.items():
+        value = getattr(options, key)
+        if value < minimum:
+            raise ConfigError(f"{key}={value} must be at least {minimum}")

@@ -1,0 +1,155 @@
+"""Layout of a population on devices: chunks, rounds, and where arrays lie.
+
+The population is cut into chunks of `chunk_size` members; a round gives each device
+one chunk. A chunk's program does not depend on the number of devices, so neither do
+its bits. A coupled population is never cut: each device gets an equal part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from metaevo.errors import ConfigError
+from metaevo.evaluators import _arrays, _messages
+from metaevo.population import DEVICES
+from metaevo.types import InnerState, PyTree, Search
+
+CPU_CHUNK = 8  # members per vmap; measured flat between 4 and 16 on CPU
+
+MEMBERS = PartitionSpec(DEVICES)
+SEEDS_MEMBERS = PartitionSpec(None, DEVICES)
+ALL = PartitionSpec()
+STATE = InnerState(SEEDS_MEMBERS, SEEDS_MEMBERS, ALL, ALL)
+"""Specs of arrays [P, ...], [S, P, ...], without a member axis, of an InnerState."""
+
+
+class Layout(NamedTuple):
+    """Layout of a population on devices.
+
+    Attributes:
+        mesh: Devices that the population fills, in one axis.
+        chunk_size: Members in one vmap.
+        exchange: Gives every process the whole of an array that all of them hold.
+            None if the devices belong to one process.
+    """
+
+    mesh: Mesh
+    chunk_size: int
+    exchange: Callable[[PyTree], PyTree] | None
+
+    def rounds(self, size: int) -> Iterator[np.ndarray]:
+        """Yield the ids of each round's members; the last one is repeated as padding.
+
+        Args:
+            size: Number of members.
+        """
+        width = self.chunk_size * self.mesh.size
+        for first in range(0, size, width):
+            yield np.minimum(np.arange(first, first + width), size - 1)
+
+    def put(self, tree: PyTree, spec: PartitionSpec) -> PyTree:
+        """Return arrays on the devices, distributed as `spec` says."""
+        sharding = self._sharding(spec)
+        if self.exchange is not None:
+            return jax.tree.map(partial(_arrays.spread, sharding), tree)
+        return jax.device_put(tree, sharding)
+
+    def put_shapes(self, shapes: PyTree, spec: PartitionSpec) -> PyTree:
+        """Return shapes on the devices that `put` would give their arrays."""
+        sharding = self._sharding(spec)
+        return jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), shapes
+        )
+
+    def _sharding(self, spec: PartitionSpec) -> NamedSharding:
+        # Programs return their results so; another spec would compile once more.
+        return NamedSharding(self.mesh, ALL if self.mesh.size == 1 else spec)
+
+    def gathered(self, tree: PyTree) -> PyTree:
+        """Wait for `tree`; bring it to the host from CPUs or from other processes.
+
+        Indexing an array that lies on several CPU devices is a collective, and
+        collectives that overlap can wait for each other forever where there are few
+        cores. On an accelerator arrays stay where they are.
+        """
+        if self.exchange is not None:
+            # Waiting inside a collective has a time limit, which compiling may exceed.
+            jax.block_until_ready(tree)
+            _messages.barrier()
+            tree = self.exchange(tree)
+        elif jax.default_backend() != "cpu":
+            return jax.block_until_ready(tree)
+        return jax.tree.map(_arrays.on_host, tree)
+
+
+def default_chunk_size(
+    population_size: int, num_devices: int, platform: str | None = None
+) -> int:
+    """Return the number of members in one vmap if a search does not give it.
+
+    It is at most 8 on CPU, and all of a device's members on an accelerator.
+
+    Args:
+        population_size: P.
+        num_devices: Devices among which the population is divided.
+        platform: `cpu`, `gpu` or `tpu`; None: that of the default backend.
+
+    >>> default_chunk_size(64, 2, "cpu"), default_chunk_size(64, 2, "gpu")
+    (8, 32)
+    """
+    per_device = -(-population_size // num_devices)
+    platform = platform or jax.default_backend()
+    return min(CPU_CHUNK, per_device) if platform == "cpu" else per_device
+
+
+def choose_layout(search: Search, devices: list, size: int, part: bool) -> Layout:
+    """Return the layout of a population, on as many of the devices as it fills.
+
+    Args:
+        search: Search of the population.
+        devices: JAX devices that may be used, of one process or of several.
+        size: P.
+        part: Whether the P members are a part of a population, of which others may
+            follow that are larger; then all devices are used.
+
+    Raises:
+        ConfigError: The population of a coupled loop cannot be divided so.
+    """
+    across = len({d.process_index for d in devices}) > 1
+    if search.coupled:
+        num = _coupled_devices(search, len(devices), size, across)
+        chunk_size = size // num
+    else:
+        chunk_size = search.chunk_size or default_chunk_size(size, len(devices))
+        num_chunks = -(-size // chunk_size)
+        num = len(devices) if part or across else min(len(devices), num_chunks)
+    mesh = jax.make_mesh(
+        (num,), (DEVICES,), axis_types=(AxisType.Auto,), devices=devices[:num]
+    )
+    exchange = None
+    if across:
+        everywhere = NamedSharding(mesh, ALL)
+        exchange = jax.jit(_arrays.identity, out_shardings=everywhere)
+    return Layout(mesh, chunk_size, exchange)
+
+
+def _coupled_devices(search: Search, available: int, size: int, across: bool) -> int:
+    """Return the number of devices for equal parts of a coupled population."""
+    num = _arrays.largest_divisor(size, available)
+    if across and num < available:
+        raise ConfigError(
+            f"population_size={size} must be a multiple of the {available} devices of "
+            "all processes: this loop is coupled, and every device takes an equal part"
+        )
+    if search.chunk_size not in (None, size):
+        raise ConfigError(
+            f"chunk_size={search.chunk_size}: a coupled loop sees its whole population "
+            "and cannot be cut into chunks; leave it None"
+        )
+    return num
