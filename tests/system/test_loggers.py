@@ -15,7 +15,7 @@ import pytest
 import tiny_search
 import wandb_reader
 from PIL import Image
-from test_engine import records, solution_bytes
+from runs import records, solution_bytes
 
 from metaevo.engine.loggers import wandb as mirror
 from metaevo.errors import ConfigError
