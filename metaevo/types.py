@@ -126,7 +126,7 @@ class Space(NamedTuple):
 
 
 class Proposal(NamedTuple):
-    """What a strategy wants evaluated.
+    """A population that a strategy asks to be evaluated.
 
     Attributes:
         params: [P, ...] per leaf, or a `population.Rule` that computes members.

@@ -11,6 +11,7 @@ changed comment is no other search.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -94,9 +95,9 @@ def sources(search: Search, path: str | Path | None = None) -> dict[str, str]:
     files = {Path(path)} if path is not None else set()
     functions = [x for loop in search.tasks for x in (loop.init, loop.train)]
     functions += [search.strategy.init, search.strategy.ask]
-    names = {getattr(function, "__module__", None) for function in functions}
+    names = {_module_of(x) for function in functions for x in _reachable(function)}
     names.add(str(search.strategy.settings.get("strategy", "")).partition(":")[0])
-    for module in _with_siblings(name for name in names if name):
+    for module in _with_siblings(names):
         files.add(Path(module.__file__))
     return {
         f"{file.absolute().parent.name}/{file.name}": hashlib.sha256(
@@ -253,6 +254,23 @@ def _name(x: Any) -> str:
 
 
 # --- source files ---------------------------------------------------------------------
+
+
+def _reachable(function: Callable) -> list[Callable]:
+    """A function and those that it closes over, directly or through others."""
+    found: list[Callable] = []
+    waiting: list[Any] = [function]
+    while waiting:
+        x = waiting.pop()
+        x = inspect.unwrap(x.func if isinstance(x, functools.partial) else x)
+        if any(x is other for other in found):
+            continue
+        found.append(x)
+        for cell in getattr(x, "__closure__", None) or ():
+            with contextlib.suppress(ValueError):  # not assigned yet
+                if inspect.isroutine(cell.cell_contents):
+                    waiting.append(cell.cell_contents)
+    return found
 
 
 def _with_siblings(names: Iterable[str]) -> Iterator[Any]:

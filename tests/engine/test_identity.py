@@ -160,6 +160,20 @@ def test_sources_are_those_of_search_loop_and_strategy():
     assert not any(name.startswith("metaevo/") for name in made)
 
 
+def test_source_of_a_loop_is_found_behind_functions_of_others():
+    inner = toys.quadratic()
+
+    def wrapped(function):
+        def call(*args):
+            return function(*args)
+
+        call.__module__ = "metaevo.rl.training"
+        return call
+
+    inner = inner._replace(init=wrapped(inner.init), train=wrapped(inner.train))
+    assert "helpers/toys.py" in identity.sources(search(inner_loop=inner))
+
+
 def test_changed_source_warns_and_goes_into_the_history(finished, tmp_path, capsys):
     directory = tmp_path / "run"
     shutil.copytree(finished, directory)

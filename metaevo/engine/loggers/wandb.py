@@ -118,7 +118,7 @@ class WandbLogger:
 
             return {"evolved": self.wandb.Image(Image.open(io.BytesIO(png)))}
         except Exception as error:
-            _warn(f"the solution cannot be drawn ({_line(error)})")
+            _warn(f"no picture of what evolves ({_line(error)})")
             return {}
         finally:
             self._drawing += time.monotonic() - began
