@@ -34,7 +34,8 @@ import optax  # noqa: E402
 import metaevo  # noqa: E402
 from benchmarks import measure  # noqa: E402
 from metaevo import fitness, population  # noqa: E402
-from metaevo.engine.loop import State, _summary  # noqa: E402
+from metaevo.engine.job import State  # noqa: E402
+from metaevo.engine.loop import summary  # noqa: E402
 from metaevo.evaluators.local import LocalEvaluator  # noqa: E402
 from metaevo.storage import checkpoint  # noqa: E402
 from metaevo.storage.jsonl import JsonlLogger  # noqa: E402
@@ -76,7 +77,7 @@ def outer(strategy, directory: Path):
     def save():
         record = {
             "generation": count[0],
-            **_summary(raw),
+            **summary(raw),
             "population": raw,
             **programs["metrics"](held[0]),
         }

@@ -1,4 +1,4 @@
-"""How to run a search: `run.*` on the command line."""
+"""Options of a run: `run.*` on the command line."""
 
 from __future__ import annotations
 
@@ -13,35 +13,40 @@ WANDB_MODES = ("offline", "online", "disabled")
 
 @dataclass(frozen=True)
 class RunConfig:
-    """How to run a search, as opposed to what it is.
+    """Options of a run, as opposed to those of the search.
 
     Attributes:
-        seed: all randomness follows from it.
-        directory: where results go; None: `runs/SEARCH/seedN-CONFIG`, one per
+        seed: all randomness of the run follows from it.
+        directory: directory of the results; None: `runs/SEARCH/seedN-DIGEST`, one per
             configuration.
-        devices: how many JAX devices to use; None: all.
-        resume: continue what `directory` holds. With False such a directory is
-            refused; nothing is ever overwritten.
-        held_out_seeds: for the comparison after the last generation; 0: none.
-        checkpoint_every: generations between two checkpoints.
-        max_seconds: stop after the generation in which they are over, as if
-            interrupted; None: never.
-        wandb: `offline` (no account needed), `online` or `disabled`; a mirror of
-            `metrics.jsonl` that never stops a run. See `docs/wandb.md`.
-        tensorboard: also write event files, to `tensorboard/`.
-        start_from: an artifact, or a run, of the same space: the search starts there.
-        evaluator: `local`, this machine's devices, with `distributed` those of several,
-            or `ray`, the hosts of a Ray cluster, which may come and go.
-        ray_address: of the cluster, `HOST:PORT` or `auto`; None: one on this machine.
+        devices: number of JAX devices to use; None: all.
+        resume: continue the run in `directory`. If False, a directory that holds a run
+            is refused. Nothing is overwritten in either case.
+        held_out_seeds: number of seeds of the comparison after the last generation, at
+            least 2; 0: no comparison.
+        checkpoint_every: number of generations from one checkpoint to the next.
+        max_seconds: time limit in seconds. The run stops after the generation in which
+            it is exceeded, as if interrupted; None: no limit.
+        wandb: `offline` (needs no account), `online` or `disabled`. wandb repeats
+            `metrics.jsonl` and never stops a run. See `docs/wandb.md`.
+        tensorboard: write event files to `tensorboard/`, too.
+        start_from: path of an artifact or a finished run of the same space, at which
+            the search starts; None: the start of the space.
+        evaluator: `local` for this machine's devices (with `distributed` those of
+            several machines), or `ray` for the hosts of a Ray cluster, which may come
+            and go.
+        ray_address: address of the cluster, `HOST:PORT` or `auto`; None: a cluster on
+            this machine.
         distributed: use the devices of all processes of a job that `mpiexec` or `srun`
             started; see `docs/cluster.md`.
-        coordinator, num_processes, process_id: for other launchers: `HOST:PORT` of
-            the first process, how many there are, which one this is.
+        coordinator: `HOST:PORT` of the first process; for other launchers than those.
+        num_processes: number of processes of the job; likewise.
+        process_id: index of this process; likewise.
         watchdog: seconds after which a distributed process that waits for another
-            gives up, with exit code 75; compiling counts as waiting.
+            gives up, with exit code 75. Compiling counts as waiting.
 
     Raises:
-        ConfigError: a value that cannot be.
+        ConfigError: a value is out of range, or options exclude each other.
     """
 
     seed: int = 0
@@ -107,7 +112,11 @@ class RunConfig:
 
 
 def flat(settings: Mapping, prefix: str = "") -> dict[str, Any]:
-    """Nested settings with dotted keys, as on the command line."""
+    """Return nested settings with dotted keys, as on the command line.
+
+    >>> flat({"sigma": 0.5, "inner": {"num_steps": 64}})
+    {'sigma': 0.5, 'inner.num_steps': 64}
+    """
     found = {}
     for key, value in settings.items():
         if isinstance(value, Mapping):

@@ -30,7 +30,7 @@ class LockedError(MetaevoError):
 
 
 class CheckpointError(MetaevoError):
-    """No checkpoint could be used; the message gives the reason for each."""
+    """The files of a run are missing or damaged; the message names them."""
 
     exit_code = 4
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 
 def duration(seconds: float) -> str:
-    """`45s`, `3m20s`, `2h05m`."""
+    """Format seconds with at most two units.
+
+    >>> duration(45), duration(200), duration(7500)
+    ('45s', '3m20s', '2h05m')
+    """
     seconds = round(seconds)
     if seconds < 60:
         return f"{seconds}s"
@@ -14,7 +18,11 @@ def duration(seconds: float) -> str:
 
 
 def byte_size(n: float) -> str:
-    """`45 B`, `3.2 MiB`, `1.5 GiB`."""
+    """Format a number of bytes with a binary unit and three digits.
+
+    >>> byte_size(45), byte_size(3 << 20), byte_size(1.5 * 2**30)
+    ('45 B', '3 MiB', '1.5 GiB')
+    """
     for unit in ("B", "kiB", "MiB", "GiB"):
         if n < 1024:
             return f"{n:.3g} {unit}"

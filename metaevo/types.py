@@ -7,6 +7,7 @@ B batch. Fitness is *higher is better*, everywhere.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -72,6 +73,8 @@ class InnerLoop(NamedTuple):
         env: the `metaevo.envs.Env` it trains on, to play in; None if it has none.
         tunable: the space of its hyperparameters, in which a hand-made baseline is
             tuned; one unit is a change that one sigma fits. None: it has none.
+        config: the `Config` that it was made with: a dataclass of plain values, by
+            which runs of different loops are told apart. None: it has none.
     """
 
     meta: Any
@@ -86,6 +89,7 @@ class InnerLoop(NamedTuple):
     frames_per_segment: int = 0
     env: Any = None
     tunable: Any = None
+    config: Any = None
 
 
 def keep(params: Params, state: InnerState) -> Params:
@@ -157,6 +161,8 @@ class Strategy(NamedTuple):
         with_space: the same strategy with the same settings over another space, so
             that a baseline can be tuned as what it is compared with was; see
             `remakeable`.
+        settings: the name and the arguments of the function that made it, the space
+            aside; empty if it was not made by a `remakeable` function.
     """
 
     init: Callable[[Key], StrategyState]
@@ -167,17 +173,29 @@ class Strategy(NamedTuple):
     mirrored: bool = False
     persistent_agents: bool = False
     with_space: Callable[[Space], Strategy] | None = None
+    settings: Mapping[str, Any] = {}
 
 
 def remakeable(make: Callable[..., Strategy]) -> Callable[..., Strategy]:
-    """Gives the strategies that `make(space, ...)` returns their `with_space`."""
+    """Decorates a function `make(space, ...)` that returns a strategy.
+
+    The strategies get `with_space`, and `settings`: `strategy`, the name of `make` as
+    `module:function`, and its arguments by name, defaults included.
+    """
+    signature = inspect.signature(make)
 
     @functools.wraps(make)
     def made(space: Space, *args: Any, **options: Any) -> Strategy:
         def with_space(other: Space) -> Strategy:
             return made(other, *args, **options)
 
-        return make(space, *args, **options)._replace(with_space=with_space)
+        strategy = make(space, *args, **options)
+        bound = signature.bind(space, *args, **options)
+        bound.apply_defaults()
+        _, *arguments = bound.arguments.items()  # the first is the space
+        name = f"{make.__module__}:{make.__qualname__}"
+        settings = {"strategy": name, **dict(arguments)}
+        return strategy._replace(with_space=with_space, settings=settings)
 
     return made
 
@@ -235,9 +253,15 @@ class Search(NamedTuple):
 
     @property
     def tasks(self) -> tuple[InnerLoop, ...]:
+        """The inner loops, one per task."""
         if isinstance(self.inner_loop, InnerLoop):
             return (self.inner_loop,)
         return tuple(self.inner_loop)
+
+    @property
+    def coupled(self) -> bool:
+        """True if any of the inner loops is coupled: members cannot train alone."""
+        return any(loop.coupled for loop in self.tasks)
 
 
 class Evaluated(NamedTuple):
@@ -272,7 +296,7 @@ class Evaluator(Protocol):
 
     def score(
         self, key: Key, proposal: Proposal, carried: PyTree
-    ) -> tuple[Sequence[Metrics], Sequence[PyTree]]:
+    ) -> tuple[Sequence[Mapping[str, Any]], Sequence[PyTree]]:
         """Evaluates agents as they are; see `LocalEvaluator.score`."""
         ...
 

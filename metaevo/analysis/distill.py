@@ -153,10 +153,7 @@ def distill(
     Raises:
         ConfigError: nothing that evolved has a closed form, or it cannot be trained.
     """
-    if any(loop.coupled for loop in search.tasks):
-        raise ConfigError(
-            f"{directory}: a coupled loop's member cannot be trained alone"
-        )
+    holdout.require_uncoupled(search, directory)
     found = forms(directory)
     if not found:
         raise ConfigError(

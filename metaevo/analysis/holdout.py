@@ -1,17 +1,17 @@
-"""Comparison of learned and hand-made on seeds that the search never saw."""
+"""Comparison of solution and hand-made algorithm on seeds the search never saw."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from metaevo.analysis import stats
+from metaevo.errors import ConfigError
 from metaevo.evaluators.local import LocalEvaluator
 from metaevo.storage import checkpoint
 from metaevo.types import (
@@ -24,17 +24,18 @@ from metaevo.types import (
     PyTree,
     Search,
     Space,
+    Strategy,
     keep,
 )
 
 
 class HeldOut(NamedTuple):
-    """Training runs on seeds that the search never saw; N runs of K segments.
+    """Training runs on seeds that the search never saw: N runs of K segments.
 
     Attributes:
-        fitness: [tasks, N].
-        final_return: [tasks, N], of the deterministic policy.
-        train: one dict per task, [N, K] per metric; `return` is NaN where no episode
+        fitness: [tasks, N] fitness.
+        final_return: [tasks, N] return of the deterministic policy after training.
+        train: one dict per task, [N, K] per metric. `return` is NaN where no episode
             ended.
     """
 
@@ -44,10 +45,26 @@ class HeldOut(NamedTuple):
 
 
 HAND_MADE = Space(lambda key: {"nothing": jnp.zeros(())}, lambda params, meta: meta)
-"""The space in which nothing evolves."""
+"""Space in which nothing evolves: every member is the hand-made algorithm."""
 
 NOTHING = {"nothing": np.zeros((), np.float32)}
-"""Its one member."""
+"""Params of the member of `HAND_MADE`."""
+
+
+COUPLED = "a member of a coupled loop cannot be trained alone"
+
+
+def require_uncoupled(search: Search, where: str | Path) -> None:
+    """Check that members of a search can be trained alone.
+
+    Args:
+        where: the run, for the message.
+
+    Raises:
+        ConfigError: an inner loop is coupled.
+    """
+    if search.coupled:
+        raise ConfigError(f"{where}: {COUPLED}")
 
 
 def train(
@@ -58,18 +75,22 @@ def train(
     num_seeds: int,
     make: Callable[..., Evaluator],
 ) -> tuple[dict[str, HeldOut], dict[str, PyTree]]:
-    """Trains each candidate for a whole lifetime on `num_seeds` seeds.
+    """Train each candidate for a whole lifetime on `num_seeds` seeds.
 
-    The seeds are the same for every candidate, and for every call with this `key`:
-    compare in pairs.
+    The seeds are the same for every candidate and for every call with the same `key`,
+    so scores can be compared in pairs.
 
     Args:
+        search: gives the inner loops and the fitness.
         space: binds the candidates; `HAND_MADE` for the algorithm as it is.
         candidates: name -> params.
-        make: of evaluators; see `evaluators.EvaluatorFactory`.
+        key: determines the seeds.
+        num_seeds: N.
+        make: makes evaluators; see `evaluators.choose.EvaluatorFactory`.
 
     Returns:
-        name -> runs, and name -> the trained agents of the first task, [N, ...].
+        name -> runs, and name -> the trained agents of the first task, [N, ...] per
+        leaf.
     """
     evaluator = make(alone(search, space), evaluate=True, keep_agents=True)
     results, agents = {}, {}
@@ -90,7 +111,7 @@ def train(
 
 
 def alone(search: Search, space: Space) -> Search:
-    """One member per seed, each with worlds of its own, living its life at once."""
+    """Return `search` with one seed per member, its own, and whole lifetimes."""
     return search._replace(
         space=space._replace(inherit=keep),
         num_seeds=1,
@@ -100,28 +121,43 @@ def alone(search: Search, space: Space) -> Search:
 
 
 def copies(params: Params, num_copies: int) -> Params:
-    """`params` with a leading axis."""
+    """Return `params` repeated along a new leading axis of length `num_copies`."""
     return jax.tree.map(
         lambda x: jnp.broadcast_to(x, (num_copies, *np.shape(x))), params
     )
 
 
+_NO_STRATEGY = Strategy(
+    init=lambda key: (),
+    ask=lambda key, state: (Proposal(NOTHING), state),
+    tell=lambda key, state, proposal, fitness: state,
+    solution=lambda state: NOTHING,
+)
+
+
 def train_hand_made(
     loop: InnerLoop, fitness: FitnessFn, key: Key, num_seeds: int, devices: list
 ) -> HeldOut:
-    """Trains an algorithm as it is, outside any search, on `num_seeds` seeds."""
-    search = Search(loop, HAND_MADE, None, 1, fitness)
+    """Train an algorithm as it is, outside any search, on `num_seeds` seeds."""
+    search = Search(loop, HAND_MADE, _NO_STRATEGY, 1, fitness)
     candidates = {"hand-made": NOTHING}
-    make = partial(LocalEvaluator, devices=devices)
+
+    def make(search: Search, **options: Any) -> LocalEvaluator:
+        return LocalEvaluator(search, devices=devices, **options)
+
     runs, _ = train(search, HAND_MADE, candidates, key, num_seeds, make)
     return runs["hand-made"]
 
 
-# --- what follows from them -----------------------------------------------------------
+# --- statistics of them -----------------------------------------------------------
 
 
 def verdicts(held_out: Mapping[str, HeldOut]) -> tuple[stats.Paired, ...]:
-    """Solution against hand-made, paired by seed, per task; () if there are no runs."""
+    """Compare solution and hand-made algorithm, paired by seed.
+
+    Returns:
+        one comparison per task; empty if there are no runs.
+    """
     if not held_out:
         return ()
     pairs = zip(
@@ -131,18 +167,28 @@ def verdicts(held_out: Mapping[str, HeldOut]) -> tuple[stats.Paired, ...]:
 
 
 def average(scores: np.ndarray) -> float:
-    """Mean of the scores that are finite; NaN if none is."""
+    """Return the mean of the finite scores; NaN if there are none.
+
+    >>> average(np.array([1.0, np.nan, 3.0]))
+    2.0
+    """
     finite = scores[np.isfinite(scores)]
     return float(finite.mean()) if len(finite) else float("nan")
 
 
-def noise(first: np.ndarray, second: np.ndarray) -> dict[str, float]:
-    """What two evaluations [P] of one population on different seeds say of noise.
+def noise(first: np.ndarray, second: np.ndarray) -> dict[str, float | None]:
+    """Estimate the noise of the fitness from two evaluations of one population.
+
+    Args:
+        first: [P] fitness; not finite where a member failed.
+        second: [P] fitness of the same members on other seeds.
 
     Returns:
-        `rank_correlation` (Spearman; 1 is no noise, 0 nothing but noise),
-        `sd_members`, the spread of the members' true fitness, and `sd_noise`, of the
-        noise of one evaluation; both from the variance components.
+        `rank_correlation`: Spearman's; 1 without noise, 0 if there is nothing else.
+        `sd_members`: standard deviation of the members' true fitness.
+        `sd_noise`: standard deviation of the noise of one evaluation. Both are
+        estimated from the variance components. All are None for fewer than three
+        members, or equal ones.
     """
     from scipy.stats import spearmanr
 
@@ -150,19 +196,23 @@ def noise(first: np.ndarray, second: np.ndarray) -> dict[str, float]:
     first, second = first[both], second[both]
     if len(first) < 3 or np.ptp(first) == 0 or np.ptp(second) == 0:
         return {"rank_correlation": None, "sd_members": None, "sd_noise": None}
-    # What both evaluations share is no noise; half the mean squared difference is.
+    # The covariance is free of noise; half the mean squared difference is noise.
     centred = first - first.mean(), second - second.mean()
     covariance = float((centred[0] * centred[1]).sum() / (len(first) - 1))
     variance = float(np.var(centred[0] - centred[1], ddof=1) / 2)
     return {
-        "rank_correlation": float(spearmanr(first, second).statistic),
+        "rank_correlation": float(np.asarray(spearmanr(first, second))[0]),
         "sd_members": max(covariance, 0.0) ** 0.5,
         "sd_noise": variance**0.5,
     }
 
 
 def visited(held_out: Mapping[str, HeldOut]) -> tuple[float, float] | None:
-    """Where value − target lay while the solution trained: mean ± 2 sd."""
+    """Return the range of value − target while the solution trained: mean ± 2 sd.
+
+    Returns:
+        lower and upper end; None if the inner loop does not report them.
+    """
     solution = held_out.get("solution")
     if solution is None or "value_error_mean" not in solution.train[0]:
         return None
@@ -177,7 +227,7 @@ def visited(held_out: Mapping[str, HeldOut]) -> tuple[float, float] | None:
 
 
 def save(folder: Path, held_out: Mapping[str, HeldOut], facts: Mapping) -> None:
-    """Saves runs, and `facts` about them as plain data."""
+    """Save runs, and `facts` about them as plain data."""
     arrays = {}
     for name, runs in held_out.items():
         arrays[f"{name}/fitness"] = runs.fitness
@@ -189,10 +239,10 @@ def save(folder: Path, held_out: Mapping[str, HeldOut], facts: Mapping) -> None:
 
 
 def load(folder: Path) -> tuple[dict[str, HeldOut], dict]:
-    """The inverse of `save`.
+    """Invert `save`.
 
     Raises:
-        checkpoint.CheckpointError: there are none, or they were altered.
+        CheckpointError: the files are missing or were altered.
     """
     arrays, facts = checkpoint.read(folder)
     held_out = {}

@@ -1,8 +1,8 @@
-"""Who came from whom: the lines of agents that live on, read from a run's log.
+"""Lines of agents that live on over generations, read from a run's log.
 
-Each record of `metrics.jsonl` holds, for a strategy whose members follow each other
-(`Strategy.persistent_agents`), `parents` [P], whose agent each member continued in that
-generation, -1 for a newborn, and `numbers/SLOT` [P], the numbers it trained with.
+For a strategy with `Strategy.persistent_agents`, each record of `metrics.jsonl` holds
+`parents` [P], the member whose agent each member continued in that generation, -1 for a
+newborn, and `numbers/SLOT` [P], the numbers that it trained with.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NUMBERS = "numbers/"
 
 
 def numbers(record: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Slot -> [P], of one generation."""
+    """Return the numbers of one generation, slot -> [P]."""
     return {
         name.removeprefix(_NUMBERS): np.asarray(x, float)
         for name, x in record.items()
@@ -28,13 +28,24 @@ def numbers(record: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def fittest(record: Mapping[str, Any]) -> int:
-    """The member of the highest fitness: noisy, for want of a second look."""
+    """Return the member of the highest fitness, as measured once, with noise."""
     scores = [-np.inf if x is None else x for x in record["population"]]
     return int(np.argmax(scores))
 
 
 def line(records: Records, member: int) -> list[tuple[int, int]]:
-    """The (record, member) pairs from birth to the last generation of one member."""
+    """Return the ancestors of a member of the last generation.
+
+    Args:
+        records: of the whole run.
+        member: index in the last generation.
+
+    Returns:
+        pairs (index of the record, member), from birth to the last generation.
+
+    >>> line([{"parents": [-1, -1]}, {"parents": [1, 1]}], 0)
+    [(0, 1), (1, 0)]
+    """
     found = []
     for i in reversed(range(len(records))):
         found.append((i, member))
@@ -45,10 +56,12 @@ def line(records: Records, member: int) -> list[tuple[int, int]]:
 
 
 def schedule(records: Records, member: int, num_steps: int) -> dict[str, np.ndarray]:
-    """The numbers that a member's line trained with, from birth on.
+    """Return the numbers that a member's line trained with, from birth on.
 
     Args:
-        num_steps: generations in a lifetime; a shorter line holds its last numbers.
+        records: of the whole run.
+        member: index in the last generation.
+        num_steps: generations in a lifetime. A shorter line holds its last numbers.
 
     Returns:
         slot -> [num_steps] float32.

@@ -1,6 +1,6 @@
-"""The report of a run: one offline HTML file, each figure with the CSV it shows.
+"""The report of a run: one offline HTML file, and the data of each figure as CSV.
 
-Made from the files of the run directory alone, so it can be remade at any time.
+A report is made from the files of the run directory alone, at any time.
 """
 
 from __future__ import annotations
@@ -22,52 +22,59 @@ from metaevo.types import Params, Space
 
 
 def verdict_sentence(paired: stats.Paired, measure: str) -> str:
-    """`the solution is better than the hand-made one: mean return +3.1 [+1.2, ...`."""
-    word = {
-        "better": "better than the hand-made one",
-        "worse": "worse than the hand-made one",
-        "no difference": "not distinguishable from the hand-made one",
-    }[paired.verdict]
+    """Return a comparison as a sentence.
+
+    Args:
+        paired: the comparison of solution and hand-made algorithm.
+        measure: name of the fitness.
+
+    >>> paired = stats.Paired(3.1, 1.2, 5.0, 32, (0, 0))
+    >>> verdict_sentence(paired, "return").partition(" (")[0]
+    'the solution is better than the hand-made one: return +3.10 [+1.20, +5.00]'
+    """
     failed = ""
     if any(paired.num_failed):
         failed = "; {} of its runs failed, {} of the hand-made".format(
             *paired.num_failed
         )
     return (
-        f"the solution is {word}: {measure} {paired.difference:+.2f} "
-        f"[{paired.low:+.2f}, {paired.high:+.2f}] "
+        f"the solution is {paired.words} the hand-made one: {measure} "
+        f"{paired.difference:+.2f} [{paired.low:+.2f}, {paired.high:+.2f}] "
         f"(95 % interval, {paired.num_pairs} paired seeds{failed})"
     )
 
 
 def write(directory: str | Path) -> Path:
-    """Writes `DIRECTORY/report/`: `index.html`, and PNG and CSV per figure.
+    """Write `DIRECTORY/report/`: `index.html`, and a PNG and a CSV per figure.
 
     Args:
-        directory: of a run that has finished at least once.
+        directory: directory of a run that has finished at least once.
 
     Returns:
         the path of `index.html`.
 
     Raises:
-        ArtifactError, CheckpointError: the run's files are missing or altered.
+        ConfigError: there is no run.
+        ArtifactError: the solution is missing or was altered.
+        CheckpointError: other files of the run are damaged.
     """
     directory = Path(directory)
-    folder = directory / "report"
+    paths = run_directory.paths(directory)
+    folder = paths.report
     folder.mkdir(exist_ok=True)
     manifest = run_directory.read_manifest(directory)
-    records = jsonl.read(directory / "metrics.jsonl")
-    artifact = artifacts.load(directory / "solution")
+    records = jsonl.read(paths.metrics)
+    artifact = artifacts.load(paths.solution)
     held_out, facts = {}, {"measure": "fitness", "noise": None}
-    if (directory / "held_out").is_dir():
-        held_out, facts = holdout.load(directory / "held_out")
+    if paths.held_out.is_dir():
+        held_out, facts = holdout.load(paths.held_out)
     measure = facts["measure"]
     scores = results.read_scores(directory)
 
-    drawn = [_fitness(folder, records, measure)]
+    drawn: list[dict | None] = [_fitness(folder, records, measure)]
     for task, frames in enumerate(facts.get("frames_per_segment", ())):
         drawn.append(_learning_curves(folder, held_out, task, frames))
-    spec, params = artifact.manifest["slots"], artifacts.params(directory / "solution")
+    spec, params = artifact.manifest["slots"], artifacts.params(paths.solution)
     for portrait in gallery.gallery(
         artifact.slots, spec, params, holdout.visited(held_out)
     ):
@@ -112,7 +119,7 @@ def _fitness(folder: Path, records: list[dict], measure: str) -> dict:
         [r["generation"], *(r[f"fitness_{c}"] for c in columns), r["failed"]]
         for r in records
     ]
-    # A generation of only failures has no fitness: a gap.
+    # A generation in which all failed has no fitness and leaves a gap.
     table = np.array([[np.nan if x is None else x for x in row] for row in rows])
     generation, best, q75, median, average, q25, _, _ = table.T
 
@@ -192,14 +199,15 @@ def _learning_curves(
 
 
 def evolved(space: Space, meta: Any, params: Params) -> bytes | None:
-    """The first evolved function drawn as in the report, while the search goes on.
+    """Draw the first evolved function as the report does, during the search.
 
     Args:
-        meta: the slots, with the space's own bound.
-        params: the solution's.
+        space: the space of the search.
+        meta: the slots, with those of the space replaced.
+        params: params of the solution.
 
     Returns:
-        a PNG; None where there is only what needs more than this.
+        a PNG; None if no function evolves that can be drawn during a search.
     """
     for slot, op in space.spec.items():
         if op.get("default", 0.0) is not None:
@@ -210,12 +218,14 @@ def evolved(space: Space, meta: Any, params: Params) -> bytes | None:
 
 
 def _lineage(folder: Path, records: list[dict], scores: Scores | None) -> dict | None:
-    """Every member's numbers, joined to its parent's; the best agent's line in bold."""
+    """Draw each member's numbers, joined to its parent's; None if none evolve."""
     names = list(lineage.numbers(records[-1]))
     if not names:
         return None
     values = {name: [lineage.numbers(r)[name] for r in records] for name in names}
-    best = scores.best if scores else lineage.fittest(records[-1])
+    best = lineage.fittest(records[-1])
+    if scores is not None and scores.best is not None:
+        best = scores.best
     line = lineage.line(records, best)
     generations = [r["generation"] for r in records]
     grey = figures.COLORS["start"]
@@ -264,7 +274,7 @@ def _lineage(folder: Path, records: list[dict], scores: Scores | None) -> dict |
 
 
 def _strategy(folder: Path, records: list[dict]) -> dict:
-    """The strategy's own metrics against generation."""
+    """Draw the strategy's own metrics against the generation."""
     known = {"generation", "failed", "frames", "seconds", "frames_per_second"}
     known |= {"population", "parents"}
     names = [
@@ -289,7 +299,7 @@ def _strategy(folder: Path, records: list[dict]) -> dict:
         "The strategy",
         draw,
         (["generation", *names], rows),
-        "Members that failed, and what the strategy says of itself.",
+        "Number of members that failed, and the strategy's own metrics.",
         num_panels=len(names),
     )
 
@@ -308,7 +318,7 @@ def _held_out_table(folder: Path, held_out: Mapping[str, HeldOut]) -> None:
 
 
 def _estimates(held_out: Mapping[str, HeldOut]) -> list[dict[str, Any]]:
-    """Per candidate and task: interquartile means, and P(better than hand-made)."""
+    """Estimate interquartile means and P(better than hand-made), a row each."""
     rows = []
     for name, runs in held_out.items():
         for task in range(len(runs.fitness)):
@@ -330,7 +340,7 @@ def _estimates(held_out: Mapping[str, HeldOut]) -> list[dict[str, Any]]:
 
 
 def _agents(scores: Scores | None) -> list[dict[str, Any]]:
-    """Agents and policies as they are, on fresh episodes."""
+    """Estimate the mean return of agents as they are, a row each."""
     if scores is None:
         return []
     rows = []

@@ -1,9 +1,10 @@
-"""What a finished search comes to: a solution, its agents, a comparison.
+"""Final results of a search: its solution, its agents, a comparison.
 
-What there is to report follows from the search. A distribution has a solution, to be
-trained and compared on held-out seeds. A population whose members follow each other
-(`Strategy.persistent_agents`) has a best agent, and its line's schedule of numbers, to
-be replayed on those seeds. Policies need no training: they are scored as they are.
+The results depend on the kind of search. A distribution has a solution, which is
+trained and compared on held-out seeds. A population of agents that live on
+(`Strategy.persistent_agents`) has a best agent, and the schedule of numbers along the
+line of its ancestors, which is replayed on those seeds. Policies need no training: they
+are scored as they are.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ BEST, AVERAGE, SOLUTION = "best agent", "population mean", "solution"
 
 
 class Solution(NamedTuple):
-    """What a search reports.
+    """The solution that a search reports.
 
     Attributes:
-        space: that binds it: the search's, or the schedule's that was found.
-        params: one member's.
+        space: binds `params`: the space of the search, or of the schedule found.
+        params: params of one member.
     """
 
     space: Space
@@ -53,11 +54,11 @@ class Solution(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """Agents as they are, on fresh episodes.
+    """Returns of agents as they are, on fresh episodes.
 
     Attributes:
-        best: the member that was chosen.
-        evaluations: name -> [N] returns, none of which it was chosen by.
+        best: index of the best member, chosen by other episodes than these.
+        evaluations: name -> [N] returns.
     """
 
     best: int | None
@@ -65,22 +66,29 @@ class Scores(NamedTuple):
 
 
 def breeds_policies(search: Search) -> bool:
-    """Whether what evolves is what acts."""
+    """Return True if policies evolve, which act without training."""
     return any(op["op"] == "policy" for op in search.space.spec.values())
 
 
 def schedule(search: Search, records: Sequence[Mapping], best: int) -> Solution:
-    """The schedule of numbers along the best agent's line."""
+    """Return the schedule of numbers along the line of the best agent.
+
+    Args:
+        records: of the whole run.
+        best: index of the best member in the last generation.
+    """
     loop = search.tasks[0]
-    num_steps = max(loop.num_segments // search.segments_per_generation, 1)
-    space = spaces.schedule_from(lineage.schedule(records, best, num_steps))
+    per_generation = search.segments_per_generation or loop.num_segments
+    num_steps = max(loop.num_segments // per_generation, 1)
+    line = lineage.schedule(records, best, num_steps)
+    space = spaces.schedule_from({slot: jnp.asarray(x) for slot, x in line.items()})
     return Solution(space, jax.device_get(space.init(jax.random.key(0))))
 
 
 def save(
     directory: Path, search: Search, solution: Solution, provenance: Mapping
 ) -> None:
-    """The artifact of a solution, in `DIRECTORY/solution`."""
+    """Save the artifact of a solution in `DIRECTORY/solution`."""
     space, params = solution
     default = search.tasks[0].meta
     meta = space.bind(params, default)
@@ -90,7 +98,8 @@ def save(
         if op["op"] == "number"
     }
     spec = artifacts.complete(space.spec, meta, default)
-    artifacts.save(directory / "solution", params, spec, numbers, provenance)
+    folder = run_directory.paths(directory).solution
+    artifacts.save(folder, params, spec, numbers, provenance)
 
 
 def compare(
@@ -102,12 +111,21 @@ def compare(
     num_seeds: int,
     make: Callable[..., Evaluator],
 ) -> dict[str, HeldOut]:
-    """What was learned, and the hand-made algorithm, trained on the same fresh seeds.
+    """Train learned and hand-made candidates on the same fresh seeds.
 
     The agents of the solution and of the hand-made algorithm are saved.
 
     Args:
+        directory: the run directory.
+        search: gives the inner loops and the fitness.
+        space: binds the learned candidates.
         learned: params of `space` by name, `solution` among them.
+        key: determines the seeds.
+        num_seeds: N.
+        make: makes evaluators.
+
+    Returns:
+        runs by name, those of `hand-made` among them.
     """
     hand_made = {"hand-made": holdout.NOTHING}
     held_out = {}
@@ -130,12 +148,16 @@ def best_agent(
     key: Key,
     num_evaluations: int,
 ) -> Scores:
-    """The best agent of a population, chosen and then scored on fresh episodes; saved.
+    """Choose the best agent of a population, score it on fresh episodes, and save it.
 
     Args:
-        carried: agents that live on; None: the proposal's own, newborn.
-        num_evaluations: to choose by, and again as many to report; each is the mean
-            of a loop's evaluation, over seeds and tasks.
+        directory: the run directory.
+        evaluator: evaluator of the search.
+        proposal: the population.
+        carried: agents that live on; None: newborn ones with the proposal's params.
+        key: determines the episodes.
+        num_evaluations: number of evaluations to choose by, and again to report. Each
+            is the mean of the loop's evaluation over seeds and tasks.
     """
 
     def scores(role):
@@ -162,7 +184,11 @@ def policies(
     num_evaluations: int,
     make: Callable[..., Evaluator],
 ) -> np.ndarray:
-    """[N] returns of the policy `params`, as it is, on fresh episodes; saved."""
+    """Score the policy `params` as it is on fresh episodes, and save it.
+
+    Returns:
+        [N] returns.
+    """
     alone = holdout.alone(search, search.space)
     copies = holdout.copies(params, num_evaluations)
     scored, agents = make(alone).score(key, Proposal(copies), None)
@@ -172,8 +198,8 @@ def policies(
 
 def noise(
     search: Search, evaluator: Evaluator, proposal: Proposal, keys: Sequence[Key]
-) -> dict[str, float]:
-    """How much of a population's spread is noise, from two evaluations of it."""
+) -> dict[str, float | None]:
+    """Estimate the noise of the fitness from two evaluations; see `holdout.noise`."""
     first, second = (
         np.asarray(
             search.aggregate(jnp.asarray(evaluator(key, proposal, ())[0].fitness))
@@ -184,8 +210,8 @@ def noise(
 
 
 def write_scores(directory: Path, scores: Scores) -> None:
-    """`agents/scores.json`, for the report."""
-    folder = directory / "agents"
+    """Write `agents/scores.json`, for the report."""
+    folder = run_directory.paths(directory).agents
     folder.mkdir(exist_ok=True)
     plain = {name: x.tolist() for name, x in scores.evaluations.items()}
     data = {"best": scores.best, "evaluations": plain}
@@ -193,7 +219,8 @@ def write_scores(directory: Path, scores: Scores) -> None:
 
 
 def read_scores(directory: Path) -> Scores | None:
-    path = directory / "agents" / "scores.json"
+    """Read `agents/scores.json`; None if no agents were scored."""
+    path = run_directory.paths(directory).agents / "scores.json"
     if not path.exists():
         return None
     found = json.loads(path.read_text())
@@ -202,5 +229,5 @@ def read_scores(directory: Path) -> Scores | None:
 
 
 def _keep(directory: Path, name: str, agents: PyTree) -> None:
-    folder = directory / "agents" / name
+    folder = run_directory.paths(directory).agents / name
     checkpoint.write(folder, checkpoint.to_arrays(agents), {})

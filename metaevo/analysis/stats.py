@@ -1,7 +1,7 @@
 """Statistics of runs and comparisons (Agarwal et al., 2021).
 
-Scores are [N] for one task or [..., N, tasks]: N seeds. Estimates reduce the last two
-axes, so that one bootstrap serves all. Cross-checked against the definitions in
+Scores are [N] for one task or [..., N, tasks], with N seeds. Estimates reduce the last
+two axes, so that one bootstrap serves all. They are checked against the definitions in
 "Deep RL at the Edge of the Statistical Precipice", https://arxiv.org/abs/2108.13264.
 """
 
@@ -30,12 +30,15 @@ __all__ = [
 
 
 def mean(scores: np.ndarray) -> np.ndarray:
-    """Mean over all runs of all tasks."""
+    """Return the mean over all runs of all tasks."""
     return _runs(scores).mean((-2, -1))
 
 
 def median(scores: np.ndarray) -> np.ndarray:
-    """Median over tasks of the mean over seeds; over seeds if there is one task."""
+    """Return the median over tasks of the mean over seeds.
+
+    With a single task it is the median over seeds.
+    """
     runs = _runs(scores)
     if runs.shape[-1] == 1:
         return np.median(runs[..., 0], -1)
@@ -43,30 +46,46 @@ def median(scores: np.ndarray) -> np.ndarray:
 
 
 def iqm(scores: np.ndarray) -> np.ndarray:
-    """Interquartile mean: mean of the middle half of all runs of all tasks."""
-    from scipy import stats  # slow to import, and a wrong argument needs none of it
+    """Return the interquartile mean: the mean of the middle half of all runs.
+
+    >>> float(iqm(np.array([0.0, 1.0, 3.0, 100.0])))
+    2.0
+    """
+    from scipy import stats  # slow to import, and unused by most commands
 
     runs = _runs(scores)
     return stats.trim_mean(runs.reshape(*runs.shape[:-2], -1), 0.25, axis=-1)
 
 
 def optimality_gap(scores: np.ndarray, optimum: float = 1.0) -> np.ndarray:
-    """Mean of how far runs fall short of `optimum`; what lies above counts as 0."""
+    """Return the mean shortfall from `optimum`; scores above it count as no shortfall.
+
+    >>> float(optimality_gap(np.array([0.5, 2.0])))
+    0.25
+    """
     return optimum - mean(np.minimum(scores, optimum))
 
 
 def probability_of_improvement(a: np.ndarray, b: np.ndarray) -> float:
-    """P(A > B) + ½ P(A = B) for a run of each on the same task, mean over tasks.
+    """Return P(A > B) + ½ P(A = B) for a run of each on a task, mean over tasks.
 
     Args:
-        a, b: [N] and [M], or [N, tasks] and [M, tasks].
+        a: [N] or [N, tasks] scores.
+        b: [M] or [M, tasks] scores.
+
+    >>> probability_of_improvement(np.array([1.0, 3.0]), np.array([2.0, 3.0]))
+    0.375
     """
     a, b = _runs(a), _runs(b)
     return float((np.sign(a[:, None] - b[None]) / 2 + 0.5).mean())
 
 
 def performance_profile(scores: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
-    """Fraction of runs above each threshold, [len(thresholds)]."""
+    """Return the fraction of runs above each threshold.
+
+    >>> performance_profile(np.array([1.0, 2.0, 3.0, 4.0]), np.array([2.5])).tolist()
+    [0.5]
+    """
     return (np.ravel(scores)[:, None] > np.asarray(thresholds)[None]).mean(0)
 
 
@@ -93,16 +112,18 @@ def bootstrap(
     num_resamples: int = 2000,
     seed: int = 0,
 ) -> Interval:
-    """Stratified, studentized bootstrap interval of an estimate.
+    """Return a stratified, studentized bootstrap interval of an estimate.
 
-    Seeds are resampled within each task. A resample's deviation is measured in its own
-    standard error, by the jackknife over seeds, which for few seeds covers better than
-    percentiles do (Efron and Tibshirani, 1993, section 12.5).
+    Seeds are resampled within each task. The deviation of a resample is divided by the
+    resample's own standard error, from the jackknife over seeds. For few seeds this
+    covers better than percentiles do (Efron and Tibshirani, 1993, section 12.5).
 
     Args:
-        scores: [N] or [N, tasks].
+        scores: [N] or [N, tasks], N >= 3.
         estimate: [..., N, tasks] -> [...], such as `iqm` or `mean`.
-        confidence: of the two-sided interval.
+        confidence: level of the two-sided interval, in (0, 1).
+        num_resamples: number of resamples.
+        seed: seed of the resampling.
 
     Raises:
         ValueError: fewer than three seeds, or a score that is not finite.
@@ -124,7 +145,11 @@ def bootstrap(
 
 
 def _jackknife_error(runs: np.ndarray, estimate: Callable) -> np.ndarray:
-    """Standard error of `estimate` from leaving out one seed: [..., N, T] -> [...]."""
+    """Return the standard error of `estimate` by the jackknife over seeds.
+
+    Args:
+        runs: [..., N, tasks].
+    """
     n = runs.shape[-2]
     left_out = [estimate(np.delete(runs, i, axis=-2)) for i in range(n)]
     return np.sqrt((n - 1) * np.var(left_out, axis=0))
@@ -134,9 +159,11 @@ class Paired(NamedTuple):
     """Mean paired difference a - b with its confidence interval.
 
     Attributes:
-        difference, low, high: in the units of the scores, of the pairs that are finite.
-        num_pairs: how many those are.
-        num_failed: how often a, and b, failed.
+        difference: mean over the pairs of finite scores, in the units of the scores.
+        low: lower end of the interval.
+        high: upper end of the interval.
+        num_pairs: number of pairs of finite scores.
+        num_failed: numbers of scores of a, and of b, that are not finite.
     """
 
     difference: float
@@ -147,23 +174,33 @@ class Paired(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """`better`, `worse` or `no difference`: of a against b.
+        """Verdict on a against b: `better`, `worse` or `no difference`.
 
-        Whoever failed more often is not better, whatever the seeds on which it did not.
+        The one that failed on more seeds is never better.
         """
         failed_more = self.num_failed[0] - self.num_failed[1]
         if self.low > 0 and failed_more <= 0:
             return "better"
         return "worse" if self.high < 0 and failed_more >= 0 else "no difference"
 
+    @property
+    def words(self) -> str:
+        """The verdict as words that stand before the name of b."""
+        return {
+            "better": "better than",
+            "worse": "worse than",
+            "no difference": "not distinguishable from",
+        }[self.verdict]
+
 
 def paired_difference(a: np.ndarray, b: np.ndarray, confidence: float = 0.95) -> Paired:
-    """Student's interval of the mean of a - b, paired by position.
+    """Return Student's interval of the mean of a - b, paired by position.
 
     Args:
-        a, b: [N] scores on the same seeds; not finite where the run failed.
-        confidence: of the two-sided interval, which is infinite if fewer than two
-            pairs are finite.
+        a: [N] scores; not finite where the run failed.
+        b: [N] scores on the same seeds; likewise.
+        confidence: level of the two-sided interval, in (0, 1). The interval is infinite
+            if fewer than two pairs are finite.
     """
     from scipy import stats
 

@@ -13,7 +13,6 @@ the files.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -28,6 +27,7 @@ from metaevo.cli import compare_report
 from metaevo.cli.compare_report import AS_TRAINED, HAND_MADE, TUNED, Scores, slug
 from metaevo.cli.options import CompareOptions
 from metaevo.config import RunConfig
+from metaevo.engine import identity
 from metaevo.engine import loop as engine
 from metaevo.engine.loggers.console import ConsoleLogger
 from metaevo.errors import ConfigError
@@ -142,8 +142,7 @@ def _comparable(first: Path, a: Search, run: Path, b: Search) -> None:
             "(environments, segments and their frames, fitness, algorithm)"
         )
     for search in (a, b):
-        if any(loop.coupled for loop in search.tasks):
-            raise ConfigError(f"{run}: a coupled loop's member cannot be trained alone")
+        holdout.require_uncoupled(search, run)
 
 
 def _learned(directories: Sequence[Path]) -> Candidate:
@@ -230,7 +229,13 @@ def _trained(
         for path, x in checkpoint.to_arrays(params).items()
     }
     digest = hashlib.sha256(
-        json.dumps([condition, num_seeds, candidate.space.spec], default=str).encode()
+        identity.digest(
+            identity.identity(search),
+            identity.sources(search),
+            condition,
+            num_seeds,
+            candidate.space.spec,
+        ).encode()
         + jax.random.key_data(key).tobytes()
         + b"".join(arrays[path].tobytes() for path in sorted(arrays))
     ).hexdigest()

@@ -112,13 +112,8 @@ def _sentences(
         for rival in (HAND_MADE, TUNED):
             if (condition, rival) in found:
                 paired = difference(scores, found[condition, rival])
-                word = {
-                    "better": "better than",
-                    "worse": "worse than",
-                    "no difference": "not distinguishable from",
-                }[paired.verdict]
                 parts.append(
-                    f"{word} the {rival} one ({paired.difference:+.2f} "
+                    f"{paired.words} the {rival} one ({paired.difference:+.2f} "
                     f"[{paired.low:+.2f}, {paired.high:+.2f}])"
                 )
         where = "" if condition == AS_TRAINED else f" on {condition}"

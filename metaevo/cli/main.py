@@ -133,4 +133,5 @@ def _run(
         config.settings(arguments),
         config.changes(search, given),
         should_stop,
+        inspect.getfile(search),
     )

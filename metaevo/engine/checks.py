@@ -1,4 +1,4 @@
-"""What is wrong with a search, found before anything compiles; and its figures."""
+"""Checks of a search before anything compiles, and its size in frames."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from metaevo.types import InnerLoop, Params, Proposal, Search, Space
 
 
 def frames_per_generation(search: Search, population_size: int) -> int:
-    """Environment steps of all members, seeds and tasks in one generation."""
+    """Return the frames of all members, seeds and tasks in one generation."""
     per_member = sum(
         loop.frames_per_segment * (search.segments_per_generation or loop.num_segments)
         for loop in search.tasks
@@ -23,10 +23,14 @@ def frames_per_generation(search: Search, population_size: int) -> int:
 
 
 def starting_from(search: Search, path: str) -> Search:
-    """`search` with the artifact at `path` for its start.
+    """Return `search` with the artifact at `path` as its start.
+
+    Args:
+        path: an artifact, or the directory of a finished run.
 
     Raises:
-        ConfigError: there is none, it is of another space, or the strategy cannot.
+        ConfigError: there is no artifact, it is of another space, or the strategy
+            cannot start elsewhere.
     """
     try:
         params = artifacts.params(path)
@@ -52,7 +56,15 @@ def starting_from(search: Search, path: str) -> Search:
 
 
 def check(search: Search) -> Proposal:
-    """Finds what is wrong before anything compiles; returns a proposal's shapes."""
+    """Check that a search can run, before anything compiles.
+
+    Returns:
+        shapes and dtypes of a proposal of its strategy.
+
+    Raises:
+        ConfigError: a size is out of range, the space does not fit the inner loops, or
+            the strategy does not fit `segments_per_generation`.
+    """
     for key in ("num_generations", "num_seeds"):
         if getattr(search, key) < 1:
             raise ConfigError(f"{key}={getattr(search, key)} must be at least 1")
@@ -77,8 +89,7 @@ def check(search: Search) -> Proposal:
         raise ConfigError(
             "this strategy continues agents (parents): set segments_per_generation"
         )
-    coupled = any(loop.coupled for loop in search.tasks)
-    if proposal.parents is None and per is not None and not coupled:
+    if proposal.parents is None and per is not None and not search.coupled:
         raise ConfigError(
             f"segments_per_generation={per}: with this strategy members are newborn in "
             "each generation and would never live a whole lifetime; leave it out"
@@ -87,7 +98,7 @@ def check(search: Search) -> Proposal:
 
 
 def _bound(space: Space, loop: InnerLoop, params: Params) -> Any:
-    """`Space.bind`, for its errors."""
+    """Call `Space.bind` for its errors, and check that no shared slot is replaced."""
     meta = space.bind(params, loop.meta)
     for name in loop.shared_slots:
         if getattr(meta, name) is not getattr(loop.meta, name):
@@ -96,28 +107,3 @@ def _bound(space: Space, loop: InnerLoop, params: Params) -> Any:
                 f"as do {', '.join(loop.shared_slots)}; take it out of the space"
             )
     return meta
-
-
-def fingerprint(search: Search, population_size: int) -> dict[str, Any]:
-    """What tells searches apart that were put together by hand."""
-    state = jax.eval_shape(search.strategy.init, jax.random.key(0))
-    return {
-        "population_size": population_size,
-        "spec": search.space.spec,
-        "strategy": [list(x.shape) for x in jax.tree.leaves(state)],
-        "fitness": search.fitness.name,
-        "num_seeds": search.num_seeds,
-        "segments_per_generation": search.segments_per_generation,
-        "tasks": [
-            {
-                "num_segments": loop.num_segments,
-                "frames_per_segment": loop.frames_per_segment,
-                "meta": {
-                    name: x
-                    for name, x in zip(loop.meta._fields, loop.meta, strict=True)
-                    if isinstance(x, int | float)
-                },
-            }
-            for loop in search.tasks
-        ],
-    }

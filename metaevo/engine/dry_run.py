@@ -1,11 +1,10 @@
-"""What a search would cost, from its compiled programs and one timed generation."""
+"""The cost of a search, from its compiled programs and one timed generation."""
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
-from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -15,16 +14,16 @@ from metaevo.engine import checks
 from metaevo.evaluators import chunking
 from metaevo.evaluators.devices import choose_devices
 from metaevo.evaluators.local import LocalEvaluator
-from metaevo.storage import checkpoint
+from metaevo.storage import checkpoint, run_directory
 from metaevo.text import byte_size, duration
 from metaevo.types import Search
 
 
 def plan(search: Search, config: RunConfig) -> str:
-    """Compiles at the real shape and times one generation; starts and writes nothing.
+    """Compile a search at its real size and time one generation; write nothing.
 
     Returns:
-        lines of text: population, parameters, frames, memory, time, disk.
+        lines of text: population, devices, frames, memory, time, disk.
 
     Raises:
         ConfigError: the search cannot run.
@@ -48,7 +47,8 @@ def plan(search: Search, config: RunConfig) -> str:
     saved = sum(x.nbytes for x in checkpoint.to_arrays((state, carried)).values())
     frames = checks.frames_per_generation(search, size)
     generations = search.num_generations
-    free = shutil.disk_usage(_existing(Path(config.directory or "."))).free
+    folder = run_directory.existing_parent(config.directory or ".")
+    free = shutil.disk_usage(folder).free
     params = jax.eval_shape(search.space.init, key)
     numbers = sum(x.size for x in jax.tree.leaves(params))
     lines = [
@@ -70,13 +70,6 @@ def plan(search: Search, config: RunConfig) -> str:
     return "\n".join(lines)
 
 
-def _available(device: jax.Device) -> str:
+def _available(device: Any) -> str:
     free = chunking.available(device)
     return f"; {byte_size(free)} available" if free else ""
-
-
-def _existing(path: Path) -> Path:
-    path = path.absolute()
-    while not os.path.exists(path):
-        path = path.parent
-    return path

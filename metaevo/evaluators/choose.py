@@ -115,7 +115,7 @@ def _plan_by_devices(
 ) -> tuple[Evaluator, int | None]:
     """Divide the members among the devices; the memory of other hosts is unknown."""
     size = search.chunk_size
-    if size is None and not any(loop.coupled for loop in search.tasks):
+    if size is None and not search.coupled:
         members = population.size(proposal.params)
         size = default_chunk_size(members, num_devices, platform)
     return make(search._replace(chunk_size=size)), size

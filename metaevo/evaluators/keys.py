@@ -9,12 +9,12 @@ import jax.numpy as jnp
 
 
 def is_key(x: Any) -> bool:
-    """Returns True for an array, or a shape, of typed PRNG keys."""
-    return jax.dtypes.issubdtype(getattr(x, "dtype", None), jax.dtypes.prng_key)
+    """Return True for an array, or a shape, of typed PRNG keys."""
+    return hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
 def to_data(x: Any) -> Any:
-    """Returns the uint32 data of typed PRNG keys; anything else as it is.
+    """Return the uint32 data of typed PRNG keys; anything else as it is.
 
     >>> to_data(jax.random.key(3)).tolist()
     [0, 3]
@@ -25,7 +25,7 @@ def to_data(x: Any) -> Any:
 
 
 def from_data(data: Any, like: Any) -> Any:
-    """Inverts `to_data`.
+    """Invert `to_data`.
 
     Args:
         data: what `to_data` returned.

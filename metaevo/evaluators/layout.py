@@ -122,7 +122,7 @@ def choose_layout(search: Search, devices: list, size: int, part: bool) -> Layou
         ConfigError: The population of a coupled loop cannot be divided so.
     """
     across = len({d.process_index for d in devices}) > 1
-    if any(loop.coupled for loop in search.tasks):
+    if search.coupled:
         num = _coupled_devices(search, len(devices), size, across)
         chunk_size = size // num
     else:

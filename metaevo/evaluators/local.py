@@ -89,7 +89,7 @@ class LocalEvaluator:
         self.evaluate = evaluate
         self.should_stop = should_stop
         self.keep_agents = keep_agents
-        self.coupled = any(loop.coupled for loop in search.tasks)
+        self.coupled = search.coupled
         self.programs: dict[str, Any] = {}
         self._made_for: tuple[int | None, bool] | None = None
 

@@ -34,8 +34,7 @@ def common_random_numbers(search: Search, proposal: Proposal) -> bool:
     """
     if search.common_random_numbers is not None:
         return search.common_random_numbers
-    coupled = any(loop.coupled for loop in search.tasks)
-    return proposal.parents is None and not coupled
+    return proposal.parents is None and not search.coupled
 
 
 def make_programs(

@@ -56,7 +56,7 @@ def check(search: Search) -> None:
         ConfigError: They are not; the message says what to use instead.
     """
     reason = None
-    if any(loop.coupled for loop in search.tasks):
+    if search.coupled:
         reason = "its members are coupled and must run together"
     elif search.segments_per_generation is not None:
         reason = "its agents live on from generation to generation (PBT, online ES)"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def write_synced(path: Path, data: bytes) -> None:
-    """Writes a file and waits until it is on the disk."""
+    """Write a file and waits until it is on the disk."""
     with open(path, "wb") as file:
         file.write(data)
         file.flush()
@@ -15,7 +15,7 @@ def write_synced(path: Path, data: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Waits until the names in a folder are on the disk."""
+    """Wait until the names in a folder are on the disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -24,7 +24,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Replaces a file by a new one, or leaves it as it was."""
+    """Replace a file by a new one, or leaves it as it was."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         write_synced(temporary, data)

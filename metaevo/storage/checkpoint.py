@@ -1,10 +1,10 @@
 """Checkpoints that survive kill -9, full disks and flipped bits.
 
-A checkpoint is a folder `NAME` with `arrays.safetensors` and `manifest.json`, which
-holds the file's sha256, every array's name, shape and type, whatever else the caller
-wants remembered, and its own digest. It is written beside its place, synced and renamed
-into it, so a folder with the right name is complete. Loading verifies before it parses
-anything else and falls back to the checkpoint before.
+A checkpoint is a folder with `arrays.safetensors` and `manifest.json`. The manifest
+holds the sha256 of the arrays, the name, shape and type of every array, further data of
+the caller, and its own digest. A checkpoint is written under a temporary name, synced
+and renamed, so a folder with the right name is complete. Loading verifies a checkpoint
+before it is parsed, and falls back to the one before.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -23,6 +22,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from metaevo.errors import CheckpointError
+from metaevo.evaluators import keys
 from metaevo.storage._files import sync_folder, write_synced
 from metaevo.types import PyTree
 
@@ -40,7 +40,13 @@ _MALFORMED = (
 
 
 def write(folder: Path, arrays: Mapping[str, np.ndarray], manifest: Mapping) -> None:
-    """Writes a checkpoint atomically; `folder` appears complete or not at all."""
+    """Write a checkpoint; `folder` appears complete or not at all.
+
+    Args:
+        folder: replaced if it exists.
+        arrays: arrays by name.
+        manifest: further data to keep, JSON-compatible.
+    """
     folder = Path(folder)
     temporary = folder.with_name(f".{folder.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
@@ -65,7 +71,10 @@ def write(folder: Path, arrays: Mapping[str, np.ndarray], manifest: Mapping) -> 
 
 
 def read(folder: Path) -> tuple[dict[str, np.ndarray], dict]:
-    """Reads and verifies one checkpoint.
+    """Read and verify one checkpoint.
+
+    Returns:
+        arrays by name, and the manifest.
 
     Raises:
         CheckpointError: it is incomplete, altered, or of a newer schema.
@@ -74,7 +83,7 @@ def read(folder: Path) -> tuple[dict[str, np.ndarray], dict]:
     try:
         for name in ("manifest.json", "arrays.safetensors"):
             if (folder / name).exists() and not (folder / name).is_file():
-                # A pipe would be read for ever.
+                # Reading a pipe would never end.
                 raise CheckpointError(f"{name} is not a regular file")
         if (folder / "manifest.json").stat().st_size > MAX_JSON:
             raise CheckpointError("manifest.json is larger than 1 MiB")
@@ -101,35 +110,35 @@ def read(folder: Path) -> tuple[dict[str, np.ndarray], dict]:
 
 
 def _digest(manifest: Mapping) -> str:
-    """sha256 of a manifest, its own digest aside."""
+    """Return the sha256 of a manifest without its own digest."""
     rest = {key: x for key, x in manifest.items() if key != "digest"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 class Store:
-    """The checkpoints of a run, newest few kept, named by generation.
+    """The newest checkpoints of a run, named by generation.
 
     Args:
-        folder: where they live.
-        keep: how many to keep.
+        folder: folder of the checkpoints.
+        keep: number of checkpoints to keep.
     """
 
     def __init__(self, folder: Path, keep: int = 3):
         self.folder, self.keep = Path(folder), keep
 
     def generations(self) -> list[int]:
-        """Generations with a checkpoint, newest first; none of them verified."""
+        """Return the generations with a checkpoint, newest first, not verified."""
         found = self.folder.glob("generation-[0-9]*")
         return sorted((int(p.name.split("-")[1]) for p in found), reverse=True)
 
     def save(self, generation: int, tree: PyTree, manifest: Mapping) -> None:
-        """Saves `tree` as the state before `generation`; drops the oldest."""
+        """Save `tree` as the state before `generation`, and drop the oldest."""
         write(self._path(generation), to_arrays(tree), manifest)
         for old in self.generations()[self.keep :]:
             shutil.rmtree(self._path(old), ignore_errors=True)
 
     def load(self) -> tuple[dict[str, np.ndarray], dict] | None:
-        """The newest checkpoint that verifies; None if there is none at all.
+        """Read the newest checkpoint that verifies; None if there is none at all.
 
         Raises:
             CheckpointError: there are checkpoints and none of them verifies.
@@ -154,18 +163,24 @@ class Store:
 
 
 def to_arrays(tree: PyTree) -> dict[str, np.ndarray]:
-    """A pytree's leaves by path; typed PRNG keys as their data."""
+    """Return a pytree's leaves by path, typed PRNG keys as their data.
+
+    >>> sorted(to_arrays({"a": 1.0, "b": (2, 3)}))
+    ["['a']", "['b'][0]", "['b'][1]"]
+    """
     return {
-        jax.tree_util.keystr(path): np.asarray(jax.device_get(_key_data(leaf)))
+        jax.tree_util.keystr(path): np.asarray(jax.device_get(keys.to_data(leaf)))
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
     }
 
 
 def from_arrays(template: PyTree, arrays: Mapping[str, np.ndarray]) -> PyTree:
-    """The inverse of `to_arrays`.
+    """Invert `to_arrays`.
 
     Args:
-        template: the tree, or `jax.eval_shape` of it.
+        template: a tree of the same structure, shapes and dtypes, or its
+            `jax.eval_shape`.
+        arrays: arrays by path.
 
     Raises:
         CheckpointError: `arrays` are not those of such a tree.
@@ -181,9 +196,8 @@ def from_arrays(template: PyTree, arrays: Mapping[str, np.ndarray]) -> PyTree:
 
     def restore(path, leaf):
         x = arrays[jax.tree_util.keystr(path)]
-        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            impl = jax.random.key_impl(jax.numpy.zeros((), leaf.dtype))
-            x = jax.random.wrap_key_data(x, impl=impl)
+        if keys.is_key(leaf):
+            x = keys.from_data(x, leaf)
         elif x.dtype != leaf.dtype:
             raise CheckpointError(f"{path}: {x.dtype} instead of {leaf.dtype}")
         else:
@@ -193,9 +207,3 @@ def from_arrays(template: PyTree, arrays: Mapping[str, np.ndarray]) -> PyTree:
         return x
 
     return jax.tree_util.tree_map_with_path(restore, template)
-
-
-def _key_data(leaf: Any) -> Any:
-    if jax.dtypes.issubdtype(getattr(leaf, "dtype", None), jax.dtypes.prng_key):
-        return jax.random.key_data(leaf)
-    return leaf

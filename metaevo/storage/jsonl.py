@@ -1,4 +1,4 @@
-"""`metrics.jsonl`: one JSON object per generation; the run's true record."""
+"""`metrics.jsonl`: one JSON object per generation, the run's own record."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from metaevo.errors import CheckpointError
 
 
 class JsonlLogger:
-    """Appends records to a file.
+    """Append records to a file.
 
     Args:
-        path: the file; what lies behind `offset` is cut off, so that a generation
-            that was logged but not checkpointed is not there twice.
+        path: the file, made if it does not exist.
+        offset: length in bytes that the checkpoint recorded. The rest of the file is
+            cut off, so that a generation that was logged but not checkpointed is not
+            there twice.
 
     Raises:
-        CheckpointError: the file is shorter than that.
-        offset: bytes that the checkpoint vouches for.
+        CheckpointError: the file is shorter than `offset`.
     """
 
     def __init__(self, path: Path, offset: int = 0):
@@ -35,7 +36,7 @@ class JsonlLogger:
         self._file.seek(0, os.SEEK_END)
 
     def log(self, record: Mapping[str, Any]) -> int:
-        """Writes and syncs one record; returns the file's length."""
+        """Write and sync one record, and return the file's length in bytes."""
         line = json.dumps({k: _plain(v) for k, v in record.items()}, allow_nan=False)
         self._file.write(line.encode() + b"\n")
         self._file.flush()
@@ -43,17 +44,22 @@ class JsonlLogger:
         return self._file.tell()
 
     def close(self) -> None:
+        """Close the file."""
         self._file.close()
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """All records of a file."""
+    """Return all records of a file.
+
+    Raises:
+        ValueError: a line is not JSON.
+    """
     with open(path, "rb") as file:
         return [json.loads(line) for line in file]
 
 
 def _plain(x: Any) -> Any:
-    """Arrays as lists; JSON has no NaN and no infinity: null."""
+    """Convert arrays to lists, and NaN and infinity, which JSON lacks, to None."""
     if isinstance(x, int | str | bool) or x is None:
         return x
     if np.ndim(x):

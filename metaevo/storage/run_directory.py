@@ -64,7 +64,7 @@ class Paths(NamedTuple):
 
 
 def paths(directory: str | Path) -> Paths:
-    """Returns the paths of the parts of a run directory; none of them need exist.
+    """Return the paths of the parts of a run directory; none of them need exist.
 
     >>> paths("runs/demo").metrics.as_posix()
     'runs/demo/metrics.jsonl'
@@ -89,7 +89,7 @@ def paths(directory: str | Path) -> Paths:
 
 @contextlib.contextmanager
 def lock(directory: str | Path) -> Iterator[None]:
-    """Holds the directory for this process.
+    """Hold the directory for this process.
 
     Raises:
         LockedError: another process holds it.
@@ -106,7 +106,7 @@ def lock(directory: str | Path) -> Iterator[None]:
 
 
 def prepare(directory: str | Path) -> Path:
-    """Makes the run directory, if needed, and returns its path.
+    """Make the run directory, if needed, and returns its path.
 
     Raises:
         ConfigError: it cannot be made or written to.
@@ -117,7 +117,7 @@ def prepare(directory: str | Path) -> Path:
 
 
 def check_writable(key: str, directory: str | Path) -> None:
-    """Checks that a directory can be made and written to, without making it.
+    """Check that a directory can be made and written to, without making it.
 
     Args:
         key: the option that named the directory, for the message.
@@ -125,11 +125,8 @@ def check_writable(key: str, directory: str | Path) -> None:
     Raises:
         ConfigError: it cannot.
     """
-    existing = Path(directory).absolute()
     try:
-        while not existing.exists():
-            existing = existing.parent
-        probe = existing / f".probe-{os.getpid()}"
+        probe = existing_parent(directory) / f".probe-{os.getpid()}"
         probe.touch()
         probe.unlink()
     except OSError as error:
@@ -139,14 +136,26 @@ def check_writable(key: str, directory: str | Path) -> None:
         ) from None
 
 
-def default_directory(name: str, seed: int, settings: Mapping[str, Any]) -> Path:
-    """Returns `runs/NAME/seedN-DIGEST`, one directory per configuration.
+def default_directory(
+    name: str,
+    seed: int,
+    settings: Mapping[str, Any],
+    settings_0_1: Mapping[str, Any] | None = None,
+) -> Path:
+    """Return `runs/NAME/seedN-DIGEST`, one directory per configuration.
 
     In a wandb sweep it is `runs/NAME/sweep-ID/RUN`: an agent starts many runs.
 
     Args:
         settings: plain data; `num_generations` is ignored.
+        settings_0_1: the settings as metaevo 0.1 recorded them. If it made a run with
+            them in its default directory, that directory is returned.
     """
+    if settings_0_1 is not None:
+        for old in (name, *(o for o, new in RENAMED_SEARCHES.items() if new == name)):
+            made = default_directory(old, seed, settings_0_1)
+            if has_manifest(made):
+                return made
     if os.environ.get("WANDB_SWEEP_ID") and os.environ.get("WANDB_RUN_ID"):
         sweep = f"sweep-{os.environ['WANDB_SWEEP_ID']}"
         return Path("runs") / name / sweep / os.environ["WANDB_RUN_ID"]
@@ -156,11 +165,19 @@ def default_directory(name: str, seed: int, settings: Mapping[str, Any]) -> Path
     return Path("runs") / name / f"seed{seed}-{digest}"
 
 
+def existing_parent(path: str | Path) -> Path:
+    """Return the innermost folder of a path that exists, as an absolute path."""
+    path = Path(path).absolute()
+    while not path.exists():
+        path = path.parent
+    return path
+
+
 # --- the manifest ---------------------------------------------------------------------
 
 
 def read_manifest(directory: str | Path) -> dict[str, Any]:
-    """Reads the manifest of a run.
+    """Read the manifest of a run.
 
     Returns:
         the manifest. Searches that were renamed since the run was made appear under
@@ -180,9 +197,12 @@ def read_manifest(directory: str | Path) -> dict[str, Any]:
         manifest = json.loads(path.read_bytes())
         identity = manifest["identity"]
         name, settings = identity["search"], identity["settings"]
-        manifest["chunk_size"], identity["seed"], list(manifest["changes"])
         if not isinstance(name, str) or not isinstance(settings, dict):
             raise ValueError("the identity is damaged")
+        if "seed" not in identity or "chunk_size" not in manifest:
+            raise ValueError("the seed or the chunk size is missing")
+        if not isinstance(manifest["changes"], list):
+            raise ValueError("the changes are damaged")
         schema = manifest.get("schema", 1)
         if schema > SCHEMA:
             raise ValueError(
@@ -199,7 +219,7 @@ def read_manifest(directory: str | Path) -> dict[str, Any]:
 
 
 def has_manifest(directory: str | Path) -> bool:
-    """Returns True if the directory holds a run."""
+    """Return True if the directory holds a run."""
     return paths(directory).manifest.exists()
 
 
@@ -213,7 +233,7 @@ def create_manifest(
     changes: Sequence[str],
     sources: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Writes and returns the manifest of a new run.
+    """Write and returns the manifest of a new run.
 
     Args:
         name: name of the search.
@@ -246,8 +266,13 @@ def check_same_run(
     name: str,
     config: RunConfig,
     settings: Mapping[str, Any],
+    settings_0_1: Mapping[str, Any] | None = None,
 ) -> None:
-    """Checks that the run in a directory is the one that is asked for.
+    """Check that the run in a directory is the one that is asked for.
+
+    Args:
+        settings_0_1: the settings as metaevo 0.1 recorded them, compared with the runs
+            that it made.
 
     Raises:
         ConfigError: `run.resume` is False, or the search, the seed or the settings
@@ -257,6 +282,8 @@ def check_same_run(
         raise ConfigError(
             f"run.resume=false, and {directory} holds a run; give another run.directory"
         )
+    if manifest.get("schema", 1) == 1 and settings_0_1 is not None:
+        settings = settings_0_1
     changed = _differences(manifest["identity"], _identity(name, config, settings))
     if changed:
         raise ConfigError(
@@ -265,8 +292,22 @@ def check_same_run(
         )
 
 
+def changed_sources(
+    manifest: Mapping[str, Any], sources: Mapping[str, str]
+) -> list[str]:
+    """Return the source files that are not as they were when the run was started.
+
+    Args:
+        sources: digests of the files as they are; see `create_manifest`. A manifest of
+            metaevo 0.1 holds none, and nothing is known to have changed.
+    """
+    then = manifest.get("sources") or sources
+    names = sorted(then.keys() | sources.keys())
+    return [name for name in names if then.get(name) != sources.get(name)]
+
+
 def require_finished(directory: str | Path) -> None:
-    """Checks that a run has finished at least once.
+    """Check that a run has finished at least once.
 
     Raises:
         ConfigError: there is no run, or it has no solution yet.
@@ -326,20 +367,20 @@ def _git_state() -> str | None:
 
 
 def note(directory: str | Path, event: str, generation: int) -> None:
-    """Adds a line to `history.jsonl`: the run started, stopped or finished."""
+    """Add a line to `history.jsonl`: the run started, stopped or finished."""
     line = {"time": time.time(), "event": event, "generation": generation}
     with open(paths(directory).history, "a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
 
 
 def read_history(directory: str | Path) -> list[dict[str, Any]]:
-    """Returns the lines of `history.jsonl`: `time` in seconds, event, generation."""
+    """Return the lines of `history.jsonl`: `time` in seconds, event, generation."""
     path = paths(directory).history
     return jsonl.read(path) if path.exists() else []
 
 
 def write_json_atomic(path: str | Path, data: Any) -> None:
-    """Writes a JSON file under a temporary name, syncs it and renames it.
+    """Write a JSON file under a temporary name, syncs it and renames it.
 
     A crash leaves the old file or the new one, never a part.
     """

@@ -1,12 +1,7 @@
 """Runs: determinism, resume, failures, locks, what is refused."""
 
 import json
-import random
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import filelock
@@ -15,22 +10,20 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-import tiny_pbt
 import tiny_search
 import toys
+from runs import records, solution_bytes
 
 import metaevo
 from metaevo import fitness, losses, spaces
 from metaevo.analysis import holdout
-from metaevo.engine import loop as engine
+from metaevo.engine import finish, job
 from metaevo.errors import CheckpointError, ConfigError
 from metaevo.evaluators import choose
 from metaevo.evaluators.local import LocalEvaluator
-from metaevo.storage import artifacts, checkpoint, jsonl
+from metaevo.storage import artifacts, checkpoint
 from metaevo.types import FitnessFn
 from strategies.open_es import open_es
-
-TINY = Path(tiny_search.__file__)
 
 
 def es(population_size=8, sigma=0.5):
@@ -45,26 +38,32 @@ def run(directory, search=None, **config):
     )
 
 
-def solution_bytes(directory):
-    return (Path(directory) / "solution" / "arrays.safetensors").read_bytes()
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The default run: 4 generations on 2 devices; not to be changed."""
+    directory = tmp_path_factory.mktemp("finished")
+    run(directory)
+    return directory
 
 
-def last_checkpoint(directory):
-    newest = max((Path(directory) / "checkpoints").iterdir())
-    return (newest / "arrays.safetensors").read_bytes()
+@pytest.fixture(scope="module")
+def longer(tmp_path_factory):
+    """The default run with 6 generations, in one go; not to be changed."""
+    directory = tmp_path_factory.mktemp("longer")
+    run(directory, tiny_search.search(num_generations=6))
+    return directory
 
 
-def records(directory):
-    """The log without what depends on the clock on the wall."""
-    timed = ("seconds", "frames_per_second")
-    found = jsonl.read(Path(directory) / "metrics.jsonl")
-    return [{k: v for k, v in r.items() if k not in timed} for r in found]
+@pytest.fixture
+def copied(finished, tmp_path):
+    """A copy of the default run, to be changed."""
+    return Path(shutil.copytree(finished, tmp_path / "copied"))
 
 
 # --- results --------------------------------------------------------------------------
 
 
-def test_a_search_improves_and_reports(tmp_path):
+def test_search_improves_and_reports(tmp_path):
     search = tiny_search.search(num_generations=30)
     result = run(tmp_path, search, held_out_seeds=8)
     log = records(tmp_path)
@@ -87,30 +86,28 @@ def test_a_search_improves_and_reports(tmp_path):
         assert (tmp_path / "report" / name).stat().st_size > 100
 
 
-def test_the_same_seed_gives_the_same_bits_on_any_number_of_devices(tmp_path):
-    for n in (1, 2, 4):
+def test_same_seed_gives_the_same_bits_on_any_number_of_devices(tmp_path, finished):
+    for n in (1, 4):
         run(tmp_path / str(n), devices=n)
-    bits = {solution_bytes(tmp_path / str(n)) for n in (1, 2, 4)}
-    assert len(bits) == 1
-    assert records(tmp_path / "1") == records(tmp_path / "4")
+        assert solution_bytes(tmp_path / str(n)) == solution_bytes(finished)
+        assert records(tmp_path / str(n)) == records(finished)
 
 
-def test_another_seed_gives_another_search(tmp_path):
-    run(tmp_path / "a", seed=0)
-    run(tmp_path / "b", seed=1)
-    assert solution_bytes(tmp_path / "a") != solution_bytes(tmp_path / "b")
+def test_another_seed_gives_another_search(tmp_path, finished):
+    run(tmp_path, seed=1)
+    assert solution_bytes(tmp_path) != solution_bytes(finished)
 
 
-def test_each_program_compiles_once(tmp_path, monkeypatch):
-    """Rule 5: evosax's weak types would compile the second generation again."""
+def test_every_program_compiles_once(tmp_path, monkeypatch):
+    """The weak types of evosax would compile the second generation again."""
     seen = []
-    original = engine._Run._finish
+    original = finish.finish
 
-    def finish(self, state):
-        seen.append(dict(self.programs) | self.evaluator.programs)
-        return original(self, state)
+    def finishing(job, state, journal):
+        seen.append(job.programs._asdict() | job.evaluator.programs)
+        return original(job, state, journal)
 
-    monkeypatch.setattr(engine._Run, "_finish", finish)
+    monkeypatch.setattr(finish, "finish", finishing)
     run(tmp_path)
     counts = {name: program._cache_size() for name, program in seen[0].items()}
     names = ("ask", "tell", "metrics", "solution", "init/0", "run/0")
@@ -118,17 +115,16 @@ def test_each_program_compiles_once(tmp_path, monkeypatch):
     assert counts == dict.fromkeys(names, 1) | dict.fromkeys(unused, 0)
 
 
-def test_adding_a_constant_to_all_fitness_changes_nothing(tmp_path):
-    """Rule 11, for rank shaping."""
+def test_adding_a_constant_to_all_fitness_changes_nothing(tmp_path, finished):
+    """Ranks shape the fitness, so its level is of no account."""
     base = tiny_search.search(num_generations=4)
     shifted = base._replace(
         fitness=FitnessFn(
             lambda train, evaluation: evaluation["return"] + 64.0, True, "shifted"
         )
     )
-    run(tmp_path / "a", base)
-    run(tmp_path / "b", shifted)
-    assert solution_bytes(tmp_path / "a") == solution_bytes(tmp_path / "b")
+    run(tmp_path, shifted)
+    assert solution_bytes(tmp_path) == solution_bytes(finished)
 
 
 def test_agents_live_on_under_a_strategy_with_parents(tmp_path):
@@ -145,7 +141,7 @@ def test_agents_live_on_under_a_strategy_with_parents(tmp_path):
     assert log[-1]["fitness_mean"] > log[0]["fitness_mean"]
 
 
-def test_a_coupled_search_runs_and_resumes(tmp_path):
+def test_coupled_search_runs_and_resumes(tmp_path):
     def search(generations):
         return toys.search(
             es(4),
@@ -171,7 +167,7 @@ def test_several_tasks_and_rank_sum(tmp_path):
 # --- resume ---------------------------------------------------------------------------
 
 
-def test_a_search_starts_from_an_artifact(tmp_path):
+def test_search_starts_from_an_artifact(tmp_path):
     first = run(tmp_path / "first", tiny_search.search(num_generations=10))
     again = run(
         tmp_path / "again",
@@ -180,7 +176,7 @@ def test_a_search_starts_from_an_artifact(tmp_path):
         held_out_seeds=4,
     )
     start = again.held_out["start"].fitness
-    key = jax.random.fold_in(jax.random.key(0), engine._HELD_OUT)
+    key = job.keys(0).held_out
     expected, _ = holdout.train(
         tiny_search.search(),
         toys.space(),
@@ -197,7 +193,7 @@ def test_a_search_starts_from_an_artifact(tmp_path):
 @pytest.mark.parametrize(
     ("path", "message"), [("nowhere", "no artifact here"), ("other", "of other shapes")]
 )
-def test_an_artifact_of_another_space_is_refused(tmp_path, path, message):
+def test_artifact_of_another_space_is_refused(tmp_path, path, message):
     space = spaces.replace(value_loss=losses.residual_network())
     params = space.init(jax.random.key(0))
     artifacts.save(tmp_path / "other", params, space.spec, {}, {})
@@ -205,133 +201,44 @@ def test_an_artifact_of_another_space_is_refused(tmp_path, path, message):
         run(tmp_path / "run", start_from=str(tmp_path / path))
 
 
-def test_more_generations_extend_a_finished_run(tmp_path):
-    run(tmp_path / "whole", tiny_search.search(num_generations=6))
-    run(tmp_path / "parts", tiny_search.search(num_generations=2))
-    run(tmp_path / "parts", tiny_search.search(num_generations=6))
-    assert solution_bytes(tmp_path / "whole") == solution_bytes(tmp_path / "parts")
-    assert records(tmp_path / "whole") == records(tmp_path / "parts")
+def test_more_generations_extend_a_finished_run(copied, longer):
+    run(copied, tiny_search.search(num_generations=6))
+    assert solution_bytes(copied) == solution_bytes(longer)
+    assert records(copied) == records(longer)
 
 
-def test_a_run_resumes_on_another_number_of_devices_to_the_bit(tmp_path):
-    run(tmp_path / "whole")
-    run(tmp_path / "parts", tiny_search.search(num_generations=2), devices=1)
-    run(tmp_path / "parts", devices=4)
-    assert solution_bytes(tmp_path / "whole") == solution_bytes(tmp_path / "parts")
+def test_run_resumes_on_another_number_of_devices_to_the_bit(tmp_path, finished):
+    run(tmp_path, tiny_search.search(num_generations=2), devices=1)
+    run(tmp_path, devices=4)
+    assert solution_bytes(tmp_path) == solution_bytes(finished)
 
 
-def test_a_corrupt_checkpoint_falls_back_to_the_one_before(tmp_path):
-    run(tmp_path / "whole", tiny_search.search(num_generations=6))
-    run(tmp_path / "hurt")
-    newest = tmp_path / "hurt" / "checkpoints" / "generation-00000004"
+def test_corrupt_checkpoint_falls_back_to_the_one_before(copied, longer):
+    newest = copied / "checkpoints" / "generation-00000004"
     data = bytearray((newest / "arrays.safetensors").read_bytes())
     data[-1] ^= 1
     (newest / "arrays.safetensors").write_bytes(data)
-    run(tmp_path / "hurt", tiny_search.search(num_generations=6))
-    assert solution_bytes(tmp_path / "whole") == solution_bytes(tmp_path / "hurt")
-    assert records(tmp_path / "whole") == records(tmp_path / "hurt")
+    run(copied, tiny_search.search(num_generations=6))
+    assert solution_bytes(copied) == solution_bytes(longer)
+    assert records(copied) == records(longer)
 
 
-def test_without_a_valid_checkpoint_it_refuses_rather_than_starts_anew(tmp_path):
-    run(tmp_path)
-    for folder in (tmp_path / "checkpoints").iterdir():
+def test_run_without_a_valid_checkpoint_is_refused_and_not_started_anew(copied):
+    for folder in (copied / "checkpoints").iterdir():
         (folder / "arrays.safetensors").write_bytes(b"")
     with pytest.raises(CheckpointError, match="no checkpoint can be read"):
-        run(tmp_path)
+        run(copied)
 
 
-def stop_and_resume(tmp_path, signals, seed, program=TINY):
-    """Sends each signal at a random instant to a run that is started again each time.
-
-    Args:
-        program: a search of 150 generations.
-
-    Returns the exit codes, and how many generations were logged at each.
-    """
-    clock = random.Random(seed)
-
-    def start(directory):
-        command = [sys.executable, program.name, f"run.directory={directory}"]
-        return subprocess.Popen(
-            [*command, "run.held_out_seeds=0", "run.wandb=disabled"],
-            cwd=TINY.parent,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-        )
-
-    def logged():
-        log = stopped / "metrics.jsonl"
-        return log.read_bytes().count(b"\n") if log.exists() else 0
-
-    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    assert start(whole).wait(300) == 0
-    instants = []
-    for i, number in enumerate(signals):
-        process = start(stopped)
-        # Somewhere within a generation of the next stretch of the run.
-        limit = max(logged() + 1, 150 * (i + 1) // (len(signals) + 1))
-        until = clock.randint(logged() + 1, limit)
-        deadline = time.monotonic() + 120
-        while logged() < until and time.monotonic() < deadline:
-            time.sleep(0.001)
-        time.sleep(clock.uniform(0.0, 0.01))
-        process.send_signal(number)
-        sent = time.monotonic()
-        code = process.wait(60)
-        instants.append((code, logged(), time.monotonic() - sent))
-    assert all(n < 150 for _, n, _ in instants), instants
-    assert start(stopped).wait(300) == 0
-    assert solution_bytes(whole) == solution_bytes(stopped), instants
-    assert records(whole) == records(stopped), instants
-    assert last_checkpoint(whole) == last_checkpoint(stopped), instants
-    generations = [r["generation"] for r in records(stopped)]
-    assert generations == list(range(150))
-    return instants
-
-
-@pytest.mark.parametrize("num_kills", [2, pytest.param(10, marks=pytest.mark.slow)])
-def test_resume_after_kill_9(tmp_path, num_kills):
-    kills = [signal.SIGKILL] * num_kills
-    instants = stop_and_resume(tmp_path, kills, seed=num_kills)
-    assert all(code == -signal.SIGKILL for code, _, _ in instants), instants
-
-
-@pytest.mark.slow
-def test_agents_buffers_and_lineage_resume_after_kill_9(tmp_path):
-    """PBT over DQN: the checkpoint holds agents and replay buffers, the log parents."""
-    kills = [signal.SIGKILL] * 5
-    instants = stop_and_resume(tmp_path, kills, 0, Path(tiny_pbt.__file__))
-    assert all(code == -signal.SIGKILL for code, _, _ in instants), instants
-    assert any(
-        parent != i
-        for record in records(tmp_path / "stopped")
-        for i, parent in enumerate(record["parents"])
-    )
-    newest = max((tmp_path / "stopped" / "checkpoints").iterdir())
-    names = checkpoint.read(newest)[0]
-    assert any("carried" in name and "experience" in name for name in names)
-
-
-@pytest.mark.parametrize("num_signals", [2, pytest.param(20, marks=pytest.mark.slow)])
-def test_a_signal_saves_and_exits_75(tmp_path, num_signals):
-    kinds = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
-    signals = [kinds[i % 3] for i in range(num_signals)]
-    instants = stop_and_resume(tmp_path, signals, seed=num_signals)
-    assert all(code == 75 for code, _, _ in instants), instants
-    # One generation takes milliseconds here.
-    assert all(seconds < 5 for _, _, seconds in instants), instants
-
-
-def test_max_seconds_stops_and_the_same_command_continues(tmp_path):
+def test_max_seconds_stops_and_the_same_command_continues(tmp_path, longer):
     search = tiny_search.search(num_generations=6)
     with pytest.raises(metaevo.InterruptedRunError, match="before generation 1"):
-        run(tmp_path / "parts", search, max_seconds=1e-9)
-    run(tmp_path / "parts", search)
-    run(tmp_path / "whole", search)
-    assert solution_bytes(tmp_path / "whole") == solution_bytes(tmp_path / "parts")
+        run(tmp_path, search, max_seconds=1e-9)
+    run(tmp_path, search)
+    assert solution_bytes(tmp_path) == solution_bytes(longer)
 
 
-def test_an_interrupted_generation_is_abandoned_and_the_state_before_it_saved(tmp_path):
+def test_interrupted_generation_is_abandoned_and_the_state_before_it_saved(tmp_path):
     """Also between checkpoints, and with agents that live on."""
 
     def search(generations):
@@ -370,7 +277,7 @@ def test_bad_fitness_ranks_strictly_last(bad):
     np.testing.assert_array_equal(clean[[0, 2, 3]], [3.0, -7.0, 5.0])
 
 
-def test_a_mirrored_pair_with_a_failed_member_has_no_pull():
+def test_mirrored_pair_with_a_failed_member_has_no_pull():
     scores = np.array([1.0, np.nan, 3.0, 2.0, 9.0, 4.0])
     clean, _ = fitness.sanitize(scores, mirrored=True)
     assert clean[1] == clean[4] < 1.0
@@ -387,7 +294,7 @@ def test_a_mirrored_pair_with_a_failed_member_has_no_pull():
     assert strategy.solution(step)["lr"] == strategy.solution(other)["lr"]
 
 
-def test_all_failed():
+def test_fitness_of_only_failures_is_finite():
     clean, failed = fitness.sanitize(np.array([np.nan, np.inf]), mirrored=True)
     assert failed.all()
     assert np.isfinite(clean).all()
@@ -461,7 +368,7 @@ def test_numerical_failure_exits_5(tmp_path):
 # --- what is refused ------------------------------------------------------------------
 
 
-def test_a_locked_directory_is_refused(tmp_path):
+def test_locked_directory_is_refused(tmp_path):
     with filelock.FileLock(tmp_path / ".lock"):
         with pytest.raises(metaevo.LockedError, match="in use"):
             run(tmp_path)
@@ -501,7 +408,7 @@ def test_another_configuration_in_the_same_directory_is_refused(tmp_path, capsys
         ({"space": toys.nameless_space()}, "operations one of"),
     ],
 )
-def test_a_search_that_cannot_run_is_refused_before_compilation(
+def test_search_that_cannot_run_is_refused_before_compilation(
     tmp_path, change, message, monkeypatch
 ):
     monkeypatch.setattr(LocalEvaluator, "__call__", None)
@@ -509,44 +416,40 @@ def test_a_search_that_cannot_run_is_refused_before_compilation(
         run(tmp_path, tiny_search.search(num_generations=2)._replace(**change))
 
 
-def test_searches_put_together_by_hand_are_told_apart(tmp_path):
-    run(tmp_path, tiny_search.search(num_generations=2))
+def test_searches_put_together_by_hand_are_told_apart(copied):
     for other in (
         toys.search(es(16), num_generations=2),
         toys.search(es(), toys.quadratic(num_segments=2), num_generations=2),
     ):
         with pytest.raises(ConfigError, match="holds a run with other settings"):
-            run(tmp_path, other)
+            run(copied, other)
     with pytest.raises(ConfigError, match="directory"):
         metaevo.run(tiny_search.search(num_generations=2))
 
 
-def test_lost_checkpoints_are_not_a_reason_to_start_anew(tmp_path):
-    run(tmp_path)
-    before = (tmp_path / "metrics.jsonl").read_bytes()
-    shutil.rmtree(tmp_path / "checkpoints")
+def test_run_that_lost_its_checkpoints_is_not_started_anew(copied):
+    before = (copied / "metrics.jsonl").read_bytes()
+    shutil.rmtree(copied / "checkpoints")
     with pytest.raises(CheckpointError, match="has 4 generations"):
-        run(tmp_path)
-    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+        run(copied)
+    assert (copied / "metrics.jsonl").read_bytes() == before
 
 
-def test_a_log_that_lost_lines_is_refused(tmp_path):
-    run(tmp_path)
-    log = tmp_path / "metrics.jsonl"
+def test_log_that_lost_lines_is_refused(copied):
+    log = copied / "metrics.jsonl"
     log.write_bytes(log.read_bytes()[:-10])
     with pytest.raises(CheckpointError, match="shorter"):
-        run(tmp_path, tiny_search.search(num_generations=6))
+        run(copied, tiny_search.search(num_generations=6))
 
 
-def test_an_altered_checkpoint_manifest_is_not_used(tmp_path):
-    run(tmp_path)
-    newest = tmp_path / "checkpoints" / "generation-00000004" / "manifest.json"
+def test_altered_checkpoint_manifest_is_not_used(copied):
+    newest = copied / "checkpoints" / "generation-00000004" / "manifest.json"
     newest.write_text(newest.read_text().replace('"generation": 4', '"generation": 5'))
-    _, manifest = checkpoint.Store(tmp_path / "checkpoints").load()
+    _, manifest = checkpoint.Store(copied / "checkpoints").load()
     assert manifest["generation"] == 3
 
 
-def test_an_old_comparison_is_not_shown_with_a_new_solution(tmp_path):
+def test_old_comparison_is_not_shown_with_a_new_solution(tmp_path):
     run(tmp_path, tiny_search.search(num_generations=2), held_out_seeds=4)
     assert "verdict" in (tmp_path / "report" / "index.html").read_text()
     run(tmp_path, tiny_search.search(num_generations=4), held_out_seeds=0)
@@ -578,7 +481,7 @@ def test_checkpoints_hold_keys_and_refuse_other_trees(tmp_path):
         checkpoint.from_arrays(tree | {"x": jnp.arange(4.0)}, arrays)
 
 
-def test_a_checkpoint_appears_complete_or_not_at_all(tmp_path, monkeypatch):
+def test_checkpoint_appears_complete_or_not_at_all(tmp_path, monkeypatch):
     store = checkpoint.Store(tmp_path)
     store.save(0, {"x": np.zeros(3)}, {})
     for stage in ("fsync", "rename"):
@@ -594,12 +497,11 @@ def test_a_checkpoint_appears_complete_or_not_at_all(tmp_path, monkeypatch):
         assert arrays["['x']"].tolist() == [0, 0, 0]
 
 
-def test_only_the_newest_checkpoints_are_kept(tmp_path):
-    run(tmp_path, tiny_search.search(num_generations=6))
-    assert checkpoint.Store(tmp_path / "checkpoints").generations() == [6, 5, 4]
+def test_only_the_newest_checkpoints_are_kept(longer):
+    assert checkpoint.Store(longer / "checkpoints").generations() == [6, 5, 4]
 
 
-def test_a_disk_that_is_full_exits_6(tmp_path, monkeypatch):
+def test_full_disk_exits_6(tmp_path, monkeypatch):
     def fail(*args):
         raise OSError(28, "No space left on device")
 
@@ -612,12 +514,11 @@ def test_a_disk_that_is_full_exits_6(tmp_path, monkeypatch):
     assert exit.value.code == 6
 
 
-def test_the_manifest_says_what_ran(tmp_path):
-    run(tmp_path)
-    manifest = json.loads((tmp_path / "manifest.json").read_text())
+def test_manifest_holds_the_chunk_size_the_seed_and_the_versions(finished):
+    manifest = json.loads((finished / "manifest.json").read_text())
     assert manifest["chunk_size"] == 2
     assert manifest["identity"]["seed"] == 0
     assert manifest["versions"]["jax"] == jax.__version__
-    solution = json.loads((tmp_path / "solution" / "manifest.json").read_text())
+    solution = json.loads((finished / "solution" / "manifest.json").read_text())
     assert solution["provenance"]["search"] == "tiny"
-    assert artifacts.load(tmp_path).slots.keys() == {"lr"}
+    assert artifacts.load(finished).slots.keys() == {"lr"}

@@ -1,1 +1,1 @@
-"""Loggers: where the records of a run go, one per generation."""
+"""Loggers: destinations of the records of a run, one per generation."""

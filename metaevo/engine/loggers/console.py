@@ -1,6 +1,6 @@
-"""Progress on the terminal: a head, a line per generation, and what goes on now.
+"""Progress on the terminal: a head, a line per generation, and the current activity.
 
-Without a terminal it is plain text, a line every 30 s.
+Without a terminal the output is plain text, with at most one line per 30 s.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ HEAD = (
 
 
 class ConsoleLogger:
-    """Prints to stdout, at most 80 columns wide where the terminal is not wider.
+    """Print the progress of a run to stdout, in lines of at most 80 columns.
 
     Args:
-        num_generations: for the estimate of the time left.
+        num_generations: horizon of the run, to estimate the time left.
     """
 
     def __init__(self, num_generations: int):
@@ -39,12 +39,12 @@ class ConsoleLogger:
         self._live: Live | None = None
 
     def say(self, *lines: str) -> None:
-        """Prints lines that stay."""
+        """Print lines that stay on the screen."""
         for line in lines:
             self.console.print(line, markup=False)
 
     def now(self, activity: str) -> None:
-        """What goes on from now: a line at the bottom with the time it has taken."""
+        """Show an activity in the last line, with the time that it has taken."""
         if not self.console.is_terminal:
             return
         status = _Status(activity)
@@ -55,7 +55,7 @@ class ConsoleLogger:
             self._live.update(status)
 
     def log(self, record: Mapping[str, Any]) -> None:
-        """One generation's line; not all of them if they come fast."""
+        """Print the line of a generation, unless another was printed just before."""
         if not self._times:
             self.say(HEAD)
         self._times.append(time.monotonic())
@@ -74,12 +74,13 @@ class ConsoleLogger:
             )
 
     def close(self) -> None:
+        """Remove the line of the current activity."""
         if self._live is not None:
             self._live.stop()
             self._live = None
 
     def _left(self, done: int) -> str:
-        # The first generation holds the compilation: it says nothing about the rest.
+        # The first generation includes the compilation and predicts nothing.
         if len(self._times) < 2:
             return "?"
         recent = self._times[-11:]
@@ -88,7 +89,7 @@ class ConsoleLogger:
 
 
 class _Status:
-    """`⠋ compiling ... 12s`, redrawn by rich several times a second."""
+    """A line such as `⠋ compiling ... 12s`, redrawn by rich several times a second."""
 
     def __init__(self, activity: str):
         self.activity, self.began = activity, time.monotonic()
@@ -113,4 +114,5 @@ def _count(x: float) -> str:
 
 
 def error(message: str) -> None:
+    """Print an error to stderr."""
     print(f"error: {message}", file=sys.stderr, flush=True)

@@ -12,11 +12,12 @@ from metaevo.errors import ConfigError
 
 
 class TensorboardLogger:
-    """Scalars of each record against generation.
+    """Log the scalars of each record against the generation.
 
     Args:
-        directory: of the run.
-        generation: where it continues: later steps of an earlier try are purged.
+        directory: the run directory.
+        generation: generation at which the run continues. Later steps, which a
+            crashed process may have left, are purged.
 
     Raises:
         ConfigError: tensorboardX is not installed.
@@ -33,16 +34,20 @@ class TensorboardLogger:
         self._writer = SummaryWriter(folder, purge_step=generation)
 
     def log(
-        self, record: Mapping[str, Any], draw: Callable[[], bytes | None] | None = None
+        self,
+        record: Mapping[str, Any],
+        draw: Callable[[], bytes | None] = lambda: None,
     ) -> None:
-        del draw  # scalars only
+        """Log the scalars of a record; no pictures."""
+        del draw
         for name, x in record.items():
             if np.ndim(x) == 0:
                 self._writer.add_scalar(name, float(x), record["generation"])
         self._writer.flush()
 
     def finish(self, directory: Path) -> None:
-        """A finished run has nothing to add."""
+        """Do nothing: a finished run adds no scalars."""
 
     def close(self) -> None:
+        """Close the event file."""
         self._writer.close()

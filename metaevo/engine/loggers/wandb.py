@@ -1,8 +1,9 @@
-"""wandb as a mirror of `metrics.jsonl`; the only importer of wandb.
+"""Repeat `metrics.jsonl` in wandb; the only importer of wandb.
 
-It never changes or stops a run. Every call has a time limit; the first that fails or
-exceeds it is told once, and the mirror is off for the rest of the process. What is
-missing there can be sent later from the run's files: `metaevo wandb-push RUN`.
+This logger never changes or stops a run. Every call has a time limit. After the first
+call that fails or exceeds it, one warning is printed and the logger is off for the rest
+of the process. `metaevo wandb-push RUN` sends the missing records later, from the run's
+files.
 """
 
 from __future__ import annotations
@@ -25,23 +26,26 @@ from metaevo.config import flat
 from metaevo.errors import ConfigError
 from metaevo.storage import jsonl, run_directory
 
-# Seconds that a call may take; together what a dead service can cost a run.
+# Limits of a call in seconds. Their sum is the most that a dead service costs a run.
 START, LOG, FINISH = 25.0, 5.0, 20.0
-DRAW = 10.0  # more for a record with a picture: the first imports matplotlib
-NUM_PICTURES = 20  # over a run, and not more of its time than DRAWING_SHARE
-DRAWING_SHARE = 0.01
+DRAW = 10.0  # added for a record with a picture: the first imports matplotlib
+NUM_PICTURES = 20  # in a run, at most
+DRAWING_SHARE = 0.01  # of the run's time, at most
 
 
 class WandbLogger:
-    """One wandb run per run directory, whatever happens to either.
+    """Log to one wandb run per run directory, also over several processes.
 
     Args:
-        directory: of the run; wandb's own files go below it.
-        mode: `offline`, no account needed, or `online`.
-        name: of the search.
+        directory: the run directory; wandb's own files go below it.
+        mode: `offline`, which needs no account, or `online`.
+        name: name of the search.
         config: settings as plain data, nested or not.
-        tags: shown by wandb.
-        num_generations: of the whole run, to spread pictures over it.
+        tags: tags of the wandb run.
+        num_generations: horizon of the run, to spread pictures over it.
+
+    Raises:
+        ConfigError: a wandb sweep asks for other values than the command line.
     """
 
     def __init__(
@@ -53,7 +57,10 @@ class WandbLogger:
         tags: tuple[str, ...] = (),
         num_generations: int = 1,
     ):
-        self.directory, self.run, self.wandb = Path(directory), None, None
+        self.directory = Path(directory)
+        # Set by `_start` on the worker; both modules' types are wandb's own affair.
+        self.run: Any = None
+        self.wandb: Any = None
         self._every = max(1, math.ceil(num_generations / NUM_PICTURES))
         self._began, self._drawing = time.monotonic(), 0.0
         self._alive = True
@@ -70,22 +77,24 @@ class WandbLogger:
         record: Mapping[str, Any],
         draw: Callable[[], bytes | None] = lambda: None,
     ) -> None:
-        """One generation, once: a record that was sent before is not sent again.
+        """Send the record of a generation, unless it was sent before.
 
         Args:
-            record: of `metrics.jsonl`, with `generation`, already checkpointed.
-            draw: makes a PNG of what has evolved so far, if there is one; called for
+            record: a record of `metrics.jsonl` that a checkpoint covers.
+            draw: makes a PNG of the solution as it is now, or returns None; called for
                 some of the generations.
         """
         step = record["generation"]
         if not self._alive or step <= self._state["generation"]:
             return
         due = step // self._every > self._state["generation"] // self._every
-        # Noted first: a kill in between loses a record here, and repeats none.
+        # Noted first: a kill in between loses this record here, but repeats none.
         self._remember(generation=step)
 
         def send():
-            data = {k: float(v) for k, v in record.items() if np.ndim(v) == 0}
+            data: dict[str, Any] = {
+                k: float(v) for k, v in record.items() if np.ndim(v) == 0
+            }
             population = np.asarray(record["population"], float)
             population = population[np.isfinite(population)]
             if len(population):
@@ -97,7 +106,7 @@ class WandbLogger:
         self._call(send, LOG + DRAW if due else LOG)
 
     def _picture(self, draw: Callable[[], bytes | None]) -> dict[str, Any]:
-        """`evolved`, unless drawing has taken more than its share of the run."""
+        """The picture `evolved`, unless drawing took more than its share of the run."""
         began = time.monotonic()
         if self._drawing > DRAWING_SHARE * (began - self._began):
             return {}
@@ -109,13 +118,13 @@ class WandbLogger:
 
             return {"evolved": self.wandb.Image(Image.open(io.BytesIO(png)))}
         except Exception as error:
-            _warn(f"no picture of what evolves ({_line(error)})")
+            _warn(f"the solution cannot be drawn ({_line(error)})")
             return {}
         finally:
             self._drawing += time.monotonic() - began
 
     def finish(self, directory: Path) -> None:
-        """Adds the report's figures and the artifact of a finished run."""
+        """Send the report's figures and the artifact of a finished run."""
 
         def end():
             figures = sorted((Path(directory) / "report").glob("*.png"))
@@ -129,7 +138,7 @@ class WandbLogger:
         self._call(end, FINISH)
 
     def close(self) -> None:
-        """Ends the wandb run; waits `FINISH` seconds at most."""
+        """End the wandb run; wait at most `FINISH` seconds."""
         self._call(lambda: self.run.finish(), FINISH)
         self._alive = False
 
@@ -175,7 +184,7 @@ class WandbLogger:
         self.run.define_metric("*", step_metric="generation")
 
     def _call(self, task: Callable[[], None], limit: float) -> None:
-        """Runs `task` on the worker; gives up on wandb if it fails or takes longer."""
+        """Run `task` on the worker; turn the logger off if it fails or takes longer."""
         if not self._alive:
             return
         done = threading.Event()
@@ -193,12 +202,16 @@ class WandbLogger:
             task, done, problem = self._tasks.get()
             try:
                 task()
-            except BaseException as error:  # wandb raises SystemExit, too
+            except BaseException as error:  # wandb also raises SystemExit
                 problem.append(error)
             done.set()
 
     def _remember(self, **changes: Any) -> dict[str, Any]:
-        """The wandb run's id and the last generation that was sent, in `wandb.json`."""
+        """Read `wandb.json`: the wandb run's id and the last generation sent.
+
+        Args:
+            **changes: new values, which are written first.
+        """
         path = self.directory / "wandb.json"
         if path.exists():
             state = json.loads(path.read_text())
@@ -216,7 +229,11 @@ _ELSEWHERE = "wandb is off from here on (later: metaevo wandb-push RUN)"
 
 
 def _check_sweep(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    """A sweep's values are those of the command line, or the sweep is a lie."""
+    """Check that a sweep's values are those of the command line.
+
+    Raises:
+        ConfigError: they differ, so the sweep would record values that were not used.
+    """
     for key, value in theirs.items():
         if key in ours and key in _swept() and ours[key] != value:
             raise ConfigError(
@@ -226,7 +243,7 @@ def _check_sweep(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
 
 
 def _swept() -> set[str]:
-    """Keys that the sweep sets, from the file that its agent writes."""
+    """Return the keys that the sweep sets, from the file that its agent writes."""
     path = os.environ.get("WANDB_SWEEP_PARAM_PATH")
     if not path or not Path(path).exists():
         return set()
@@ -236,10 +253,14 @@ def _swept() -> set[str]:
 
 
 def push(directory: Path, mode: str = "online") -> int:
-    """Sends a run again from its files, from the first generation.
+    """Send a run again from its files, from the first generation.
+
+    Args:
+        directory: the run directory.
+        mode: `online` or `offline`.
 
     Returns:
-        how many generations were sent.
+        the number of generations sent; 0 if wandb failed.
     """
     directory = Path(directory)
     manifest = run_directory.read_manifest(directory)

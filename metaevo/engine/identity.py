@@ -1,0 +1,277 @@
+"""The identity of a search as plain data, to tell searches apart.
+
+One description serves three purposes: a run directory is resumed only by the search
+that made it, a default directory is named after it, and `metaevo compare` keeps trained
+agents under it.
+
+Two searches with equal identity may still differ in their code. `sources` gives the
+digests of the source files that a search is made of; they are compared apart, since a
+changed comment is no other search.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import inspect
+import json
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from metaevo import population
+from metaevo.envs import Env
+from metaevo.evaluators import keys
+from metaevo.types import InnerLoop, Search, Space, Strategy
+
+_SMALL = 16  # elements of an array that is described by its values
+_SUITES = ("metaevo",)  # packages whose sources are covered by their version
+
+Plain = Any  # None, bool, int, float, str, list and dict of these
+
+
+def identity(search: Search) -> dict[str, Plain]:
+    """Describe a search as plain data.
+
+    Args:
+        search: the search. Its horizon `num_generations` is no part of its identity,
+            since a run may be extended.
+
+    Returns:
+        JSON-compatible data: the environment, the `Config` and all slots of each inner
+        loop, the strategy with its arguments, the space, the fitness and all sizes.
+        Slots that hold functions are described by the function's name and the values
+        that it closes over.
+    """
+    key = jax.random.key(0)
+    state = jax.eval_shape(search.strategy.init, key)
+    proposal, _ = jax.eval_shape(search.strategy.ask, key, state)
+    shapes = jax.eval_shape(search.space.init, key)
+    tasks = {f"task{i}": _loop(loop) for i, loop in enumerate(search.tasks)}
+    return {
+        "population_size": population.size(proposal.params),
+        "space": {
+            "slots": plain(search.space.spec),
+            "params": {
+                jax.tree_util.keystr(path): f"{x.dtype}{list(x.shape)}"
+                for path, x in jax.tree_util.tree_leaves_with_path(shapes)
+            },
+        },
+        "strategy": _strategy(search.strategy),
+        "fitness": plain(search.fitness),
+        "aggregate": plain(search.aggregate),
+        "num_seeds": search.num_seeds,
+        "segments_per_generation": search.segments_per_generation,
+        "common_random_numbers": search.common_random_numbers,
+        **tasks,
+    }
+
+
+def digest(*data: Plain) -> str:
+    """Return the sha256 of plain data, for names of caches."""
+    text = json.dumps(data, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def sources(search: Search, path: str | Path | None = None) -> dict[str, str]:
+    """Return digests of the source files that a search is made of.
+
+    Args:
+        search: its inner loops and its strategy name the files, with the files of the
+            same package that those import.
+        path: the file in which the search is put together, if it is known.
+
+    Returns:
+        `FOLDER/FILE` -> the first 16 digits of the file's sha256. Files of metaevo
+        itself are left out; the manifest holds its version.
+    """
+    files = {Path(path)} if path is not None else set()
+    functions = [x for loop in search.tasks for x in (loop.init, loop.train)]
+    functions += [search.strategy.init, search.strategy.ask]
+    names = {getattr(function, "__module__", None) for function in functions}
+    names.add(str(search.strategy.settings.get("strategy", "")).partition(":")[0])
+    for module in _with_siblings(name for name in names if name):
+        files.add(Path(module.__file__))
+    return {
+        f"{file.absolute().parent.name}/{file.name}": hashlib.sha256(
+            file.read_bytes()
+        ).hexdigest()[:16]
+        for file in sorted(files)
+        if file.is_file()
+    }
+
+
+def fingerprint_0_1(search: Search, population_size: int) -> dict[str, Any]:
+    """Return what metaevo 0.1 kept of a search, to resume the runs that it made."""
+    state = jax.eval_shape(search.strategy.init, jax.random.key(0))
+    return {
+        "population_size": population_size,
+        "spec": search.space.spec,
+        "strategy": [list(x.shape) for x in jax.tree.leaves(state)],
+        "fitness": search.fitness.name,
+        "num_seeds": search.num_seeds,
+        "segments_per_generation": search.segments_per_generation,
+        "tasks": [
+            {
+                "num_segments": loop.num_segments,
+                "frames_per_segment": loop.frames_per_segment,
+                "meta": {
+                    name: x
+                    for name, x in zip(loop.meta._fields, loop.meta, strict=True)
+                    if isinstance(x, int | float)
+                },
+            }
+            for loop in search.tasks
+        ],
+    }
+
+
+# --- parts of a search ----------------------------------------------------------------
+
+
+def _loop(loop: InnerLoop) -> dict[str, Plain]:
+    # A loop without a config of its own is told by what its functions close over.
+    config = plain(loop.config) if loop.config is not None else plain(loop.train)
+    return {
+        "env": None if loop.env is None else _env(loop.env),
+        "config": config,
+        "meta": plain(loop.meta),
+        "num_segments": loop.num_segments,
+        "frames_per_segment": loop.frames_per_segment,
+        "coupled": loop.coupled,
+    }
+
+
+def _env(env: Env) -> dict[str, Plain]:
+    return {
+        "name": env.name or _name(env.step),
+        "observation": plain(env.observation),
+        "action": plain(env.action),
+        "max_steps": env.max_steps,
+    }
+
+
+def _strategy(strategy: Strategy) -> dict[str, Plain]:
+    if strategy.settings:
+        return plain(strategy.settings)
+    return {"ask": plain(strategy.ask), "tell": plain(strategy.tell)}
+
+
+# --- any value ------------------------------------------------------------------------
+
+
+def plain(value: Any, _inside: tuple[int, ...] = ()) -> Plain:
+    """Describe a value as plain data, the same in every process.
+
+    Functions are described by their name and the values that they close over, large
+    arrays by a digest, other objects by their type.
+
+    >>> plain({"sigma": 0.5, "factors": (0.8, 1.2), "explore": None})
+    {'sigma': 0.5, 'factors': [0.8, 1.2], 'explore': None}
+    >>> plain(functools.partial(max, 3))
+    {'function': 'max', 'values': [3]}
+    """
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float | np.floating):
+        value = float(value)
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, np.ndarray | np.generic | jax.Array):
+        return _array(value)
+    if id(value) in _inside:
+        return "..."
+    into = functools.partial(plain, _inside=(*_inside, id(value)))
+    if isinstance(value, Space):
+        return into(dict(value.spec))
+    if isinstance(value, InnerLoop):
+        return _loop(value)
+    if isinstance(value, Env):
+        return _env(value)
+    if isinstance(value, functools.partial):  # jax.tree_util.Partial is one
+        return _function(value.func, [value.args, value.keywords], into)
+    if isinstance(value, tuple) and (names := getattr(value, "_fields", ())):
+        return {name: into(getattr(value, name)) for name in names}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = dataclasses.fields(value)
+        return {field.name: into(getattr(value, field.name)) for field in fields}
+    if isinstance(value, Mapping):
+        return {str(key): into(x) for key, x in value.items()}
+    if isinstance(value, list | tuple):
+        return [into(x) for x in value]
+    if callable(value):
+        return _function(value, [], into)
+    return _name(type(value))
+
+
+def _array(x: Any) -> Plain:
+    x = np.asarray(keys.to_data(x))
+    if x.size <= _SMALL and x.dtype.kind in "biuf":
+        return plain(x.tolist())
+    data = hashlib.sha256(np.ascontiguousarray(x).tobytes()).hexdigest()[:16]
+    return f"{x.dtype}{list(x.shape)} {data}"
+
+
+def _function(function: Callable, given: list, into: Callable[[Any], Plain]) -> Plain:
+    """A function's name, with the values that it was given or closes over, if any."""
+    function = inspect.unwrap(function)
+    values = list(given)
+    inner = getattr(function, "__func__", function)
+    for cell in getattr(inner, "__closure__", None) or ():
+        try:
+            values.append(cell.cell_contents)
+        except ValueError:  # not assigned yet
+            continue
+    values += getattr(inner, "__defaults__", None) or ()
+    values += (getattr(inner, "__kwdefaults__", None) or {}).values()
+    leaves = [leaf for x in values for leaf in _leaves(into(x))]
+    name = _name(function)
+    return {"function": name, "values": leaves} if leaves else name
+
+
+def _leaves(tree: Plain) -> Iterator[Plain]:
+    """Numbers and texts in a plain tree, without the names that lead to them."""
+    if isinstance(tree, dict):
+        for x in tree.values():
+            yield from _leaves(x)
+    elif isinstance(tree, list):
+        for x in tree:
+            yield from _leaves(x)
+    elif tree is not None:
+        yield tree
+
+
+def _name(x: Any) -> str:
+    """The name of the function or class in whose body `x` was made."""
+    name = getattr(x, "__qualname__", None) or type(x).__qualname__
+    return name.split(".<locals>")[0]
+
+
+# --- source files ---------------------------------------------------------------------
+
+
+def _with_siblings(names: Iterable[str]) -> Iterator[Any]:
+    """Imported modules, with the modules of the same package that they use."""
+    seen: set[str] = set()
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop()
+        module = sys.modules.get(name)
+        package = name.partition(".")[0]
+        if name in seen or package in _SUITES or not getattr(module, "__file__", None):
+            continue
+        seen.add(name)
+        yield module
+        for x in list(vars(module).values()):
+            other = x.__name__ if inspect.ismodule(x) else _module_of(x)
+            if "." in other and other.partition(".")[0] == package:
+                waiting.append(other)
+
+
+def _module_of(x: Any) -> str:
+    return str(getattr(x, "__module__", "")) if callable(x) else ""

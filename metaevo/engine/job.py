@@ -1,0 +1,156 @@
+"""The parts of a run that stay the same from its first generation to its report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from metaevo.analysis import stats
+from metaevo.analysis.holdout import HeldOut
+from metaevo.config import RunConfig
+from metaevo.engine.loggers.console import ConsoleLogger
+from metaevo.evaluators.choose import EvaluatorFactory
+from metaevo.types import Evaluator, Key, Params, Proposal, PyTree, Search
+
+
+class Result(NamedTuple):
+    """The result of a search.
+
+    Attributes:
+        directory: run directory, with metrics, checkpoints, `solution/` and `report/`.
+        solution: the strategy's solution, not the luckiest member.
+        held_out: training runs on held-out seeds by name: `solution`, `hand-made` and
+            `start`; empty if they were not made.
+        verdicts: solution against hand-made, one per task; empty if they were not
+            compared.
+    """
+
+    directory: Path
+    solution: Params
+    held_out: Mapping[str, HeldOut]
+    verdicts: tuple[stats.Paired, ...]
+
+
+class State(NamedTuple):
+    """The arrays of a checkpoint.
+
+    Attributes:
+        strategy: state of the strategy.
+        carried: agents that live on between generations, see `Evaluator`.
+    """
+
+    strategy: PyTree
+    carried: PyTree
+
+
+class Progress(NamedTuple):
+    """The progress of a run between two generations.
+
+    Attributes:
+        state: arrays after `generation` generations.
+        generation: number of generations done.
+        failures: how many of the last generations, in a row, had no member that did
+            not fail.
+        log_bytes: length of `metrics.jsonl` up to here.
+    """
+
+    state: State
+    generation: int = 0
+    failures: int = 0
+    log_bytes: int = 0
+
+
+class Keys(NamedTuple):
+    """Random keys of a run by role. The order is part of a seed's meaning."""
+
+    init: Key
+    generations: Key
+    held_out: Key
+    noise: Key
+    scores: Key
+
+
+class Programs(NamedTuple):
+    """Compiled functions of the strategy, and `numbers`.
+
+    Attributes:
+        numbers: `params [P, ...] -> {slot: [P]}`, the number slots of each member.
+    """
+
+    ask: Callable
+    tell: Callable
+    metrics: Callable
+    solution: Callable
+    numbers: Callable
+
+
+class Job(NamedTuple):
+    """A search with everything that running it takes.
+
+    Attributes:
+        search: the search, its chunk size chosen.
+        config: how to run it.
+        name: its name, for directories and reports.
+        directory: the run directory, which this process has locked.
+        manifest: the run's manifest.
+        workers: makes evaluators.
+        evaluator: evaluates the search's generations.
+        programs: compiled functions of the strategy.
+        keys: random keys by role.
+        console: terminal output.
+        deadline: `time.monotonic` after which no generation starts.
+    """
+
+    search: Search
+    config: RunConfig
+    name: str
+    directory: Path
+    manifest: Mapping[str, Any]
+    workers: EvaluatorFactory
+    evaluator: Evaluator
+    programs: Programs
+    keys: Keys
+    console: ConsoleLogger
+    deadline: float
+
+
+def keys(seed: int) -> Keys:
+    """Return the keys of a run's roles, all of which follow from its seed."""
+    root = jax.random.key(seed)
+    return Keys(*(jax.random.fold_in(root, i) for i in range(len(Keys._fields))))
+
+
+def programs(search: Search) -> Programs:
+    """Return the functions of a search that run once a generation, to be compiled."""
+
+    def numbers(params: Params) -> dict[str, jax.Array]:
+        meta = search.space.bind(params, search.tasks[0].meta)
+        return {
+            name: jnp.asarray(getattr(meta, name))
+            for name, op in search.space.spec.items()
+            if op["op"] == "number"
+        }
+
+    strategy = search.strategy
+    return Programs(
+        ask=jax.jit(strategy.ask),
+        tell=jax.jit(strategy.tell),
+        metrics=jax.jit(strategy.metrics),
+        solution=jax.jit(strategy.solution),
+        numbers=jax.jit(jax.vmap(numbers)),
+    )
+
+
+def initial_state(job: Job) -> State:
+    """Return the state before generation 0."""
+    return State(jax.jit(job.search.strategy.init)(job.keys.init), ())
+
+
+def proposal_shapes(job: Job, strategy_state: PyTree) -> Proposal:
+    """Return shapes and dtypes of a proposal; `strategy_state` may be shapes, too."""
+    ask = job.search.strategy.ask
+    return jax.eval_shape(ask, job.keys.init, strategy_state)[0]

@@ -1,0 +1,116 @@
+"""The journal of a run: its log, the terminal, and the loggers that repeat the log.
+
+`metrics.jsonl` is the run's own record: a line is on the disk before the generation
+counts as done. The loggers (wandb, TensorBoard) get a record only when a checkpoint
+covers it: a generation that is run again after a crash must not be there twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from metaevo.engine.job import Job
+from metaevo.engine.loggers.tensorboard import TensorboardLogger
+from metaevo.engine.loggers.wandb import WandbLogger
+from metaevo.storage import run_directory
+from metaevo.storage.jsonl import JsonlLogger
+
+
+class Logger(Protocol):
+    """Repeat the records of a run elsewhere."""
+
+    def log(
+        self, record: Mapping[str, Any], draw: Callable[[], bytes | None] = ...
+    ) -> None:
+        """Take the record of one generation, in order.
+
+        Args:
+            record: as in `metrics.jsonl`, with arrays and NaN as they are.
+            draw: makes a PNG of the solution as it is now.
+        """
+        ...
+
+    def finish(self, directory: Path) -> None:
+        """Take the report and the artifact of a finished run."""
+        ...
+
+    def close(self) -> None:
+        """End the logger; called once, also after an error."""
+        ...
+
+
+class Journal:
+    """Take the record of each generation.
+
+    Args:
+        job: the run; its console shows a line per record.
+        generation: number of generations that the log holds.
+        log_bytes: their length in bytes. What the log holds beyond is cut off.
+
+    Attributes:
+        generation: number of generations recorded.
+        log_bytes: length of `metrics.jsonl`.
+        pending: records that no checkpoint covers yet.
+
+    Raises:
+        CheckpointError: the log is shorter than `log_bytes`.
+    """
+
+    def __init__(self, job: Job, generation: int, log_bytes: int):
+        self.generation, self.log_bytes = generation, log_bytes
+        self.pending: list[Mapping[str, Any]] = []
+        self._loggers: list[Logger] = []
+        self._job = job
+        metrics = run_directory.paths(job.directory).metrics
+        self._log = JsonlLogger(metrics, log_bytes)
+
+    def open_loggers(self) -> None:
+        """Open the loggers that `run.wandb` and `run.tensorboard` ask for."""
+        job = self._job
+        if job.config.tensorboard:
+            self._loggers.append(TensorboardLogger(job.directory, self.generation))
+        if job.config.wandb != "disabled":
+            self._loggers.append(
+                WandbLogger(
+                    job.directory,
+                    job.config.wandb,
+                    job.name,
+                    job.manifest["identity"]["settings"]
+                    | {"run.seed": job.config.seed},
+                    tuple(job.search.space.spec),
+                    job.search.num_generations,
+                )
+            )
+
+    def record(self, record: Mapping[str, Any]) -> None:
+        """Write the record of the next generation to the log and the terminal."""
+        self.log_bytes = self._log.log(record)
+        self._job.console.log(record)
+        self.pending.append(record)
+        self.generation += 1
+
+    def release(self, draw: Callable[[], bytes | None]) -> None:
+        """Send the pending records to the loggers; a checkpoint covers them now.
+
+        Args:
+            draw: makes a PNG of the solution after the last of them.
+        """
+        for logger in self._loggers:
+            for record in self.pending[:-1]:
+                logger.log(record)
+            for record in self.pending[-1:]:
+                logger.log(record, draw)
+        self.pending = []
+
+    def finish(self) -> None:
+        """Send the report and the artifact to the loggers."""
+        for logger in self._loggers:
+            logger.finish(self._job.directory)
+
+    def close(self) -> None:
+        """Close the log and the loggers."""
+        self._log.close()
+        for logger in self._loggers:
+            logger.close()

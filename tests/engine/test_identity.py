@@ -1,0 +1,238 @@
+"""The identity of a search: by what a run directory knows the search that made it."""
+
+import dataclasses
+import functools
+import json
+import shutil
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import tiny_search
+import toys
+from runs import records
+
+import metaevo
+from metaevo import envs, fitness, losses, spaces
+from metaevo.engine import identity
+from metaevo.engine.loop import run
+from metaevo.errors import ConfigError
+from metaevo.storage import run_directory
+from strategies.open_es import open_es
+from strategies.pbt import pbt
+from strategies.random_search import random_search
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    num_steps: int = 4
+
+
+def loop(env="CartPole-v1", config=Config(), **meta):
+    """The toy, which says that it trains on an environment with a configuration."""
+    made = toys.quadratic()
+    env = envs.make(f"gymnax/{env}")
+    return made._replace(env=env, config=config, meta=toys.Meta(**meta))
+
+
+def strategy(population_size=4, sigma=0.5, lr=0.1, **options):
+    return open_es(toys.space(), population_size, sigma, optax.adam(lr), **options)
+
+
+def search(made=None, inner_loop=None, **options):
+    options = {"num_generations": 1, "chunk_size": 2} | options
+    return toys.search(made or strategy(), inner_loop or loop(), **options)
+
+
+def started(directory, made, **options):
+    config = metaevo.RunConfig(
+        directory=str(directory), held_out_seeds=0, devices=1, wandb="disabled"
+    )
+    return run(made, config, "toy", **options)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run made from Python, without settings."""
+    directory = tmp_path_factory.mktemp("run")
+    started(directory, search())
+    return directory
+
+
+CHANGED = {
+    "env": (lambda: search(inner_loop=loop("Acrobot-v1")), r"task0\.env\.name"),
+    "config": (lambda: search(inner_loop=loop(config=Config(8))), "config.num_steps"),
+    "meta": (lambda: search(inner_loop=loop(lr=0.2)), r"meta\.lr: 0\.1 -> 0\.2"),
+    "sigma": (lambda: search(strategy(sigma=0.4)), r"strategy\.sigma: 0\.5 -> 0\.4"),
+    "optimizer": (lambda: search(strategy(lr=5.0)), r"strategy\.optimizer"),
+    "default": (lambda: search(strategy(sigma_decay=0.9)), r"strategy\.sigma_decay"),
+    "strategy": (lambda: search(random_search(toys.space(), 4)), r"strategy\.strategy"),
+    "population": (lambda: search(strategy(8)), "population_size: 4 -> 8"),
+    "fitness": (lambda: search(fitness=fitness.last_segments(2)), r"fitness\.name"),
+    "aggregate": (lambda: search(aggregate=fitness.rank_sum), "aggregate"),
+    "num_seeds": (lambda: search(num_seeds=2), "num_seeds: 1 -> 2"),
+    "worlds": (lambda: search(common_random_numbers=False), "common_random_numbers"),
+    "space": (
+        lambda: search()._replace(space=spaces.tune(lr=spaces.log(2.0))),
+        r"space\.slots\.lr\.scale: 1\.0 -> 2\.0",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_search_that_differs_in_one_thing_is_refused_from_python(finished, name):
+    make, key = CHANGED[name]
+    before = (finished / "metrics.jsonl").read_bytes()
+    with pytest.raises(ConfigError, match=f"other settings.*search.*{key}"):
+        started(finished, make())
+    assert (finished / "metrics.jsonl").read_bytes() == before
+
+
+def test_identity_of_the_same_search_made_again_is_equal(finished):
+    made = identity.identity(search())
+    assert made == identity.identity(search(num_generations=9))
+    assert made == json.loads(json.dumps(made))
+    kept = run_directory.read_manifest(finished)["identity"]["settings"]["search"]
+    assert kept == made
+
+
+def test_loop_without_a_config_is_known_by_what_it_closes_over():
+    made = [
+        identity.identity(search(inner_loop=toys.quadratic(dim=dim)))["task0"]
+        for dim in (3, 3, 5)
+    ]
+    assert made[0] == made[1] != made[2]
+
+
+def test_settings_of_a_strategy_name_every_argument():
+    space = spaces.prior(lr=spaces.log_uniform(1e-3, 1.0))
+    made = pbt(space, 4, factors=(0.5, 2.0))
+    assert made.settings["strategy"] == "strategies.pbt:pbt"
+    assert made.settings["factors"] == (0.5, 2.0)
+    assert made.settings["resample"] == 0.25  # a default
+    assert "space" not in made.settings
+    assert made.with_space(space).settings == made.settings
+
+
+def test_plain_describes_values_without_addresses():
+    def outer(x):
+        return lambda y: x * y
+
+    assert identity.plain(outer(2.0))["values"] == [2.0]
+    assert identity.plain(outer(2.0)) != identity.plain(outer(3.0))
+    assert identity.plain(np.float32([1, 2])) == [1.0, 2.0]
+    assert identity.plain(jax.random.key(3)) == [0, 3]
+    assert identity.plain(np.nan) == "nan"
+    large = identity.plain(jnp.arange(100.0))
+    assert large.startswith("float32[100] ")
+    assert large != identity.plain(jnp.arange(100.0) + 1)
+    assert identity.plain(functools.partial(max, 3)) == {
+        "function": "max",
+        "values": [3],
+    }
+    assert identity.plain(object()) == "object"
+    assert identity.plain(Config(7)) == {"num_steps": 7}
+    learned = losses.residual_network("zero", (4,))
+    assert "0x" not in json.dumps(identity.plain(learned))
+
+    def recursive(x):
+        return recursive(x)
+
+    json.dumps(identity.plain(recursive))
+
+
+# --- source files ---------------------------------------------------------------------
+
+
+def test_sources_are_those_of_search_loop_and_strategy():
+    made = identity.sources(tiny_search.search(), tiny_search.__file__)
+    assert {
+        "helpers/tiny_search.py",
+        "helpers/toys.py",
+        "strategies/open_es.py",
+        "strategies/_evosax.py",
+    } <= set(made)
+    assert not any(name.startswith("metaevo/") for name in made)
+
+
+def test_changed_source_warns_and_goes_into_the_history(finished, tmp_path, capsys):
+    directory = tmp_path / "run"
+    shutil.copytree(finished, directory)
+    manifest = run_directory.read_manifest(directory)
+    manifest["sources"]["strategies/open_es.py"] = "another"
+    run_directory.write_json_atomic(directory / "manifest.json", manifest)
+    started(directory, search(num_generations=2))
+    printed = capsys.readouterr().out
+    warning = "strategies/open_es.py has changed since this run was started"
+    assert printed.count("warning: ") == printed.count(f"warning: {warning}") == 1
+    events = [line["event"] for line in run_directory.read_history(directory)]
+    assert events == ["started", "finished", "started", warning, "finished"]
+
+
+# --- runs of version 0.1 --------------------------------------------------------------
+
+
+def as_0_1(directory, made, settings=None):
+    """Rewrites a manifest to what metaevo 0.1 wrote of the same search."""
+    manifest = run_directory.read_manifest(directory)
+    del manifest["schema"], manifest["sources"]
+    size = identity.identity(made)["population_size"]
+    known = identity.fingerprint_0_1(made, size)
+    manifest["identity"]["settings"] = {**(settings or {}), "search": known}
+    run_directory.write_json_atomic(directory / "manifest.json", manifest)
+
+
+def test_run_of_0_1_is_resumed_and_compared_by_what_0_1_recorded(finished, tmp_path):
+    directory = tmp_path / "run"
+    shutil.copytree(finished, directory)
+    as_0_1(directory, search())
+    started(directory, search(num_generations=2))
+    assert len((directory / "metrics.jsonl").read_bytes().splitlines()) == 2
+    with pytest.raises(ConfigError, match=r"num_seeds: 1 -> 2"):
+        started(directory, search(num_seeds=2))
+    with pytest.raises(ConfigError, match=r"search\.tasks"):
+        started(directory, search(inner_loop=loop(lr=0.2)))
+
+
+def test_kept_run_of_0_1_continues_as_if_it_had_not_stopped(tmp_path):
+    """`golden/run-0.1` holds 3 generations that metaevo 0.1 ran."""
+    directory = tmp_path / "old"
+    shutil.copytree(GOLDEN / "run-0.1", directory)
+    before = (directory / "metrics.jsonl").read_bytes()
+    for path in (directory, tmp_path / "new"):
+        arguments = ["num_generations=6", f"run.directory={path}", "run.devices=1"]
+        arguments += ["run.held_out_seeds=0", "run.wandb=disabled"]
+        with pytest.raises(SystemExit) as exit:
+            metaevo.main(tiny_search.search, arguments)
+        assert exit.value.code == 0
+    assert (directory / "metrics.jsonl").read_bytes().startswith(before)
+    old, new = (records(tmp_path / name) for name in ("old", "new"))
+    assert [r["generation"] for r in old] == list(range(6))
+    for a, b in zip(old, new, strict=True):
+        np.testing.assert_allclose(a["population"], b["population"], rtol=1e-4)
+    numbers = [metaevo.load(tmp_path / name).lr for name in ("old", "new")]
+    assert numbers[0] == pytest.approx(numbers[1], rel=1e-4)
+    with pytest.raises(SystemExit) as exit:
+        metaevo.main(
+            tiny_search.search,
+            [*arguments, f"run.directory={directory}", "population_size=4"],
+        )
+    assert exit.value.code == 2
+
+
+def test_default_directory_of_0_1_is_found_again(finished, tmp_path, monkeypatch):
+    monkeypatch.delenv("WANDB_SWEEP_ID", raising=False)
+    monkeypatch.chdir(tmp_path)
+    new = {"sigma": 0.5, "search": {"new": 1}}
+    old = {"sigma": 0.5, "search": {"old": 1}}
+    for made_by, name in (("toy", "toy"), ("es_policy", "policy_open_es")):
+        fresh = run_directory.default_directory(name, 0, new, old)
+        then = run_directory.default_directory(made_by, 0, old)
+        assert fresh == run_directory.default_directory(name, 0, new) != then
+        shutil.copytree(finished, then)
+        assert run_directory.default_directory(name, 0, new, old) == then

@@ -1,0 +1,106 @@
+"""Processes that are killed or asked to stop, and started again."""
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import tiny_pbt
+import tiny_search
+from runs import records, solution_bytes
+
+from metaevo.storage import checkpoint
+
+TINY = Path(tiny_search.__file__)
+
+
+def last_checkpoint(directory):
+    newest = max((Path(directory) / "checkpoints").iterdir())
+    return (newest / "arrays.safetensors").read_bytes()
+
+
+def stop_and_resume(tmp_path, signals, seed, program=TINY):
+    """Sends each signal at a random instant to a run that is started again each time.
+
+    Args:
+        program: a search of 150 generations.
+
+    Returns:
+        the exit code, the number of logged generations and the seconds to the exit,
+        for each signal.
+    """
+    clock = random.Random(seed)
+
+    def start(directory):
+        command = [sys.executable, program.name, f"run.directory={directory}"]
+        return subprocess.Popen(
+            [*command, "run.held_out_seeds=0", "run.wandb=disabled"],
+            cwd=TINY.parent,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+
+    def logged():
+        log = stopped / "metrics.jsonl"
+        return log.read_bytes().count(b"\n") if log.exists() else 0
+
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    assert start(whole).wait(300) == 0
+    instants = []
+    for i, number in enumerate(signals):
+        process = start(stopped)
+        # Somewhere within a generation of the next stretch of the run.
+        limit = max(logged() + 1, 150 * (i + 1) // (len(signals) + 1))
+        until = clock.randint(logged() + 1, limit)
+        deadline = time.monotonic() + 120
+        while logged() < until and time.monotonic() < deadline:
+            time.sleep(0.001)
+        time.sleep(clock.uniform(0.0, 0.01))
+        process.send_signal(number)
+        sent = time.monotonic()
+        code = process.wait(60)
+        instants.append((code, logged(), time.monotonic() - sent))
+    assert all(n < 150 for _, n, _ in instants), instants
+    assert start(stopped).wait(300) == 0
+    assert solution_bytes(whole) == solution_bytes(stopped), instants
+    assert records(whole) == records(stopped), instants
+    assert last_checkpoint(whole) == last_checkpoint(stopped), instants
+    generations = [r["generation"] for r in records(stopped)]
+    assert generations == list(range(150))
+    return instants
+
+
+@pytest.mark.parametrize("num_kills", [3, pytest.param(10, marks=pytest.mark.slow)])
+def test_run_killed_and_resumed_equals_one_that_was_not(tmp_path, num_kills):
+    kills = [signal.SIGKILL] * num_kills
+    instants = stop_and_resume(tmp_path, kills, seed=num_kills)
+    assert all(code == -signal.SIGKILL for code, _, _ in instants), instants
+
+
+@pytest.mark.slow
+def test_agents_buffers_and_parents_survive_kills(tmp_path):
+    """PBT over DQN: the checkpoint holds agents and replay buffers, the log parents."""
+    kills = [signal.SIGKILL] * 5
+    instants = stop_and_resume(tmp_path, kills, 0, Path(tiny_pbt.__file__))
+    assert all(code == -signal.SIGKILL for code, _, _ in instants), instants
+    assert any(
+        parent != i
+        for record in records(tmp_path / "stopped")
+        for i, parent in enumerate(record["parents"])
+    )
+    newest = max((tmp_path / "stopped" / "checkpoints").iterdir())
+    names = checkpoint.read(newest)[0]
+    assert any("carried" in name and "experience" in name for name in names)
+
+
+@pytest.mark.parametrize("num_signals", [3, pytest.param(20, marks=pytest.mark.slow)])
+def test_signal_saves_and_exits_75(tmp_path, num_signals):
+    kinds = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
+    signals = [kinds[i % 3] for i in range(num_signals)]
+    instants = stop_and_resume(tmp_path, signals, seed=num_signals)
+    assert all(code == 75 for code, _, _ in instants), instants
+    # One generation takes milliseconds here.
+    assert all(seconds < 5 for _, _, seconds in instants), instants
