@@ -1,4 +1,4 @@
-"""What once broke silently, checked on this machine's versions.
+"""Checks, on this machine's versions, of behavior that once broke silently.
 
     python -m benchmarks.canaries                                   2 minutes
 

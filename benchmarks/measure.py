@@ -1,4 +1,4 @@
-"""What all benchmarks share: interleaved timing, the machine's limit, result files.
+"""Shared parts of all benchmarks: interleaved timing, machine limits, result files.
 
 A shared machine is never quiet, so nothing here is a single time: variants take turns,
 round after round, and a ratio is the median of the rounds' own ratios, in which a slow
@@ -59,7 +59,7 @@ def spread(values: list[float]) -> dict[str, float]:
 
 
 def ratios(slow: list[Sample], fast: list[Sample], work: float = 1.0) -> dict:
-    """How many times as fast, by wall clock and by CPU time, round by round.
+    """Return ratios of speed, by wall clock and by CPU time, round by round.
 
     Args:
         work: of a call of `fast` over that of a call of `slow`.
@@ -108,7 +108,7 @@ def gemm(size: int = 2048, seconds: float = 0.5) -> Callable[[], float]:
 
 
 def conditions() -> dict:
-    """Where and how a figure came about: part of every line of results."""
+    """Return the machine and the versions of a figure, for every line of results."""
     packages = ("jax", "jaxlib", "numpy", "flax", "optax", "gymnax")
     devices = jax.devices()
     return {

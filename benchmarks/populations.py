@@ -22,7 +22,7 @@ from metaevo.types import InnerLoop, Proposal, Search
 
 
 class Runner(NamedTuple):
-    """What is timed: `run` trains the population for `frames` frames in all."""
+    """A timed case: `run` trains the population for `frames` frames in all."""
 
     run: Callable[[], object]
     frames: int

@@ -1,4 +1,4 @@
-"""Where a frame of PPO's training goes, ours and the reference's.
+"""Profile of a frame of PPO's training, ours and the reference's.
 
     python -m benchmarks.profile                                    2 minutes
 

@@ -1,4 +1,4 @@
-"""What happens to a search on a Ray cluster whose hosts die, stop and join.
+"""Searches on a Ray cluster whose hosts die, stop and join.
 
 Hosts are those of `ray.cluster_utils.Cluster`: processes of this machine with a core
 each, which are killed, stopped and added for real.
@@ -285,7 +285,7 @@ def overhead(repeats: int = 7) -> Iterator[dict[str, Any]]:
 
 
 def driver(tasks: int = 1000, numbers: int = 1000) -> dict[str, Any]:
-    """What the driver spends on a task: members out, an answer in, nothing done.
+    """Time the driver's work for a task: members out, an answer in, nothing done.
 
     An estimate for as many hosts: tasks are as many, and the actors are here.
     """

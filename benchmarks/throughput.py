@@ -58,7 +58,7 @@ def devices_for(size: int) -> list:
 
 
 def equal_curves(results: Results, part: str, rows: list[dict]) -> bool:
-    """Whether curves, `measure.curves`, agree in every window of a lifetime."""
+    """Check that the curves of `measure.curves` agree in every window of a lifetime."""
     for row in rows:
         results.add(part=part, figure="curve", **row)
     agree = all(row["agree"] for row in rows)

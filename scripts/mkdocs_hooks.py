@@ -1,4 +1,4 @@
-"""What mkdocs needs to build the same Markdown that GitHub shows and the tests run."""
+"""Hooks for mkdocs, which builds the Markdown that GitHub shows and the tests run."""
 
 
 def on_page_markdown(markdown: str, **_) -> str:

@@ -28,7 +28,7 @@ SETTINGS = {
 
 
 def ways(search: metaevo.Search, seed: int) -> tuple[np.ndarray, float]:
-    """Where the agents went, [generations, 2 agents, 2], and the best they reached."""
+    """Return the agents' paths [generations, 2 agents, 2] and the best objective."""
     evaluate, strategy = LocalEvaluator(search), search.strategy
     key = jax.random.key(seed)
     state, carried, places = strategy.init(key), (), []

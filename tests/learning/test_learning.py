@@ -206,7 +206,7 @@ def test_it_reaches_its_target_at_full_length(name):
 
 @pytest.mark.parametrize("name", GPU_TARGETS)
 def test_what_only_an_accelerator_runs_is_traced(name):
-    """A typo is found here, before a run on a machine with a GPU."""
+    """A mistake is found before a long run on a machine with a GPU."""
     target = GPU_TARGETS[name]
     loop = target.module.make(
         envs.make(target.env), target.module.Config(**target.config), target.meta
