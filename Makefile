@@ -19,6 +19,7 @@ demo: install
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/basedpyright
 
 # Three processes for two cores, since some tests wait. A process keeps a file's tests
 # together, and takes from another when it has none left.

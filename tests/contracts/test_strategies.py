@@ -58,7 +58,7 @@ TWOS = space().init(None)
 
 
 class Case(NamedTuple):
-    """How the contract tests make a strategy, and what they may ask of it.
+    """A strategy of the contract tests, and the properties that it has.
 
     Attributes:
         make: `(space, population_size) -> Strategy`.
@@ -100,7 +100,7 @@ MAKE = {
     "grid": IN_A_BOX._replace(make=lambda s, n: grid.grid(s, 2), rank_based=None),
     "learned_es": Case(lambda s, n: learned_es.learned_es(s, n, 0.3), rank_based=False),
     "open_es": Case(lambda s, n: open_es.open_es(s, n, 0.3, optax.adam(0.1))),
-    # Its Gaussian process is dear; a small one does.
+    # Its Gaussian process is expensive; a small one is enough.
     "pb2": IN_A_BOX._replace(
         make=lambda s, n: pb2.pb2(s, n, window=2, num_candidates=64),
         num_generations=20,
@@ -246,7 +246,7 @@ def test_population_and_solution_have_the_shape_of_params(case, strategy):
         assert (proposal.parents == -1).all(), "nobody has an agent yet"
 
 
-def test_mirrored_strategies_say_so(strategy):
+def test_mirrored_populations_are_declared(strategy):
     state = after(strategy, lambda x: flat(x).sum(1), 2)
     x = flat(strategy.ask(jax.random.key(1), state)[0].params)
     mean = flat(one(strategy.solution(state)))
@@ -270,10 +270,10 @@ def test_rank_methods_are_invariant_under_monotone_maps(case, strategy):
             assert_equal(expected, results(transform))
     else:
         one, other = flat(expected[1].params), flat(results(maps[1])[1].params)
-        assert (one != other).any(), "it is rank-based: say so"
+        assert (one != other).any(), "it is rank-based: set rank_based in its Case"
 
 
-def test_equal_members_are_no_news(case, strategy):
+def test_equal_members_leave_the_solution(case, strategy):
     if not case.stays:
         pytest.skip("it moves")
     state = after(strategy, lambda x: flat(x).sum(1), 2)
@@ -295,7 +295,7 @@ BAD = (np.nan, np.inf, -np.inf)
 
 @pytest.mark.parametrize("bad", ["one", "half", "all but one", "all", "huge", "tied"])
 def test_states_stay_finite(strategy, bad):
-    """Whatever fails, as the engine hands it on, through `fitness.sanitize`."""
+    """Failures of any kind, after `fitness.sanitize`, as the engine passes them on."""
     state = strategy.init(jax.random.key(0))
     for i in range(4):
         key = jax.random.fold_in(jax.random.key(4), i)

@@ -1,4 +1,4 @@
-"""What tests of strategies share: params, functions to climb, and generations."""
+"""Shared by the tests of strategies: params, functions to climb, and generations."""
 
 import functools
 
@@ -59,7 +59,7 @@ def one(params):
 
 
 def after(strategy, function, num_generations):
-    """The state after some generations, without a program of its own."""
+    """The state after some generations."""
     state = strategy.init(jax.random.key(1))
     for i in range(num_generations):
         key = jax.random.fold_in(jax.random.key(1), i)

@@ -1,4 +1,4 @@
-"""That the algorithms learn: one short run of each here, published scores in slow ones.
+"""Algorithms learn: short runs of some, published scores in slow ones.
 
     pytest tests/learning/test_learning.py -m slow -s -k "sac-Pendulum"
 
@@ -19,7 +19,7 @@ from metaevo.analysis import holdout
 
 
 class Target(NamedTuple):
-    """What is asked of the mean, or of each of so many seeds.
+    """A score to reach, by the mean over seeds or by some of them.
 
     Attributes:
         module, env, config, meta: what is trained.
@@ -205,8 +205,8 @@ def test_it_reaches_its_target_at_full_length(name):
 
 
 @pytest.mark.parametrize("name", GPU_TARGETS)
-def test_what_only_an_accelerator_runs_is_traced(name):
-    """A mistake is found before a long run on a machine with a GPU."""
+def test_targets_of_an_accelerator_can_be_traced(name):
+    """A typo is found here, before a run on a machine with a GPU."""
     target = GPU_TARGETS[name]
     loop = target.module.make(
         envs.make(target.env), target.module.Config(**target.config), target.meta

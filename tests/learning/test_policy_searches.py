@@ -1,4 +1,4 @@
-"""What the searches for policies reach: whole runs, scored by what they saved.
+"""Searches for policies reach their targets: whole runs, scored by their artifacts.
 
     pytest tests/learning/test_policy_searches.py -m slow -s -k CartPole
 

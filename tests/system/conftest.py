@@ -1,4 +1,4 @@
-"""Which tests of this folder share a process."""
+"""Tests of this folder that share a process."""
 
 from pathlib import Path
 

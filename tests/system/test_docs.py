@@ -1,4 +1,4 @@
-"""What the documentation shows, works; where it points to, there is something."""
+"""The commands of the documentation work, and its links lead somewhere."""
 
 import os
 import re
@@ -35,7 +35,10 @@ def commands(block):
 
 
 def fits(shown, printed):
-    """Whether output is as shown; `...` is anything, as a line any number of lines."""
+    """Return True if the output is as shown.
+
+    `...` stands for anything, on a line of its own for any number of lines.
+    """
     pattern = ""
     for line in shown:
         if line.strip() == "...":
@@ -46,7 +49,7 @@ def fits(shown, printed):
     return re.fullmatch(pattern, text) is not None
 
 
-def test_what_fits():
+def test_dots_fit_anything_and_text_only_itself():
     assert fits(["a ... c", "...", "z"], "a b c\n1\n2\nz\n")
     assert fits(["a", "..."], "a\n")
     assert not fits(["a"], "a\nb\n")

@@ -133,7 +133,7 @@ def test_pictures_are_spread_over_a_run_and_cost_little(tmp_path, monkeypatch):
         return [step for step, data in logged.items() if "evolved" in data]
 
     assert pictures(0.1, "cheap") == list(range(0, 100, 5))
-    assert pictures(4.0, "dear") == [0, 40, 80]  # 1 % of 10 s x 40
+    assert pictures(4.0, "expensive") == [0, 40, 80]  # 1 % of 10 s x 40
 
     def broken():
         raise RuntimeError("no fonts")

@@ -1,4 +1,4 @@
-"""What is on evosax equals evosax's own loop, on BBOB functions and the same keys.
+"""Strategies on evosax equal evosax's own loop, on BBOB functions and the same keys.
 
 BBOB is the black-box optimization benchmark of Hansen et al. (2009).
 """
@@ -183,7 +183,7 @@ def test_equals_evosax(name, dim):
     for ours, theirs in (first, generations):
         for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
-    # It is not that nothing moves.
+    # The solutions have moved.
     solutions = generations[1][2]
     for i, function in enumerate(FUNCTIONS):
         start, end = (values(i, x[None]) for x in (solutions[i, 0], solutions[i, -1]))

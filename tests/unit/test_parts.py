@@ -93,12 +93,12 @@ def test_verdicts(shift, verdict):
 def test_failed_pairs_are_counted_and_left_out():
     paired = paired_difference(np.array([1.0, np.nan, 2.0]), np.zeros(3))
     assert (paired.num_pairs, paired.num_failed) == (2, (1, 0))
-    hopeless = paired_difference(np.array([1.0, np.inf]), np.zeros(2))
-    assert (hopeless.low, hopeless.high) == (-np.inf, np.inf)
-    assert hopeless.verdict == "no difference"
+    failed = paired_difference(np.array([1.0, np.inf]), np.zeros(2))
+    assert (failed.low, failed.high) == (-np.inf, np.inf)
+    assert failed.verdict == "no difference"
 
 
-def test_whoever_failed_more_often_is_not_better():
+def test_a_side_that_fails_more_often_is_not_better():
     good = np.where(np.arange(32) < 20, np.nan, 10.0)
     assert paired_difference(good, np.zeros(32)).low > 0
     assert paired_difference(good, np.zeros(32)).verdict == "no difference"
@@ -126,7 +126,7 @@ def test_estimates_against_their_definitions():
     )
 
 
-def test_bootstrap_refuses_what_it_cannot_say():
+def test_bootstrap_refuses_too_few_seeds_and_nan():
     for scores in ([1.0, 2.0], [1.0, np.nan, 2.0]):
         with pytest.raises(ValueError, match="at least 3 seeds"):
             stats.bootstrap(np.array(scores))
@@ -274,7 +274,7 @@ def test_one_minus_log_stays_below_one():
         ("ent_coef", "outside that scale"),
     ],
 )
-def test_what_cannot_be_tuned_is_refused(slot, message):
+def test_slots_that_cannot_be_tuned_are_refused(slot, message):
     space = spaces.tune(**{slot: spaces.log()})
     meta = losses_meta()._replace(ent_coef=0.0)
     with pytest.raises(ConfigError, match=message):

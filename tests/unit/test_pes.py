@@ -54,7 +54,7 @@ def test_pes_of_one_generation_is_open_es():
 
 
 def births(strategy, generations):
-    """Which members are newborn, [generations, P]."""
+    """Newborn members as a mask, [generations, P]."""
     strategy = compiled(strategy)
     state, rows = strategy.init(jax.random.key(0)), []
     for i in range(generations):
