@@ -12,6 +12,7 @@ import numpy as np
 from metaevo import slots
 from metaevo.learned import functions
 from metaevo.learned.functions import Learned, name_of, positive
+from metaevo.learned.operations import operation
 
 __all__ = ["piecewise", "relu", "tanh"]
 
@@ -20,6 +21,14 @@ relu = slots.function(jax.nn.relu)
 HAND_MADE = {"tanh": tanh, "relu": relu}
 
 
+@operation(
+    "piecewise",
+    slot="activation",
+    hand_made=HAND_MADE,
+    plot="metaevo.analysis.plots.losses:activation",
+    closed_form="metaevo.analysis.curve_fits:activation",
+    examples=({}, {"base": "relu", "num_knots": 3}),
+)
 def piecewise(
     base: slots.Slot | str = "tanh", num_knots: int = 17, limit: float = 4.0
 ) -> Learned:

@@ -21,6 +21,7 @@ from jax.tree_util import Partial
 from metaevo import slots
 from metaevo.learned import functions
 from metaevo.learned.functions import Learned, layers, name_of, positive
+from metaevo.learned.operations import operation
 from metaevo.slots import Context
 
 __all__ = ["dpo", "dpo_constants", "drift_network", "lpo_network", "ppo_clip", "zero"]
@@ -90,6 +91,13 @@ HAND_MADE = {"ppo_clip": ppo_clip, "dpo": dpo, "zero": zero}
 # --- learned --------------------------------------------------------------------------
 
 
+@operation(
+    "dpo_constants",
+    slot="drift",
+    hand_made=dpo,
+    plot="metaevo.analysis.plots.losses:drift",
+    closed_form="metaevo.analysis.curve_fits:drift",
+)
 def dpo_constants(
     alpha: float = 2.0, beta: float = 0.6, temporal: bool = False
 ) -> Learned:
@@ -126,6 +134,14 @@ def dpo_constants(
     )
 
 
+@operation(
+    "lpo_network",
+    slot="drift",
+    hand_made={"zero": zero},
+    plot="metaevo.analysis.plots.losses:drift",
+    closed_form="metaevo.analysis.curve_fits:drift",
+    examples=({}, {"base": "zero"}),
+)
 def lpo_network(
     base: Partial | str = "ppo_clip",
     features: Sequence[int] = (128,),
@@ -170,6 +186,14 @@ def lpo_network(
     return Learned(network.init, apply, description)
 
 
+@operation(
+    "drift_network",
+    slot="drift",
+    hand_made=HAND_MADE,
+    plot="metaevo.analysis.plots.losses:drift",
+    closed_form="metaevo.analysis.curve_fits:drift",
+    examples=({}, {"base": "dpo"}),
+)
 def drift_network(
     base: Partial | str = "ppo_clip",
     features: Sequence[int] = (16, 16),

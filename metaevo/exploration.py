@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from metaevo import schedules, slots
 from metaevo.learned import transforms
 from metaevo.learned.functions import Learned
+from metaevo.learned.operations import operation
 
 __all__ = ["correlated", "epsilon_greedy", "graded", "uniform"]
 
@@ -28,6 +29,14 @@ def epsilon_greedy(q, epsilon, context=None):
     return (1 - epsilon) * greedy + epsilon / num_actions
 
 
+@operation(
+    "graded",
+    slot="exploration",
+    hand_made=epsilon_greedy,
+    plot="metaevo.analysis.plots.agents:graded",
+    shapes=lambda op: {"q": ("n", "a"), "epsilon": ()},
+    reads=lambda op: ("progress",),
+)
 def graded(num_knots: int = 3) -> Learned:
     """ε-greedy that learns how much to explore, and what not to try.
 

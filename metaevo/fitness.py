@@ -92,11 +92,13 @@ def normalized(low: list[float], high: list[float]):
     Returns:
         an `aggregate` for `Search`: [tasks, S, P] -> [P].
     """
-    low, high = (jnp.asarray(x, jnp.float32)[:, None, None] for x in (low, high))
-    return lambda fitness: mean((fitness - low) / (high - low))
+    bottom, top = (jnp.asarray(x, jnp.float32)[:, None, None] for x in (low, high))
+    return lambda fitness: mean((fitness - bottom) / (top - bottom))
 
 
-def sanitize(fitness: Fitness, mirrored: bool) -> tuple[np.ndarray, np.ndarray]:
+def sanitize(
+    fitness: Fitness | np.ndarray, mirrored: bool
+) -> tuple[np.ndarray, np.ndarray]:
     """Makes fitness finite, failed members ranking strictly last.
 
     Args:

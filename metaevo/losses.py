@@ -9,7 +9,8 @@ optax.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,13 +20,14 @@ from metaevo import slots
 from metaevo.learned import functions
 from metaevo.learned.functions import (
     Learned,
-    Network,
     layers,
     name_of,
     positive,
     softsign,
 )
+from metaevo.learned.operations import operation
 from metaevo.slots import Context
+from metaevo.types import Key, Params
 
 __all__ = [
     "Learned",
@@ -115,9 +117,21 @@ HAND_MADE = {
 HAND_MADE_TD = {"td_square": td_square, "td_huber": td_huber}
 
 
+class _Curve(NamedTuple):
+    """A learned function of one number.
+
+    Attributes:
+        init: `key -> params`.
+        apply: `(params, x [...], context) -> [...]`.
+    """
+
+    init: Callable[[Key], Params]
+    apply: Callable[[Params, jax.Array, Context | None], jax.Array]
+
+
 def _curve(
     features: Sequence[int], scale: float, limit: float, temporal: bool
-) -> Network:
+) -> _Curve:
     """A learned function of one number, scale · n(x / scale), that starts at zero.
 
     n is a tanh network for |x| ≤ limit · scale, and goes on as a straight line outside,
@@ -136,9 +150,17 @@ def _curve(
         # that of the network, outside that of the line.
         return scale * (y + jax.lax.stop_gradient(slope) * (x - inside))
 
-    return Network(n.init, apply)
+    return _Curve(n.init, apply)
 
 
+@operation(
+    "residual_network",
+    slot="value_loss",
+    hand_made=HAND_MADE,
+    plot="metaevo.analysis.plots.losses:value_loss",
+    closed_form="metaevo.analysis.curve_fits:value_loss",
+    examples=({}, {"base": "square", "features": (8, 4)}, {"base": "zero"}),
+)
 def residual_network(
     base: Partial | str = "clipped_square",
     features: Sequence[int] = (16,),
@@ -191,6 +213,14 @@ def residual_network(
     return Learned(network.init, apply, description, starts_hand_made=name != "zero")
 
 
+@operation(
+    "td_network",
+    slot="td_loss",
+    hand_made=HAND_MADE_TD,
+    plot="metaevo.analysis.plots.losses:td_loss",
+    closed_form="metaevo.analysis.curve_fits:td_loss",
+    examples=({}, {"base": "td_huber"}),
+)
 def td_network(
     base: Partial | str = "td_square",
     features: Sequence[int] = (16,),
@@ -240,6 +270,11 @@ def td_network(
     return Learned(init, apply, description, starts_hand_made=True)
 
 
+@operation(
+    "policy_network",
+    slot="policy_loss",
+    plot="metaevo.analysis.plots.losses:policy_loss",
+)
 def policy_network(
     features: Sequence[int] = (16,), limit: float = 10.0, temporal: bool = False
 ) -> Learned:

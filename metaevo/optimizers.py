@@ -45,6 +45,7 @@ def elementwise(transformation: optax.GradientTransformation) -> Optimizer:
     def update(gradient, state, params, context):
         del params, context
         vector, tensors = ravel_pytree(gradient)
+        direction: Any
         direction, state = transformation.update(vector, state)
         return tensors(direction), state
 

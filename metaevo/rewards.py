@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +22,7 @@ import numpy as np
 from metaevo import envs, schedules, slots
 from metaevo.learned import functions
 from metaevo.learned.functions import Learned, layers, network, positive
+from metaevo.learned.operations import operation
 
 __all__ = ["free", "identity", "impact", "potential", "units"]
 
@@ -40,6 +42,14 @@ def identity(obs, action, reward, next_obs, terminated, context=None):
 # --- learned --------------------------------------------------------------------------
 
 
+def _shapes(op: Mapping[str, Any]) -> dict[str, tuple]:
+    """Shapes of the inputs, by an operation's settings; n transitions."""
+    ((kind, width),) = op.get("action", {"num": 0}).items()
+    observation = ("n", len(op["units"]))
+    action = ("n",) if kind == "num" else ("n", width)
+    return {"obs": observation, "action": action, "next_obs": observation}
+
+
 def units(env: envs.Env) -> list[float]:
     """The typical size of each component of an observation, flattened.
 
@@ -53,6 +63,15 @@ def units(env: envs.Env) -> list[float]:
     return np.where((half > 0) & (half <= 1000), half, 1.0).tolist()
 
 
+@operation(
+    "potential",
+    slot="reward",
+    hand_made=identity,
+    plot="metaevo.analysis.plots.agents:potential",
+    shapes=_shapes,
+    for_env=lambda env: {"units": units(env)},
+    examples=({"units": [1.0, 0.5]},),
+)
 def potential(
     units: Sequence[float],
     features: Sequence[int] = (32, 32),
@@ -101,6 +120,18 @@ def potential(
     return Learned(net.init, apply, spec | {"scale": scale, "gamma": gamma}, True)
 
 
+@operation(
+    "free_reward",
+    slot="reward",
+    hand_made=identity,
+    plot="metaevo.analysis.plots.agents:free",
+    shapes=_shapes,
+    for_env=lambda env: {"units": units(env), "action": kind_of(env)},
+    examples=(
+        {"units": [1.0, 0.5], "action": {"num": 3}},
+        {"units": [1.0, 0.5], "action": {"size": 2}},
+    ),
+)
 def free(
     units: Sequence[float],
     action: Mapping[str, int],
@@ -160,6 +191,16 @@ def kind_of(env: envs.Env) -> dict[str, int]:
     return {"size": math.prod(env.action.shape)}
 
 
+@operation(
+    "impact",
+    slot="reward",
+    hand_made=identity,
+    plot="metaevo.analysis.plots.agents:impact",
+    shapes=_shapes,
+    reads=lambda op: ("progress",),
+    for_env=lambda env: {"units": units(env)},
+    examples=({"units": [1.0, 0.5], "num_knots": 3},),
+)
 def impact(units: Sequence[float], num_knots: int = 2, scale: float = 1.0) -> Learned:
     """r' = r + β(τ) |w ⊙ (o' − o) / units|: what changes the world is interesting.
 

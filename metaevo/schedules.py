@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +18,7 @@ from metaevo import slots
 from metaevo.errors import ConfigError
 from metaevo.learned import transforms
 from metaevo.learned.functions import Learned, layers, network, positive
+from metaevo.learned.operations import operation
 from metaevo.slots import Context, Slot
 from metaevo.types import Key, Params
 
@@ -48,6 +51,15 @@ def _steps(values, context: Context):
     return jnp.where(np.arange(n, dtype=np.float32) == now, values, 0.0).sum()
 
 
+@operation(
+    "steps",
+    slot="number",
+    plot="metaevo.analysis.plots.numbers:over_life",
+    together=True,
+    closed_form="metaevo.analysis.curve_fits:schedule",
+    reads=lambda op: ("progress",),
+    examples=({"num_steps": 5},),
+)
 def steps(num_steps: int) -> Learned:
     """A number that is constant on `num_steps` equal parts of a lifetime.
 
@@ -187,6 +199,7 @@ def feedback(
 def around(moving: Callable[..., Moving]) -> Callable[..., Learned]:
     """`moving(**settings)` away from the default of an artifact, `default=...`."""
 
+    @functools.wraps(moving)
     def learned(*, default: Any, **settings: Any) -> Learned:
         start = from_plain(default)
         made = moving(**settings)
@@ -196,7 +209,52 @@ def around(moving: Callable[..., Moving]) -> Callable[..., Learned]:
 
         return Learned(made.init, apply, {**made.spec, "default": default}, True)
 
+    # The settings, as the registry reads them.
+    signature = inspect.signature(moving)
+    default = inspect.Parameter("default", inspect.Parameter.KEYWORD_ONLY)
+    parameters = [*signature.parameters.values(), default]
+    learned.__dict__["__signature__"] = signature.replace(parameters=parameters)
     return learned
+
+
+_EXAMPLE = {"transform": "log", "scale": 0.5, "default": 0.01}
+_BENT = {"start": 0.9, "end": 0.1, "fraction": 0.7}
+
+bent_by_knots = operation(
+    "knots",
+    slot="number",
+    plot="metaevo.analysis.plots.numbers:over_life",
+    together=True,
+    closed_form="metaevo.analysis.curve_fits:schedule",
+    reads=lambda op: ("progress",),
+    examples=(
+        {"kind": "linear", "num_knots": 5, **_EXAMPLE},
+        {"kind": "cubic", "num_knots": 6, **_EXAMPLE}
+        | {"transform": "one_minus_log", "default": 0.99},
+        {"kind": "linear", "num_knots": 2, **_EXAMPLE}
+        | {"transform": "logit", "default": _BENT},
+    ),
+)(around(knots))
+"""`knots` away from a default, as an artifact holds it."""
+
+
+def _read_by_feedback(op: Mapping[str, Any]) -> tuple[str, ...]:
+    moves = ("progress",) if isinstance(op["default"], dict) else ()
+    return (*sorted(op["stats"]), *moves)
+
+
+bent_by_feedback = operation(
+    "feedback",
+    slot="number",
+    plot="metaevo.analysis.plots.numbers:feedback",
+    reads=_read_by_feedback,
+    examples=(
+        {"stats": {"kl": 0.01, "entropy": 1.0}, "features": [8], **_EXAMPLE},
+        {"stats": {"kl": 0.01}, "features": [8], **_EXAMPLE}
+        | {"transform": "linear", "default": _BENT},
+    ),
+)(around(feedback))
+"""`feedback` away from a default, as an artifact holds it."""
 
 
 def plain(slot: Slot) -> Any:

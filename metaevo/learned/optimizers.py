@@ -17,6 +17,7 @@ from jax.tree_util import Partial
 
 from metaevo.learned import functions
 from metaevo.learned.functions import layers, positive
+from metaevo.learned.operations import operation
 from metaevo.slots import Context, Optimizer
 from metaevo.types import Key, Params, PyTree
 
@@ -68,6 +69,12 @@ class Moments(NamedTuple):
     square: PyTree
 
 
+@operation(
+    "adam_numbers",
+    slot="optimizer",
+    hand_made="metaevo.optimizers:adam",
+    plot="metaevo.analysis.plots.losses:adam",
+)
 def adam_numbers(eps: float = 1e-5, temporal: bool = False) -> LearnedOptimizer:
     """Adam with its numbers evolved: x = 0 is Adam with β = (0.9, 0.999) and `eps`.
 
@@ -145,6 +152,13 @@ class Memory(NamedTuple):
     hidden: PyTree  # [..., hidden]
 
 
+@operation(
+    "recurrent",
+    slot="optimizer",
+    hand_made="metaevo.optimizers:adam",
+    plot="metaevo.analysis.plots.losses:directions",
+    examples=({}, {"noise": False, "hidden": 4, "features": (8,)}),
+)
 def recurrent(
     hidden: int = 8,
     features: Sequence[int] = (16, 16),

@@ -68,8 +68,8 @@ class Function:
             raise ValueError("this function has no gradient: it chooses")
         if along is None:
             along = np.ones_like(self(*inputs, dtype=dtype))
-        inputs = self._shaped(inputs, dtype)
-        arrays = [*self._params, *inputs, np.asarray(along, dtype)]
+        given = self._shaped(inputs, dtype)
+        arrays = [*self._params, *given, np.asarray(along, dtype)]
         return tuple(run(self._gradient, arrays, dtype))
 
     def _shaped(self, inputs, dtype):
