@@ -41,10 +41,10 @@ def piecewise(
     Args:
         base: a hand-made activation or its name, `tanh` or `relu`.
         num_knots: 2 to 65.
-        limit: where the outermost knots lie.
+        limit: place of the outermost knots.
 
     Raises:
-        ValueError: a setting is not of its type, or out of range.
+        ValueError: a setting has a wrong type, or is out of range.
 
     References:
         Learned piecewise-linear activations: Agostinelli et al., 2015,

@@ -1,7 +1,7 @@
 """Closed forms: functions of slots that are formulas, with constants as their params.
 
-`metaevo.analysis.distill` writes what a search found as a network as one of these, if
-one fits. They can evolve as well. Plain jnp, so that an artifact loads without flax.
+`metaevo.analysis.distill` replaces an evolved network by one of these, if one fits.
+They can evolve as well. Plain jnp, so that an artifact loads without flax.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def error_loss(
         clip_eps: as in `losses.residual_network`.
 
     Raises:
-        ValueError: a setting is not of its type, or not positive.
+        ValueError: a setting has a wrong type, or is not positive.
     """
     name = name_of(base, losses.HAND_MADE)
     hand_made = losses.HAND_MADE[name]
@@ -99,7 +99,7 @@ def td_error_loss(base: Partial | str = "td_square") -> Learned:
         base: `td_square` or `td_huber`.
 
     Raises:
-        ValueError: a setting is not of its type.
+        ValueError: a setting has a wrong type.
     """
     name = name_of(base, losses.HAND_MADE_TD)
     hand_made = losses.HAND_MADE_TD[name]

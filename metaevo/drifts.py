@@ -1,4 +1,4 @@
-"""Drifts: what keeps a policy near the one that collected its data.
+"""Drifts: penalties that keep a policy near the one that collected its data.
 
 Values of PPO's `drift` slot, `(log_ratio, advantage, clip_eps, context) -> [...]`,
 elementwise; the policy's objective is E[r A − D(r, A)]. All are, whatever their
@@ -108,8 +108,8 @@ def dpo_constants(
     ReLU(A log r), which leaves a policy nothing to gain.
 
     Args:
-        temporal: whether a and b each have a first and a last value, and go from one to
-            the other in a straight line over a lifetime.
+        temporal: True gives a and b a first and a last value each, and a straight
+            line between them over a lifetime.
 
     Raises:
         ValueError: a constant is not positive.
@@ -157,7 +157,7 @@ def lpo_network(
     Args:
         base: a hand-made drift or its name, `zero`, `ppo_clip` or `dpo`.
         features: hidden layer sizes.
-        temporal: whether n also sees `context.progress` · d.
+        temporal: True if n also sees `context.progress` · d.
 
     Raises:
         ValueError: a setting is not of its type.
@@ -210,10 +210,10 @@ def drift_network(
         base: a hand-made drift or its name, `ppo_clip`, `dpo` or `zero`.
         features: hidden layer sizes.
         scale: the |log r| at which κ is a half.
-        temporal: whether n also sees `context.progress`.
+        temporal: True if n also sees `context.progress`.
 
     Raises:
-        ValueError: a setting is not of its type, or not positive.
+        ValueError: a setting has a wrong type, or is not positive.
     """
     name = name_of(base, HAND_MADE)
     hand_made = HAND_MADE[name]

@@ -58,7 +58,7 @@ def square(value, target, old_value, context=None):
 def clipped_square(value, target, old_value, context=None):
     """½ max((v − g)², (v_old + clip(v − v_old, ±ε) − g)²), PPO's value loss.
 
-    ε is the policy's own, `context.stats["clip_eps"]`; 0.2 where nobody says.
+    ε is the policy's own, `context.stats["clip_eps"]`; 0.2 if the context has none.
     """
     eps = 0.2 if context is None else context.stats.get("clip_eps", 0.2)
     clipped = old_value + jnp.clip(value - old_value, -eps, eps)
@@ -134,8 +134,8 @@ def _curve(
 ) -> _Curve:
     """A learned function of one number, scale · n(x / scale), that starts at zero.
 
-    n is a tanh network for |x| ≤ limit · scale, and goes on as a straight line outside,
-    so that a far-off value still feels a pull of bounded size.
+    n is a tanh network for |x| ≤ limit · scale and a straight line outside, so the
+    gradient at a far-off value is bounded.
     """
     n = functions.network(1 + bool(temporal), features)
 
@@ -179,12 +179,12 @@ def residual_network(
         features: hidden layer sizes.
         scale: typical size of v − g, in units of return.
         limit: where the network's straight tails begin, in units of `scale`.
-        clip_eps: ε of `clipped_square` where the context does not say; an artifact
-            has that of the algorithm in which it evolved.
-        temporal: whether n also sees `context.progress`.
+        clip_eps: ε of `clipped_square` if the context has none; an artifact has that
+            of the algorithm in which it evolved.
+        temporal: True if n also sees `context.progress`.
 
     Raises:
-        ValueError: a setting is not of its type, or not positive.
+        ValueError: a setting has a wrong type, or is not positive.
 
     References:
         The value-loss search of PureJaxRL (Lu et al., 2022), from scratch.
@@ -239,10 +239,10 @@ def td_network(
         features: hidden layer sizes.
         scale: typical size of δ, in units of return.
         limit: where the network's straight tails begin, in units of `scale`.
-        temporal: whether n also sees `context.progress`.
+        temporal: True if n also sees `context.progress`.
 
     Raises:
-        ValueError: a setting is not of its type, or not positive.
+        ValueError: a setting has a wrong type, or is not positive.
 
     References:
         Co-Reyes et al., 2021, https://arxiv.org/abs/2101.03958 (DQNReg).
@@ -288,10 +288,10 @@ def policy_network(
     Args:
         features: hidden layer sizes.
         limit: |ℓ| stays below it.
-        temporal: whether n also sees `context.progress`.
+        temporal: True if n also sees `context.progress`.
 
     Raises:
-        ValueError: a setting is not of its type, or not positive.
+        ValueError: a setting has a wrong type, or is not positive.
 
     References:
         Houthooft et al., 2018, https://arxiv.org/abs/1802.04821, which evolves the

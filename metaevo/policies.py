@@ -1,10 +1,10 @@
-"""Policies as something that evolves and is exported.
+"""Policies that evolve and are exported.
 
-    space = actors.space(env, config)                       # params {"actor": ...}
+    space = policies.space(env, config)                       # params {"actor": ...}
     action = metaevo.load("runs/.../solution").actor(obs)
 
 A policy is a multilayer perceptron in plain jnp with the parameter tree of
-`networks.MLP`, so what TD3 trained and what an artifact holds is one thing.
+`networks.MLP`: an artifact holds a policy as TD3 trained it.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ def policy(
         activation: one of `ACTIVATIONS`.
 
     Returns:
-        what `spaces.replace` and artifacts take. Its `init` is orthogonal, with a gain
-        of √2, of 0.01 in the last layer; its `context` changes nothing.
+        a function for artifacts. Its `init` is orthogonal, with a gain of √2 and of
+        0.01 in the last layer. It ignores its `context`.
 
     Raises:
-        ValueError, TypeError: a setting is not of its kind.
+        ValueError, TypeError: a setting has a wrong type or value.
     """
     observation, features = (
         tuple(operator.index(n) for n in sizes) for sizes in (observation, features)

@@ -26,7 +26,7 @@ from metaevo.learned.operations import operation
 
 __all__ = ["free", "identity", "impact", "potential", "units"]
 
-LARGEST = 10.0  # that a component is, in its units
+LARGEST = 10.0  # largest component of an input, in its units
 
 MAY_CHANGE = "may change optimum"
 """The label of rewards under which another policy may be best."""
@@ -88,11 +88,11 @@ def potential(
         units: typical sizes of the components of an observation, flattened; `units`.
         features: hidden layer sizes.
         scale: typical size of a return.
-        gamma: γ where the context does not say; an artifact has that of the algorithm
-            in which it evolved.
+        gamma: γ if the context has none; an artifact has that of the algorithm in which
+            it evolved.
 
     Raises:
-        ValueError, TypeError: a setting is not of its kind.
+        ValueError, TypeError: a setting has a wrong type or value.
 
     References:
         Ng, Harada and Russell, 1999, "Policy invariance under reward transformations".
@@ -147,10 +147,10 @@ def free(
         units, features: as in `potential`.
         action: `{"num": N}` if discrete, `{"size": A}` if continuous; `kind_of`.
         scale: typical size of a reward.
-        temporal: whether n also sees `context.progress`.
+        temporal: True if n also sees `context.progress`.
 
     Raises:
-        ValueError, TypeError: a setting is not of its kind.
+        ValueError, TypeError: a setting has a wrong type or value.
     """
     size = _sizes(units)
     positive(scale=scale)
@@ -202,7 +202,7 @@ def kind_of(env: envs.Env) -> dict[str, int]:
     examples=({"units": [1.0, 0.5], "num_knots": 3},),
 )
 def impact(units: Sequence[float], num_knots: int = 2, scale: float = 1.0) -> Learned:
-    """r' = r + β(τ) |w ⊙ (o' − o) / units|: what changes the world is interesting.
+    """r' = r + β(τ) |w ⊙ (o' − o) / units|: a bonus for changes of the observation.
 
     |·| is the root of the mean square over components, β piecewise linear in the
     progress τ with knots that start at zero, and log w starts at zero. It may change
@@ -214,12 +214,12 @@ def impact(units: Sequence[float], num_knots: int = 2, scale: float = 1.0) -> Le
         scale: typical size of a reward.
 
     Raises:
-        ValueError, TypeError: a setting is not of its kind.
+        ValueError, TypeError: a setting has a wrong type or value.
 
     References:
         Raileanu and Rocktäschel, 2020, https://arxiv.org/abs/2002.12292 (RIDE), whose
         bonus is taken between learned features and divided by counts of an episode's
-        states: neither fits into a function of one transition.
+        states. Neither is a function of one transition.
     """
     size = _sizes(units)
     positive(scale=scale)
@@ -243,7 +243,7 @@ def impact(units: Sequence[float], num_knots: int = 2, scale: float = 1.0) -> Le
 
 
 def _scaled(obs: jax.Array, units: np.ndarray) -> jax.Array:
-    """An observation flattened, in its units: what is far off stays finite."""
+    """An observation flattened, in its units, clipped to ±10."""
     return jnp.clip(jnp.ravel(obs) / units, -LARGEST, LARGEST)
 
 

@@ -43,11 +43,11 @@ def toy_loss(scale: float = 1.0) -> Learned:
 @pytest.fixture
 def environment(tmp_path):
     """Variables of a process in which the toy is installed."""
-    (tmp_path / "toys.py").write_text(TOY)
-    info = tmp_path / "toys-1.0.dist-info"
+    (tmp_path / "toy_package.py").write_text(TOY)
+    info = tmp_path / "toy_package-1.0.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toys\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[metaevo.operations]\nmine = toys\n")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[metaevo.operations]\nmine = toy_package\n")
     path = os.pathsep.join([str(tmp_path), str(ROOT), str(ROOT / "tests" / "helpers")])
     return {**os.environ, "PYTHONPATH": path}
 
@@ -104,12 +104,12 @@ def test_a_function_in_one_file_has_its_row_in_the_docs_table(environment):
     out = python(environment, "-c", "import learned; print(learned.table())")
     (row,) = (line for line in out.splitlines() if "toy_loss" in line)
     cells = [cell.strip() for cell in row.split("|")[1:-1]]
-    assert cells[0] == "`toys.toy_loss`"
+    assert cells[0] == "`toy_package.toy_loss`"
     assert cells.count("`td_loss`") == 4
 
 
 def test_two_operations_of_one_name_are_refused(environment, tmp_path):
-    (tmp_path / "toys.py").write_text(TOY.replace('"toy_loss"', '"td_network"'))
+    (tmp_path / "toy_package.py").write_text(TOY.replace('"toy_loss"', '"td_network"'))
     code = textwrap.dedent(
         """
         from metaevo.learned import operations
@@ -121,11 +121,11 @@ def test_two_operations_of_one_name_are_refused(environment, tmp_path):
         """
     )
     out = python(environment, "-c", code)
-    assert "'td_network' is both losses.td_network and toys.toy_loss" in out
+    assert "'td_network' is both losses.td_network and toy_package.toy_loss" in out
 
 
 def test_an_entry_point_that_cannot_be_imported_is_named(environment, tmp_path):
-    (tmp_path / "toys.py").write_text("import nothing_of_that_name")
+    (tmp_path / "toy_package.py").write_text("import nothing_of_that_name")
     code = textwrap.dedent(
         """
         from metaevo.learned import operations
