@@ -12,6 +12,7 @@ import numpy as np
 from metaevo import slots
 from metaevo.learned import functions
 from metaevo.learned.functions import Learned, name_of, positive
+from metaevo.learned.operations import operation
 
 __all__ = ["piecewise", "relu", "tanh"]
 
@@ -20,6 +21,14 @@ relu = slots.function(jax.nn.relu)
 HAND_MADE = {"tanh": tanh, "relu": relu}
 
 
+@operation(
+    "piecewise",
+    slot="activation",
+    hand_made=HAND_MADE,
+    plot="metaevo.analysis.plots.losses:activation",
+    closed_form="metaevo.analysis.curve_fits:activation",
+    examples=({}, {"base": "relu", "num_knots": 3}),
+)
 def piecewise(
     base: slots.Slot | str = "tanh", num_knots: int = 17, limit: float = 4.0
 ) -> Learned:
@@ -32,10 +41,10 @@ def piecewise(
     Args:
         base: a hand-made activation or its name, `tanh` or `relu`.
         num_knots: 2 to 65.
-        limit: where the outermost knots lie.
+        limit: place of the outermost knots.
 
     Raises:
-        ValueError: a setting is not of its type, or out of range.
+        ValueError: a setting has a wrong type, or is out of range.
 
     References:
         Learned piecewise-linear activations: Agostinelli et al., 2015,

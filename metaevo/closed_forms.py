@@ -1,7 +1,7 @@
 """Closed forms: functions of slots that are formulas, with constants as their params.
 
-`metaevo.analysis.distill` writes what a search found as a network as one of these, if
-one fits. They can evolve as well. Plain jnp, so that an artifact loads without flax.
+`metaevo.analysis.distill` replaces an evolved network by one of these, if one fits.
+They can evolve as well. Plain jnp, so that an artifact loads without flax.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from jax.tree_util import Partial
 from metaevo import drifts, losses
 from metaevo.learned import functions
 from metaevo.learned.functions import Learned, name_of, positive
+from metaevo.learned.operations import operation
 from metaevo.slots import Context
 
 __all__ = ["clip_constant", "error_loss", "rational", "td_error_loss"]
@@ -43,6 +44,13 @@ def _start():
     return zeros | {"knee": jnp.ones(()), "width": jnp.ones(())}
 
 
+@operation(
+    "error_loss",
+    slot="value_loss",
+    hand_made=losses.HAND_MADE,
+    plot="metaevo.analysis.plots.losses:value_loss",
+    closed_form="metaevo.analysis.curve_fits:value_loss",
+)
 def error_loss(
     base: Partial | str = "clipped_square", clip_eps: float = 0.2
 ) -> Learned:
@@ -56,7 +64,7 @@ def error_loss(
         clip_eps: as in `losses.residual_network`.
 
     Raises:
-        ValueError: a setting is not of its type, or not positive.
+        ValueError: a setting has a wrong type, or is not positive.
     """
     name = name_of(base, losses.HAND_MADE)
     hand_made = losses.HAND_MADE[name]
@@ -77,6 +85,13 @@ def error_loss(
     return Learned(init, apply, spec, starts_hand_made=name != "zero")
 
 
+@operation(
+    "td_error_loss",
+    slot="td_loss",
+    hand_made=losses.HAND_MADE_TD,
+    plot="metaevo.analysis.plots.losses:td_loss",
+    closed_form="metaevo.analysis.curve_fits:td_loss",
+)
 def td_error_loss(base: Partial | str = "td_square") -> Learned:
     """As `error_loss`, of x = Q − y = −δ, and + q Q, which starts at zero too.
 
@@ -84,7 +99,7 @@ def td_error_loss(base: Partial | str = "td_square") -> Learned:
         base: `td_square` or `td_huber`.
 
     Raises:
-        ValueError: a setting is not of its type.
+        ValueError: a setting has a wrong type.
     """
     name = name_of(base, losses.HAND_MADE_TD)
     hand_made = losses.HAND_MADE_TD[name]
@@ -101,6 +116,13 @@ def td_error_loss(base: Partial | str = "td_square") -> Learned:
     return Learned(init, apply, spec, starts_hand_made=True)
 
 
+@operation(
+    "clip_constant",
+    slot="drift",
+    hand_made=drifts.ppo_clip,
+    plot="metaevo.analysis.plots.losses:drift",
+    closed_form="metaevo.analysis.curve_fits:drift",
+)
 def clip_constant(eps: float = 0.2) -> Learned:
     """PPO's clip as a drift, its width `eps` eˣ kept in [1e-3, 10]; x starts at 0.
 
@@ -128,6 +150,12 @@ ORDER = 5, 4
 TANH = (0.0, 1.0, 0.0, 1 / 9, 0.0, 1 / 945), (0.0, 4 / 9, 0.0, 1 / 63)
 
 
+@operation(
+    "rational",
+    slot="activation",
+    plot="metaevo.analysis.plots.losses:activation",
+    closed_form="metaevo.analysis.curve_fits:activation",
+)
 def rational() -> Learned:
     """An activation, σ(x) = P(x) / (1 + |Q(x)|): degrees 5 and 4, Q without a constant.
 

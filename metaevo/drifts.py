@@ -1,4 +1,4 @@
-"""Drifts: what keeps a policy near the one that collected its data.
+"""Drifts: penalties that keep a policy near the one that collected its data.
 
 Values of PPO's `drift` slot, `(log_ratio, advantage, clip_eps, context) -> [...]`,
 elementwise; the policy's objective is E[r A − D(r, A)]. All are, whatever their
@@ -21,6 +21,7 @@ from jax.tree_util import Partial
 from metaevo import slots
 from metaevo.learned import functions
 from metaevo.learned.functions import Learned, layers, name_of, positive
+from metaevo.learned.operations import operation
 from metaevo.slots import Context
 
 __all__ = ["dpo", "dpo_constants", "drift_network", "lpo_network", "ppo_clip", "zero"]
@@ -90,6 +91,13 @@ HAND_MADE = {"ppo_clip": ppo_clip, "dpo": dpo, "zero": zero}
 # --- learned --------------------------------------------------------------------------
 
 
+@operation(
+    "dpo_constants",
+    slot="drift",
+    hand_made=dpo,
+    plot="metaevo.analysis.plots.losses:drift",
+    closed_form="metaevo.analysis.curve_fits:drift",
+)
 def dpo_constants(
     alpha: float = 2.0, beta: float = 0.6, temporal: bool = False
 ) -> Learned:
@@ -100,8 +108,8 @@ def dpo_constants(
     ReLU(A log r), which leaves a policy nothing to gain.
 
     Args:
-        temporal: whether a and b each have a first and a last value, and go from one to
-            the other in a straight line over a lifetime.
+        temporal: True gives a and b a first and a last value each, and a straight
+            line between them over a lifetime.
 
     Raises:
         ValueError: a constant is not positive.
@@ -126,6 +134,14 @@ def dpo_constants(
     )
 
 
+@operation(
+    "lpo_network",
+    slot="drift",
+    hand_made={"zero": zero},
+    plot="metaevo.analysis.plots.losses:drift",
+    closed_form="metaevo.analysis.curve_fits:drift",
+    examples=({}, {"base": "zero"}),
+)
 def lpo_network(
     base: Partial | str = "ppo_clip",
     features: Sequence[int] = (128,),
@@ -141,7 +157,7 @@ def lpo_network(
     Args:
         base: a hand-made drift or its name, `zero`, `ppo_clip` or `dpo`.
         features: hidden layer sizes.
-        temporal: whether n also sees `context.progress` · d.
+        temporal: True if n also sees `context.progress` · d.
 
     Raises:
         ValueError: a setting is not of its type.
@@ -170,6 +186,14 @@ def lpo_network(
     return Learned(network.init, apply, description)
 
 
+@operation(
+    "drift_network",
+    slot="drift",
+    hand_made=HAND_MADE,
+    plot="metaevo.analysis.plots.losses:drift",
+    closed_form="metaevo.analysis.curve_fits:drift",
+    examples=({}, {"base": "dpo"}),
+)
 def drift_network(
     base: Partial | str = "ppo_clip",
     features: Sequence[int] = (16, 16),
@@ -186,10 +210,10 @@ def drift_network(
         base: a hand-made drift or its name, `ppo_clip`, `dpo` or `zero`.
         features: hidden layer sizes.
         scale: the |log r| at which κ is a half.
-        temporal: whether n also sees `context.progress`.
+        temporal: True if n also sees `context.progress`.
 
     Raises:
-        ValueError: a setting is not of its type, or not positive.
+        ValueError: a setting has a wrong type, or is not positive.
     """
     name = name_of(base, HAND_MADE)
     hand_made = HAND_MADE[name]

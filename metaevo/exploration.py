@@ -15,28 +15,37 @@ import jax.numpy as jnp
 from metaevo import schedules, slots
 from metaevo.learned import transforms
 from metaevo.learned.functions import Learned
+from metaevo.learned.operations import operation
 
 __all__ = ["correlated", "epsilon_greedy", "graded", "uniform"]
 
 
 @slots.function
 def epsilon_greedy(q, epsilon, context=None):
-    """The best action, the first of equals, but with probability ε any one."""
+    """The best action (the first of equals), but a uniform one with probability ε."""
     del context
     num_actions = q.shape[-1]
     greedy = jax.nn.one_hot(jnp.argmax(q, -1), num_actions)
     return (1 - epsilon) * greedy + epsilon / num_actions
 
 
+@operation(
+    "graded",
+    slot="exploration",
+    hand_made=epsilon_greedy,
+    plot="metaevo.analysis.plots.agents:graded",
+    shapes=lambda op: {"q": ("n", "a"), "epsilon": ()},
+    reads=lambda op: ("progress",),
+)
 def graded(num_knots: int = 3) -> Learned:
-    """ε-greedy that learns how much to explore, and what not to try.
+    """ε-greedy with a learned share of exploration and learned preferences.
 
     (1 − ε') greedy + ε' softmax(β z),  z = (q − max q) / (max q − min q) in [−1, 0]
 
     The log-odds of ε' are those of ε plus s. s and β are piecewise linear in the
     progress, with knots that start at zero: then ε' = ε and the softmax is uniform,
     which is ε-greedy. β > 0 tries better actions more often, β < 0 worse ones. An ε of
-    0 or 1 stays what it is.
+    0 or 1 stays at 0 or 1.
 
     Params are {"share": s [num_knots], "preference": β [num_knots]}.
 
@@ -81,7 +90,7 @@ def correlated(white: jax.Array, last: jax.Array, rho: jax.Array | float) -> jax
     """Standard normal noise with correlation ρ between steps.
 
     nₜ = ρ nₜ₋₁ + √(1 − ρ²) wₜ, an Ornstein-Uhlenbeck process at steps of one, as in
-    DDPG (Lillicrap et al., 2016). White noise does not get far from where it is
+    DDPG (Lillicrap et al., 2016). White noise does not lead far from the start
     (Eberhard et al., 2023, https://openreview.net/forum?id=hQ9V5QN27eS).
 
     Args:

@@ -1,4 +1,4 @@
-"""Fitness of a training run, how runs combine, and what happens to failed ones.
+"""Fitness of a training run, aggregation over runs, and treatment of failed runs.
 
 Only episodes that ended count. A run without a single ended episode has no return: it
 scores NaN and ranks last, never 0. A member that lives on and ends none in a generation
@@ -86,17 +86,19 @@ def normalized(low: list[float], high: list[float]):
     """Mean over tasks of (return − low) / (high − low), one bound per task.
 
     Args:
-        low: what a random policy reaches.
-        high: what the reference algorithm reaches.
+        low: return of a random policy.
+        high: return of the reference algorithm.
 
     Returns:
         an `aggregate` for `Search`: [tasks, S, P] -> [P].
     """
-    low, high = (jnp.asarray(x, jnp.float32)[:, None, None] for x in (low, high))
-    return lambda fitness: mean((fitness - low) / (high - low))
+    bottom, top = (jnp.asarray(x, jnp.float32)[:, None, None] for x in (low, high))
+    return lambda fitness: mean((fitness - bottom) / (top - bottom))
 
 
-def sanitize(fitness: Fitness, mirrored: bool) -> tuple[np.ndarray, np.ndarray]:
+def sanitize(
+    fitness: Fitness | np.ndarray, mirrored: bool
+) -> tuple[np.ndarray, np.ndarray]:
     """Makes fitness finite, failed members ranking strictly last.
 
     Args:

@@ -9,7 +9,8 @@ optax.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,13 +20,14 @@ from metaevo import slots
 from metaevo.learned import functions
 from metaevo.learned.functions import (
     Learned,
-    Network,
     layers,
     name_of,
     positive,
     softsign,
 )
+from metaevo.learned.operations import operation
 from metaevo.slots import Context
+from metaevo.types import Key, Params
 
 __all__ = [
     "Learned",
@@ -56,7 +58,7 @@ def square(value, target, old_value, context=None):
 def clipped_square(value, target, old_value, context=None):
     """½ max((v − g)², (v_old + clip(v − v_old, ±ε) − g)²), PPO's value loss.
 
-    ε is the policy's own, `context.stats["clip_eps"]`; 0.2 where nobody says.
+    ε is the policy's own, `context.stats["clip_eps"]`; 0.2 if the context has none.
     """
     eps = 0.2 if context is None else context.stats.get("clip_eps", 0.2)
     clipped = old_value + jnp.clip(value - old_value, -eps, eps)
@@ -115,13 +117,25 @@ HAND_MADE = {
 HAND_MADE_TD = {"td_square": td_square, "td_huber": td_huber}
 
 
+class _Curve(NamedTuple):
+    """A learned function of one number.
+
+    Attributes:
+        init: `key -> params`.
+        apply: `(params, x [...], context) -> [...]`.
+    """
+
+    init: Callable[[Key], Params]
+    apply: Callable[[Params, jax.Array, Context | None], jax.Array]
+
+
 def _curve(
     features: Sequence[int], scale: float, limit: float, temporal: bool
-) -> Network:
+) -> _Curve:
     """A learned function of one number, scale · n(x / scale), that starts at zero.
 
-    n is a tanh network for |x| ≤ limit · scale, and goes on as a straight line outside,
-    so that a far-off value still feels a pull of bounded size.
+    n is a tanh network for |x| ≤ limit · scale and a straight line outside, so the
+    gradient at a far-off value is bounded.
     """
     n = functions.network(1 + bool(temporal), features)
 
@@ -136,9 +150,17 @@ def _curve(
         # that of the network, outside that of the line.
         return scale * (y + jax.lax.stop_gradient(slope) * (x - inside))
 
-    return Network(n.init, apply)
+    return _Curve(n.init, apply)
 
 
+@operation(
+    "residual_network",
+    slot="value_loss",
+    hand_made=HAND_MADE,
+    plot="metaevo.analysis.plots.losses:value_loss",
+    closed_form="metaevo.analysis.curve_fits:value_loss",
+    examples=({}, {"base": "square", "features": (8, 4)}, {"base": "zero"}),
+)
 def residual_network(
     base: Partial | str = "clipped_square",
     features: Sequence[int] = (16,),
@@ -157,12 +179,12 @@ def residual_network(
         features: hidden layer sizes.
         scale: typical size of v − g, in units of return.
         limit: where the network's straight tails begin, in units of `scale`.
-        clip_eps: ε of `clipped_square` where the context does not say; an artifact
-            has that of the algorithm in which it evolved.
-        temporal: whether n also sees `context.progress`.
+        clip_eps: ε of `clipped_square` if the context has none; an artifact has that
+            of the algorithm in which it evolved.
+        temporal: True if n also sees `context.progress`.
 
     Raises:
-        ValueError: a setting is not of its type, or not positive.
+        ValueError: a setting has a wrong type, or is not positive.
 
     References:
         The value-loss search of PureJaxRL (Lu et al., 2022), from scratch.
@@ -191,6 +213,14 @@ def residual_network(
     return Learned(network.init, apply, description, starts_hand_made=name != "zero")
 
 
+@operation(
+    "td_network",
+    slot="td_loss",
+    hand_made=HAND_MADE_TD,
+    plot="metaevo.analysis.plots.losses:td_loss",
+    closed_form="metaevo.analysis.curve_fits:td_loss",
+    examples=({}, {"base": "td_huber"}),
+)
 def td_network(
     base: Partial | str = "td_square",
     features: Sequence[int] = (16,),
@@ -209,10 +239,10 @@ def td_network(
         features: hidden layer sizes.
         scale: typical size of δ, in units of return.
         limit: where the network's straight tails begin, in units of `scale`.
-        temporal: whether n also sees `context.progress`.
+        temporal: True if n also sees `context.progress`.
 
     Raises:
-        ValueError: a setting is not of its type, or not positive.
+        ValueError: a setting has a wrong type, or is not positive.
 
     References:
         Co-Reyes et al., 2021, https://arxiv.org/abs/2101.03958 (DQNReg).
@@ -240,6 +270,11 @@ def td_network(
     return Learned(init, apply, description, starts_hand_made=True)
 
 
+@operation(
+    "policy_network",
+    slot="policy_loss",
+    plot="metaevo.analysis.plots.losses:policy_loss",
+)
 def policy_network(
     features: Sequence[int] = (16,), limit: float = 10.0, temporal: bool = False
 ) -> Learned:
@@ -253,10 +288,10 @@ def policy_network(
     Args:
         features: hidden layer sizes.
         limit: |ℓ| stays below it.
-        temporal: whether n also sees `context.progress`.
+        temporal: True if n also sees `context.progress`.
 
     Raises:
-        ValueError: a setting is not of its type, or not positive.
+        ValueError: a setting has a wrong type, or is not positive.
 
     References:
         Houthooft et al., 2018, https://arxiv.org/abs/1802.04821, which evolves the

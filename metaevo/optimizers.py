@@ -33,7 +33,7 @@ def from_optax(transformation: optax.GradientTransformation) -> Optimizer:
 
 
 def elementwise(transformation: optax.GradientTransformation) -> Optimizer:
-    """Like `from_optax`, for what treats every number alike, whatever tensor it is in.
+    """Like `from_optax`, for transformations that treat all numbers alike.
 
     All tensors are then one long vector to it, and its state is of vectors: a step of a
     small network is one operation in place of one for each tensor.
@@ -45,6 +45,7 @@ def elementwise(transformation: optax.GradientTransformation) -> Optimizer:
     def update(gradient, state, params, context):
         del params, context
         vector, tensors = ravel_pytree(gradient)
+        direction: Any
         direction, state = transformation.update(vector, state)
         return tensors(direction), state
 

@@ -1,10 +1,10 @@
-"""Policies as something that evolves and is exported.
+"""Policies that evolve and are exported.
 
-    space = actors.space(env, config)                       # params {"actor": ...}
+    space = policies.space(env, config)                       # params {"actor": ...}
     action = metaevo.load("runs/.../solution").actor(obs)
 
 A policy is a multilayer perceptron in plain jnp with the parameter tree of
-`networks.MLP`, so what TD3 trained and what an artifact holds is one thing.
+`networks.MLP`: an artifact holds a policy as TD3 trained it.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from metaevo import envs, slots
 from metaevo.errors import ConfigError
 from metaevo.learned.functions import Learned
 from metaevo.learned.initializers import orthogonal
+from metaevo.learned.operations import operation
 from metaevo.types import Space
 
 __all__ = ["ACTIVATIONS", "of", "policy", "space"]
@@ -31,6 +32,27 @@ ACTIVATIONS = ("celu", "elu", "gelu", "leaky_relu", "relu", "selu", "sigmoid", "
 ACTIVATIONS += ("soft_sign", "softplus", "swish", "tanh")
 
 
+@operation(
+    "policy",
+    slot="actor",
+    plot="metaevo.analysis.plots.agents:policy",
+    shapes=lambda op: {"obs": ("n", *op["observation"])},
+    for_env=lambda env: {
+        "observation": env.observation.shape,
+        "action": _actions(env),
+        "features": (8,),
+        "activation": "tanh",
+    },
+    as_params=True,
+    examples=(
+        {
+            "observation": (2, 3),
+            "action": {"low": [-2.0, 0.0], "high": [2.0, 1.0]},
+            "features": (8, 4),
+            "activation": "tanh",
+        },
+    ),
+)
 def policy(
     observation: Sequence[int],
     action: Mapping[str, Any],
@@ -49,11 +71,11 @@ def policy(
         activation: one of `ACTIVATIONS`.
 
     Returns:
-        what `spaces.replace` and artifacts take. Its `init` is orthogonal, with a gain
-        of √2, of 0.01 in the last layer; its `context` changes nothing.
+        a function for artifacts. Its `init` is orthogonal, with a gain of √2 and of
+        0.01 in the last layer. It ignores its `context`.
 
     Raises:
-        ValueError, TypeError: a setting is not of its kind.
+        ValueError, TypeError: a setting has a wrong type or value.
     """
     observation, features = (
         tuple(operator.index(n) for n in sizes) for sizes in (observation, features)
@@ -114,20 +136,24 @@ def _head(action: Mapping[str, Any]):
     return len(low), lambda x: to_env(jnp.tanh(x))
 
 
+def _actions(env: envs.Env) -> dict[str, Any]:
+    """The setting `action` of `policy` for an environment."""
+    if isinstance(env.action, envs.Discrete):
+        return {"num": env.action.num}
+    low, high = (
+        np.broadcast_to(np.float32(x), env.action.shape)
+        for x in (env.action.low, env.action.high)
+    )
+    return {"low": low, "high": high}
+
+
 def of(env: envs.Env, config: Any) -> Learned:
     """The policy of an algorithm's Config on `env`, by its `features`, `activation`.
 
     Raises:
         ConfigError: such a policy does not fit them.
     """
-    if isinstance(env.action, envs.Discrete):
-        action = {"num": env.action.num}
-    else:
-        low, high = (
-            np.broadcast_to(np.float32(x), env.action.shape)
-            for x in (env.action.low, env.action.high)
-        )
-        action = {"low": low, "high": high}
+    action = _actions(env)
     try:
         return policy(env.observation.shape, action, config.features, config.activation)
     except (TypeError, ValueError) as error:

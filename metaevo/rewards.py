@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,10 +22,11 @@ import numpy as np
 from metaevo import envs, schedules, slots
 from metaevo.learned import functions
 from metaevo.learned.functions import Learned, layers, network, positive
+from metaevo.learned.operations import operation
 
 __all__ = ["free", "identity", "impact", "potential", "units"]
 
-LARGEST = 10.0  # that a component is, in its units
+LARGEST = 10.0  # largest component of an input, in its units
 
 MAY_CHANGE = "may change optimum"
 """The label of rewards under which another policy may be best."""
@@ -40,6 +42,14 @@ def identity(obs, action, reward, next_obs, terminated, context=None):
 # --- learned --------------------------------------------------------------------------
 
 
+def _shapes(op: Mapping[str, Any]) -> dict[str, tuple]:
+    """Shapes of the inputs, by an operation's settings; n transitions."""
+    ((kind, width),) = op.get("action", {"num": 0}).items()
+    observation = ("n", len(op["units"]))
+    action = ("n",) if kind == "num" else ("n", width)
+    return {"obs": observation, "action": action, "next_obs": observation}
+
+
 def units(env: envs.Env) -> list[float]:
     """The typical size of each component of an observation, flattened.
 
@@ -53,6 +63,15 @@ def units(env: envs.Env) -> list[float]:
     return np.where((half > 0) & (half <= 1000), half, 1.0).tolist()
 
 
+@operation(
+    "potential",
+    slot="reward",
+    hand_made=identity,
+    plot="metaevo.analysis.plots.agents:potential",
+    shapes=_shapes,
+    for_env=lambda env: {"units": units(env)},
+    examples=({"units": [1.0, 0.5]},),
+)
 def potential(
     units: Sequence[float],
     features: Sequence[int] = (32, 32),
@@ -69,11 +88,11 @@ def potential(
         units: typical sizes of the components of an observation, flattened; `units`.
         features: hidden layer sizes.
         scale: typical size of a return.
-        gamma: γ where the context does not say; an artifact has that of the algorithm
-            in which it evolved.
+        gamma: γ if the context has none; an artifact has that of the algorithm in which
+            it evolved.
 
     Raises:
-        ValueError, TypeError: a setting is not of its kind.
+        ValueError, TypeError: a setting has a wrong type or value.
 
     References:
         Ng, Harada and Russell, 1999, "Policy invariance under reward transformations".
@@ -101,6 +120,18 @@ def potential(
     return Learned(net.init, apply, spec | {"scale": scale, "gamma": gamma}, True)
 
 
+@operation(
+    "free_reward",
+    slot="reward",
+    hand_made=identity,
+    plot="metaevo.analysis.plots.agents:free",
+    shapes=_shapes,
+    for_env=lambda env: {"units": units(env), "action": kind_of(env)},
+    examples=(
+        {"units": [1.0, 0.5], "action": {"num": 3}},
+        {"units": [1.0, 0.5], "action": {"size": 2}},
+    ),
+)
 def free(
     units: Sequence[float],
     action: Mapping[str, int],
@@ -116,10 +147,10 @@ def free(
         units, features: as in `potential`.
         action: `{"num": N}` if discrete, `{"size": A}` if continuous; `kind_of`.
         scale: typical size of a reward.
-        temporal: whether n also sees `context.progress`.
+        temporal: True if n also sees `context.progress`.
 
     Raises:
-        ValueError, TypeError: a setting is not of its kind.
+        ValueError, TypeError: a setting has a wrong type or value.
     """
     size = _sizes(units)
     positive(scale=scale)
@@ -160,8 +191,18 @@ def kind_of(env: envs.Env) -> dict[str, int]:
     return {"size": math.prod(env.action.shape)}
 
 
+@operation(
+    "impact",
+    slot="reward",
+    hand_made=identity,
+    plot="metaevo.analysis.plots.agents:impact",
+    shapes=_shapes,
+    reads=lambda op: ("progress",),
+    for_env=lambda env: {"units": units(env)},
+    examples=({"units": [1.0, 0.5], "num_knots": 3},),
+)
 def impact(units: Sequence[float], num_knots: int = 2, scale: float = 1.0) -> Learned:
-    """r' = r + β(τ) |w ⊙ (o' − o) / units|: what changes the world is interesting.
+    """r' = r + β(τ) |w ⊙ (o' − o) / units|: a bonus for changes of the observation.
 
     |·| is the root of the mean square over components, β piecewise linear in the
     progress τ with knots that start at zero, and log w starts at zero. It may change
@@ -173,12 +214,12 @@ def impact(units: Sequence[float], num_knots: int = 2, scale: float = 1.0) -> Le
         scale: typical size of a reward.
 
     Raises:
-        ValueError, TypeError: a setting is not of its kind.
+        ValueError, TypeError: a setting has a wrong type or value.
 
     References:
         Raileanu and Rocktäschel, 2020, https://arxiv.org/abs/2002.12292 (RIDE), whose
         bonus is taken between learned features and divided by counts of an episode's
-        states: neither fits into a function of one transition.
+        states. Neither is a function of one transition.
     """
     size = _sizes(units)
     positive(scale=scale)
@@ -202,7 +243,7 @@ def impact(units: Sequence[float], num_knots: int = 2, scale: float = 1.0) -> Le
 
 
 def _scaled(obs: jax.Array, units: np.ndarray) -> jax.Array:
-    """An observation flattened, in its units: what is far off stays finite."""
+    """An observation flattened, in its units, clipped to ±10."""
     return jnp.clip(jnp.ravel(obs) / units, -LARGEST, LARGEST)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +18,7 @@ from metaevo import slots
 from metaevo.errors import ConfigError
 from metaevo.learned import transforms
 from metaevo.learned.functions import Learned, layers, network, positive
+from metaevo.learned.operations import operation
 from metaevo.slots import Context, Slot
 from metaevo.types import Key, Params
 
@@ -38,7 +41,11 @@ def _linear(start, end, fraction, context: Context):
 
 
 def linear(start: float, end: float, fraction: float = 1.0) -> Partial:
-    """From `start` to `end` over the first `fraction` of a lifetime, then constant."""
+    """From `start` to `end` over the first `fraction` of a lifetime, then constant.
+
+    >>> float(linear(1.0, 0.0, 0.5)(Context(progress=0.25)))
+    0.5
+    """
     return Partial(_linear, start, end, fraction)
 
 
@@ -48,6 +55,15 @@ def _steps(values, context: Context):
     return jnp.where(np.arange(n, dtype=np.float32) == now, values, 0.0).sum()
 
 
+@operation(
+    "steps",
+    slot="number",
+    plot="metaevo.analysis.plots.numbers:over_life",
+    together=True,
+    closed_form="metaevo.analysis.curve_fits:schedule",
+    reads=lambda op: ("progress",),
+    examples=({"num_steps": 5},),
+)
 def steps(num_steps: int) -> Learned:
     """A number that is constant on `num_steps` equal parts of a lifetime.
 
@@ -75,18 +91,18 @@ def basis(progress: jax.Array | float, num_knots: int, degree: int) -> jax.Array
     of de Boor (1978, A Practical Guide to Splines, chapter IX).
 
     Args:
-        progress: scalar; what lies outside [0, 1] is taken for the nearer end.
+        progress: scalar, clipped to [0, 1].
         num_knots: at least degree + 1.
     """
     inner = np.linspace(0.0, 1.0, num_knots - degree + 1)
     t = np.concatenate([np.zeros(degree), inner, np.ones(degree)])
     x = jnp.clip(progress, 0.0, 1.0)
-    # Of degree 0: one in the interval that x is in, the last one closed.
+    # Degree 0: one in the interval that holds x; the last interval is closed.
     interval = degree + jnp.clip((jnp.float32(inner) <= x).sum() - 1, 0, len(inner) - 2)
     b = jnp.where(jnp.arange(len(t) - 1) == interval, 1.0, 0.0)
     for d in range(1, degree + 1):
         width = t[d:] - t[:-d]
-        # Where knots coincide the B-spline below is zero, and so is its share.
+        # Where knots coincide the B-spline of lower degree is zero.
         slope = jnp.float32(np.divide(1.0, width, where=width > 0, out=width * 0.0))
         rising = (x - jnp.float32(t[:-d])) * slope
         b = rising[:-1] * b[:-1] + (jnp.where(width > 0, 1.0, 0.0) - rising)[1:] * b[1:]
@@ -94,10 +110,10 @@ def basis(progress: jax.Array | float, num_knots: int, degree: int) -> jax.Array
 
 
 class Moving(NamedTuple):
-    """How a number moves away from its default.
+    """The way a number moves away from its default.
 
     Attributes:
-        init: `key -> params`, with which it does not move.
+        init: `key -> params`; with these the number stays at its default.
         at: `(params, default, context) -> number`; the default is a number or a
             schedule.
         spec: plain data for `metaevo.storage.artifacts`; its `default` is still None.
@@ -119,7 +135,7 @@ def knots(kind: str, num_knots: int, transform: str, scale: float) -> Moving:
         scale: how far a knot of 1 moves it there.
 
     Raises:
-        ValueError, TypeError: a setting is not of its kind.
+        ValueError, TypeError: a setting has a wrong type or value.
     """
     if kind not in DEGREES:
         raise ValueError(f"kind={kind!r}: one of {', '.join(DEGREES)}")
@@ -148,16 +164,16 @@ def feedback(
 ) -> Moving:
     """number = T(T⁻¹(default) + scale · n(stats / units)), n starting at zero.
 
-    n is a small tanh network; what it sees is clipped to ±10 units.
+    n is a small tanh network. Its inputs are clipped to ±10 units.
 
     Args:
-        stats: names in `context.stats`, and their units, typical sizes.
+        stats: names in `context.stats` -> units, their typical sizes.
         features: hidden layer sizes.
         transform, scale: as in `knots`.
 
     Raises:
-        ValueError, TypeError: a setting is not of its kind; `at` raises ConfigError
-            where the context does not say one of `stats`.
+        ValueError, TypeError: a setting has a wrong type or value. `at` raises
+            ConfigError if the context lacks one of `stats`.
     """
     if not isinstance(stats, Mapping) or not stats:
         raise ValueError(f"stats={stats!r}: expected names and units")
@@ -187,6 +203,7 @@ def feedback(
 def around(moving: Callable[..., Moving]) -> Callable[..., Learned]:
     """`moving(**settings)` away from the default of an artifact, `default=...`."""
 
+    @functools.wraps(moving)
     def learned(*, default: Any, **settings: Any) -> Learned:
         start = from_plain(default)
         made = moving(**settings)
@@ -196,14 +213,64 @@ def around(moving: Callable[..., Moving]) -> Callable[..., Learned]:
 
         return Learned(made.init, apply, {**made.spec, "default": default}, True)
 
+    # The settings, as the registry reads them.
+    signature = inspect.signature(moving)
+    default = inspect.Parameter("default", inspect.Parameter.KEYWORD_ONLY)
+    parameters = [*signature.parameters.values(), default]
+    learned.__dict__["__signature__"] = signature.replace(parameters=parameters)
     return learned
+
+
+_EXAMPLE = {"transform": "log", "scale": 0.5, "default": 0.01}
+_BENT = {"start": 0.9, "end": 0.1, "fraction": 0.7}
+
+bent_by_knots = operation(
+    "knots",
+    slot="number",
+    plot="metaevo.analysis.plots.numbers:over_life",
+    together=True,
+    closed_form="metaevo.analysis.curve_fits:schedule",
+    reads=lambda op: ("progress",),
+    examples=(
+        {"kind": "linear", "num_knots": 5, **_EXAMPLE},
+        {"kind": "cubic", "num_knots": 6, **_EXAMPLE}
+        | {"transform": "one_minus_log", "default": 0.99},
+        {"kind": "linear", "num_knots": 2, **_EXAMPLE}
+        | {"transform": "logit", "default": _BENT},
+    ),
+)(around(knots))
+"""`knots` away from a default, as an artifact holds it."""
+
+
+def _read_by_feedback(op: Mapping[str, Any]) -> tuple[str, ...]:
+    moves = ("progress",) if isinstance(op["default"], dict) else ()
+    return (*sorted(op["stats"]), *moves)
+
+
+bent_by_feedback = operation(
+    "feedback",
+    slot="number",
+    plot="metaevo.analysis.plots.numbers:feedback",
+    reads=_read_by_feedback,
+    examples=(
+        {"stats": {"kl": 0.01, "entropy": 1.0}, "features": [8], **_EXAMPLE},
+        {"stats": {"kl": 0.01}, "features": [8], **_EXAMPLE}
+        | {"transform": "linear", "default": _BENT},
+    ),
+)(around(feedback))
+"""`feedback` away from a default, as an artifact holds it."""
 
 
 def plain(slot: Slot) -> Any:
     """A number slot's default as plain data, for an artifact: a number, or a dict.
 
+    >>> plain(0.5)
+    0.5
+    >>> plain(linear(1.0, 0.0))
+    {'start': 1.0, 'end': 0.0, 'fraction': 1.0}
+
     Raises:
-        ConfigError: it is another schedule than `linear`.
+        ConfigError: the default is a schedule other than `linear`.
     """
     if not callable(slot):
         return float(slot)
@@ -220,7 +287,7 @@ def from_plain(default: Any) -> Slot:
     """The inverse of `plain`.
 
     Raises:
-        ValueError, TypeError: it is not what `plain` gives.
+        ValueError, TypeError: the data is not of the form that `plain` gives.
     """
     numbers = default if isinstance(default, dict) else {"default": default}
     for name, x in numbers.items():

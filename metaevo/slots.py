@@ -22,9 +22,34 @@ from metaevo.errors import ConfigError
 
 Slot = Any  # float | jax.Array | Partial
 
+SIGNATURES: Mapping[str, tuple[str, ...]] = {
+    "value_loss": ("value", "target", "old_value"),
+    "td_loss": ("td_error", "q", "target"),
+    "actor_loss": ("q", "action"),
+    "q_aggregation": ("q",),
+    "policy_loss": ("log_prob", "log_ratio", "advantage", "entropy"),
+    "drift": ("log_ratio", "advantage", "clip_eps"),
+    "activation": ("x",),
+    "reward": ("obs", "action", "reward", "next_obs", "terminated"),
+    "exploration": ("q", "epsilon"),
+    "optimizer": ("gradient", "state", "params"),
+    "actor": ("obs",),
+    "number": (),
+}
+"""Kind of slot -> names of its inputs, in order, before `context`.
+
+`number` stands for every number slot; an optimizer's are those of `update`.
+"""
+
+WITHOUT_CONTEXT = frozenset({"activation"})
+"""Kinds whose functions take no `context`."""
+
+ONE_TRANSITION = frozenset({"reward"})
+"""Kinds whose functions take one transition; all others take any leading axes."""
+
 
 class Context(NamedTuple):
-    """Where in its lifetime an agent is, as stop-gradient scalars.
+    """The agent's place in its lifetime, as stop-gradient scalars.
 
     Attributes:
         progress: updates done / updates in a lifetime, in [0, 1).
@@ -57,7 +82,8 @@ def function(fn: Callable) -> Partial:
     (6.0, [])
     """
     slot = Partial(fn)
-    slot.__doc__, slot.__name__ = fn.__doc__, fn.__name__
+    slot.__doc__ = fn.__doc__
+    slot.__dict__["__name__"] = getattr(fn, "__name__", "slot")
     return slot
 
 
@@ -67,7 +93,7 @@ def value(slot: Slot, context: Context) -> jax.Array | float:
 
 
 def is_number(slot: Slot) -> bool:
-    """Whether a slot holds a number, a schedule of one, or nothing yet."""
+    """True if a slot holds a number, a schedule of one, or nothing yet."""
     if callable(slot):
         return list(inspect.signature(slot).parameters) == ["context"]
     return slot is None or jax.tree.structure(slot).num_leaves == 1

@@ -134,7 +134,7 @@ def schedule(
         a space of params {slot: [num_knots]}.
 
     Raises:
-        ConfigError: settings, or a slot, of which there is no schedule.
+        ConfigError: a setting is wrong, or a slot holds no number.
     """
 
     def curve(transform, scale):
@@ -152,13 +152,13 @@ def feedback(
     number that starts at zero; see `schedules.feedback`.
 
     Args:
-        stats: what n sees of `context.stats`, by name, with typical sizes; PPO's are
+        stats: entries of `context.stats` that n sees -> typical sizes; PPO's are
             `{"entropy": 1.0, "kl": 0.01, "clip_fraction": 0.1}`.
         features: hidden layer sizes.
         **transforms: slot name -> `log()` and so on, as in `tune`.
 
     Raises:
-        ConfigError: settings, or a slot, of which there is no such space.
+        ConfigError: a setting is wrong, or a slot holds no number.
     """
 
     def curve(transform, scale):
@@ -196,7 +196,7 @@ def _moving(what: str, curve: Callable, scales: Mapping[str, Transform]) -> Spac
 
 
 class Range(NamedTuple):
-    """Where a number is drawn from: x in [0, 1] ↦ number, uniform in x.
+    """The range of a number: x in [0, 1] ↦ number, uniform in x.
 
     Attributes:
         to_number: of x in [0, 1].
@@ -276,7 +276,7 @@ def _ordered(name: str, low: float, high: float) -> None:
 
 
 def prior(**ranges: Range) -> Space:
-    """Numbers drawn from ranges: what PBT, random search and grids search in.
+    """Numbers drawn from ranges, for PBT, random search and grid search.
 
     Params are {slot: x}, x in [0, 1]; `init` draws them independently, and `perturb`
     multiplies the numbers and stays within their ranges.
@@ -317,7 +317,7 @@ def of_prior(space: Space, who: str) -> list[str]:
     """The names of a `prior` space's numbers, in order.
 
     Raises:
-        ConfigError: it is another space; `who` needs a box.
+        ConfigError: it is another space; the message names `who`.
     """
     if not space.spec or not all("prior" in op for op in space.spec.values()):
         raise ConfigError(f"{who} needs a space of ranges alone: spaces.prior(...)")
@@ -387,6 +387,10 @@ def combine(*spaces: Space) -> Space:
 
 
 def size(space: Space) -> int:
-    """Number of evolved numbers."""
+    """Number of evolved numbers.
+
+    >>> size(tune(lr=log(), gamma=one_minus_log()))
+    2
+    """
     shapes = jax.eval_shape(space.init, jax.random.key(0))
     return sum(math.prod(x.shape) for x in jax.tree.leaves(shapes))

@@ -1,11 +1,13 @@
 """Closed forms fitted to learned functions of one or two inputs, in numpy and scipy.
 
-    fit(slot, op, reference function, where it is used) -> Fit | None
+    fit(slot, op, reference function, range of the error) -> Fit | None
 
-The simplest of a family that explains the function nearly as well as the best. Losses
-and drifts are fitted by what an agent feels of them, their gradients. R² says how
-much of its variation over the grid is explained; whether an agent that is trained with
-it does as well is for `metaevo.analysis.distill` to find out.
+An operation names its family, a function of this module, in
+`metaevo.learned.operations`. The result is the simplest member of the family that
+explains the function nearly as well as the best one. Losses and drifts are fitted by
+their gradients, which are all that an agent receives. R² is the share of the
+function's variation over the grid that is explained. `metaevo.analysis.distill` tests
+whether agents train as well with the closed form.
 """
 
 from __future__ import annotations
@@ -17,9 +19,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metaevo import closed_forms
+from metaevo.learned import operations
 from metaevo.storage.numpy_reference import Function
 
-__all__ = ["Fit", "fit"]
+__all__ = ["Fit", "activation", "drift", "fit", "schedule", "td_loss", "value_loss"]
 
 
 class Fit(NamedTuple):
@@ -43,32 +46,25 @@ def fit(
     op: Mapping[str, Any],
     function: Any,
     visited: tuple[float, float] | None = None,
-    tilt: float = 0.0,
 ) -> Fit | None:
     """The closed form of a slot's function.
 
     Args:
+        slot: its name in the artifact.
         op: its entry in an artifact's manifest.
         function: `metaevo.storage.numpy_reference`'s.
-        visited: where value - target lay (mean ± 2 sd) while agents trained with it;
-            a loss is fitted there.
-        tilt: the weight of Q in a `td_loss`.
+        visited: range of value - target (mean ± 2 sd) while agents trained with it; a
+            loss is fitted there.
 
     Returns:
-        None: it has more than two inputs, or there is no family for it.
+        None: it has more than two inputs, or its operation names no family.
     """
-    if op.get("temporal") or not isinstance(function, Function):
+    if op["op"] == "number":
         return None
-    match slot, op["op"]:
-        case (("value_loss" | "td_loss"), _):
-            return _loss(slot, op, function, visited, tilt)
-        case "drift", _:
-            return _drift(function)
-        case "activation", _:
-            return _activation(function, op.get("limit", 4.0))
-        case _, "knots" | "steps":
-            return _schedule(slot, op, function)
-    return None
+    family = operations.get(op["op"]).closed_form
+    if family is None or op.get("temporal") or not isinstance(function, Function):
+        return None
+    return operations.resolve(family)(slot, op, function, visited)
 
 
 def _explained(y: np.ndarray, found: np.ndarray) -> float:
@@ -93,20 +89,60 @@ def _sum(terms: list[tuple[float, str]]) -> str:
 NOT_MUCH = 1e-6  # of the variation: two forms that differ by it do equally well
 
 
-def _loss(slot, op, function, visited, tilt) -> Fit:
-    """Of x = value - target: a x² + b |x| + c Huber_k + d w² log cosh(x / w) + t x."""
+def value_loss(slot, op, function: Function, visited) -> Fit:
+    """A value loss as `closed_forms.error_loss`, of x = value - target."""
+    del slot
+    x = _errors(op, visited)
+    y = function.gradient(x, np.zeros_like(x), x)[0]
+    params, terms, r2 = _of_error(x, y)
+    formula = f"{_sum(terms)},  x = value - target"
+    # The hand-made loss is a part of it.
+    base = "zero" if op["base"] == "square" else op["base"]
+    if base == "clipped_square":
+        formula += ", of which ½ x² is clipped as PPO's"
+    if base != "zero":
+        params["square"] -= 0.5
+    settings = {"base": base, "clip_eps": op["clip_eps"]}
+    arrays = {name: np.float32(v) for name, v in params.items()}
+    return Fit({"op": "error_loss", **settings}, arrays, formula, r2)
+
+
+def td_loss(slot, op, function: Function, visited) -> Fit:
+    """A loss of a temporal difference as `closed_forms.td_error_loss`, x = Q - target.
+
+    The weight of Q is the mean slope in Q, which in this family is constant.
+    """
+    del slot
+    x = _errors(op, visited)
+    at = np.zeros_like(x)
+    by_error, by_q, _ = function.gradient(-x, at, at)
+    params, terms, r2 = _of_error(x, -by_error)
+    params["q"] = float(by_q.mean())
+    formula = f"{_sum([*terms, (params['q'], 'Q')])},  x = Q - target"
+    # The hand-made loss is a part of it.
+    params["square"] -= 0.5
+    arrays = {name: np.float32(v) for name, v in params.items()}
+    return Fit({"op": "td_error_loss", "base": "td_square"}, arrays, formula, r2)
+
+
+def _errors(op: Mapping[str, Any], visited: tuple[float, float] | None) -> np.ndarray:
+    """Errors at which a loss is fitted, [600]."""
     low, high = visited or (-op.get("scale", 10.0), op.get("scale", 10.0))
     middle, half = (low + high) / 2, 0.75 * (high - low)
-    # Where an agent is, half as far again, and both sides of 0 at any rate.
+    # The visited range, half as far again, and both sides of 0 in any case.
     half = max(half, abs(middle) + 0.1 * half, 1e-3)
-    x = np.linspace(middle - half, middle + half, 600)
-    at = np.zeros_like(x)
-    if slot == "value_loss":
-        y = function.gradient(x, at, x)[0]
-    else:
-        y = -function.gradient(-x, at, at)[0]
+    return np.linspace(middle - half, middle + half, 600)
+
+
+def _of_error(x: np.ndarray, y: np.ndarray) -> tuple[dict, list, float]:
+    """Constants, terms and R² of slopes `y` at errors `x`.
+
+    The family is a x² + b |x| + c Huber_k(x) + d w² log cosh(x / w) + t x.
+    """
     names, inner, coefficients = _simplest(x, y)
-    params = dict.fromkeys(("square", "abs", "huber", "log_cosh", "tilt"), 0.0)
+    params: dict[str, float] = dict.fromkeys(
+        ("square", "abs", "huber", "log_cosh", "tilt"), 0.0
+    )
     params |= {"knee": 1.0, "width": 1.0} | inner
     params |= dict(zip(names, coefficients, strict=True))
     found = _slopes(x, names, inner) @ coefficients
@@ -119,24 +155,7 @@ def _loss(slot, op, function, visited, tilt) -> Fit:
     }
     factor = {"log_cosh": params["width"] ** 2}
     terms = [(params[k] * factor.get(k, 1.0), text) for k, text in texts.items()]
-    if slot == "td_loss":
-        params["q"] = tilt
-        terms.append((tilt, "Q"))
-    # What the hand-made loss already is.
-    base = "td_square" if slot == "td_loss" else op["base"]
-    base = "zero" if base == "square" else base
-    what = "Q" if slot == "td_loss" else "value"
-    formula = f"{_sum(terms)},  x = {what} - target"
-    if base == "clipped_square":
-        formula += ", of which ½ x² is clipped as PPO's"
-    if base != "zero":
-        params["square"] -= 0.5
-    settings = {"base": base}
-    if slot == "value_loss":
-        settings["clip_eps"] = op["clip_eps"]
-    kind = "td_error_loss" if slot == "td_loss" else "error_loss"
-    arrays = {name: np.float32(v) for name, v in params.items()}
-    return Fit({"op": kind, **settings}, arrays, formula, _explained(y, found))
+    return params, terms, _explained(y, found)
 
 
 def _slopes(x: np.ndarray, names: tuple, inner: Mapping[str, float]) -> np.ndarray:
@@ -154,8 +173,6 @@ def _slopes(x: np.ndarray, names: tuple, inner: Mapping[str, float]) -> np.ndarr
 
 def _simplest(x: np.ndarray, y: np.ndarray) -> tuple[tuple, dict, np.ndarray]:
     """Terms, knee and width, coefficients: the fewest that do nearly as well as any."""
-    from scipy.optimize import minimize_scalar
-
     reach = np.abs(x).max()
     grid = np.geomspace(0.02 * reach, reach, 25)
     tried = []
@@ -180,12 +197,7 @@ def _simplest(x: np.ndarray, y: np.ndarray) -> tuple[tuple, dict, np.ndarray]:
                 if inside:
                     best = np.log(grid[np.argmin([error(np.log(g)) for g in grid])])
                     step = np.log(grid[1] / grid[0])
-                    size = minimize_scalar(
-                        error,
-                        bounds=(best - step, best + step),
-                        method="bounded",
-                        options={"xatol": 1e-9},
-                    ).x
+                    size = _minimum(error, best - step, best + step)
                 inner = dict.fromkeys(inside, float(np.exp(size)))
                 tried.append((len(names) + len(inside), error(size), names, inner))
     total = ((y - y.mean()) ** 2).sum() + 1e-300
@@ -201,8 +213,9 @@ def _simplest(x: np.ndarray, y: np.ndarray) -> tuple[tuple, dict, np.ndarray]:
 # --- drifts ---------------------------------------------------------------------------
 
 
-def _drift(function: Function) -> Fit:
-    """DPO's with its two constants, or PPO's clip, whichever explains more."""
+def drift(slot, op, function: Function, visited) -> Fit:
+    """DPO's drift with its two constants, or PPO's clip, whichever explains more."""
+    del slot, op, visited
     d, a = np.meshgrid(np.linspace(-1, 1, 81), np.linspace(-3, 3, 61))
     d, a = d.ravel(), a.ravel()
     eps = np.full_like(d, 0.2)
@@ -257,14 +270,19 @@ def _drift(function: Function) -> Fit:
 
 def _least(error: Callable[[float], float], low: float, high: float) -> float:
     """The least of a function of one number, from a grid on."""
-    from scipy.optimize import minimize_scalar
-
     grid = np.linspace(low, high, 60)
     best = grid[np.argmin([error(z) for z in grid])]
     step = grid[1] - grid[0]
     bounds = max(best - step, low), min(best + step, high)
-    found = minimize_scalar(
-        error, bounds=bounds, method="bounded", options={"xatol": 1e-9}
+    return _minimum(error, *bounds)
+
+
+def _minimum(error: Callable[[float], float], low: float, high: float) -> float:
+    """The place of a function's minimum between two numbers."""
+    from scipy.optimize import minimize_scalar
+
+    found: Any = minimize_scalar(
+        error, bounds=(low, high), method="bounded", options={"xatol": 1e-9}
     )
     return float(found.x)
 
@@ -272,8 +290,10 @@ def _least(error: Callable[[float], float], low: float, high: float) -> float:
 # --- activations and schedules --------------------------------------------------------
 
 
-def _activation(function: Function, limit: float) -> Fit:
-    """P(x) / (1 + |Q(x)|), where most of a layer's inputs lie counting most."""
+def activation(slot, op, function: Function, visited) -> Fit:
+    """An activation as P(x) / (1 + |Q(x)|), weighted by how often a layer has x."""
+    del slot, visited
+    limit = op.get("limit", 4.0)
     from scipy.optimize import least_squares
 
     x = np.linspace(-1.25 * limit, 1.25 * limit, 400)
@@ -319,12 +339,13 @@ def _activation(function: Function, limit: float) -> Fit:
     )
 
 
-def _schedule(slot: str, op: Mapping, function: Function) -> Fit | None:
-    """A straight line over the lifetime, on the number's own scale."""
+def schedule(slot: str, op, function: Function, visited) -> Fit | None:
+    """A schedule as a straight line over the lifetime, on the number's own scale."""
+    del visited
     t = np.linspace(0, 1, 201)
     y = np.array([float(function(x)) for x in t])
-    if op["op"] == "steps":
-        # Nothing is known of its scale but its values.
+    if "transform" not in op:
+        # Its values alone tell its scale.
         positive = (y > 0).all()
         transform, scale = ("log" if positive else "linear"), 1.0
         default: Any = float(np.exp(np.log(y).mean()) if positive else y.mean())

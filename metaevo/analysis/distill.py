@@ -1,10 +1,10 @@
-"""`metaevo distill`: what a search found, as formulas, if agents do as well with them.
+"""`metaevo distill`: formulas of evolved functions, tested by training agents.
 
 A closed form is fitted to each learned function of one or two inputs (`curve_fits`).
-How well it fits says little: a curve may differ where no agent ever is, or agree and
-miss what mattered. So agents are trained with the original and with the closed forms on
-the same fresh seeds, and the forms are kept if their mean stays within the original's
-95 % interval, on each task, and fail on no more of the seeds.
+The quality of the fit does not decide: a curve may differ at inputs that no agent has,
+or agree and miss an important detail. Agents are trained with the original and with the
+closed forms on the same fresh seeds. The forms are kept if, on each task, their mean
+stays within the original's 95 % interval and no more of the seeds fail.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FOLDER, VERDICT = "closed_form", "verdict.json"
 
 
 class Check(NamedTuple):
-    """One task's.
+    """The comparison on one task.
 
     Attributes:
         original, low, high: mean fitness with what was found, and its 95 % interval.
@@ -56,13 +56,13 @@ class Check(NamedTuple):
 
 
 def within(original: np.ndarray, closed: np.ndarray) -> Check:
-    """Whether training with a closed form is training with the original.
+    """Compares training with a closed form with training with the original.
 
     Args:
         original, closed: [N] fitness on the same seeds; not finite where a run failed.
     """
     mean = stats.paired_difference(original, np.zeros_like(original))
-    failed = tuple(int((~np.isfinite(x)).sum()) for x in (original, closed))
+    failed = int((~np.isfinite(original)).sum()), int((~np.isfinite(closed)).sum())
     average = holdout.average(closed)
     return Check(mean.difference, mean.low, mean.high, average, len(original), failed)
 
@@ -71,19 +71,15 @@ def forms(directory: Path) -> dict[str, Fit]:
     """The closed form of each slot of a finished run that has one."""
     artifact = artifacts.load(directory / "solution")
     functions = numpy_reference.load(directory / "solution").slots
-    params = artifacts.params(directory / "solution")
     held_out = {}
     if (directory / "held_out").is_dir():
         held_out, _ = holdout.load(directory / "held_out")
     found = {}
     for slot, op in artifact.manifest["slots"].items():
-        tilt = 0.0
-        if slot == "td_loss":
-            tilt = float(params[slot]["tilt" if op["op"] == "td_network" else "q"])
         form = None
         if slot in functions:
             visited = holdout.visited(held_out)
-            form = curve_fits.fit(slot, op, functions[slot], visited, tilt)
+            form = curve_fits.fit(slot, op, functions[slot], visited)
         if form is not None:
             found[slot] = form
     return found
@@ -145,10 +141,10 @@ def distill(
     Args:
         search: the run's.
         directory: of a finished run.
-        say: is told at the start what this costs.
+        say: called once at the start with the cost.
 
     Returns:
-        what came of it, in sentences.
+        the verdict, as sentences.
 
     Raises:
         ConfigError: nothing that evolved has a closed form, or it cannot be trained.
@@ -180,13 +176,13 @@ def distill(
 
 
 def read(directory: Path) -> dict[str, Any] | None:
-    """What `distill` found out about a run; None if it was not asked."""
+    """The verdict of `distill` on a run; None if there is none."""
     path = directory / FOLDER / VERDICT
     return json.loads(path.read_text()) if path.exists() else None
 
 
 def sentences(directory: Path) -> list[str]:
-    """What `distill` found out, for people."""
+    """The verdict of `distill` as sentences; empty if there is none."""
     facts = read(directory)
     if facts is None:
         return []

@@ -1,4 +1,4 @@
-"""Learned functions and what they are made of, in plain jnp.
+"""Learned functions and their building blocks, in plain jnp.
 
 An artifact is rebuilt from these, so they need neither flax nor optax.
 """
@@ -38,7 +38,7 @@ class Learned(NamedTuple):
         init: `key -> params`.
         apply: `(params, *inputs, context) -> output`.
         spec: plain data from which `metaevo.storage.artifacts` rebuilds it.
-        starts_hand_made: whether it starts as its hand-made counterpart.
+        starts_hand_made: True if it starts as its hand-made counterpart.
     """
 
     init: Callable[[Key], Params]
@@ -105,10 +105,10 @@ def inputs(
     """Features of one shape, [...] each, side by side, [..., n].
 
     Args:
-        temporal: whether `context.progress` is the last.
+        temporal: True appends `context.progress`.
 
     Raises:
-        ValueError: it has to be, and there is no context.
+        ValueError: it is temporal, and there is no context.
     """
     if temporal:
         features = [*features, progress(context)]
@@ -138,7 +138,10 @@ def softsign(x: jax.Array, scale: float = 1.0) -> jax.Array:
 
 
 def spec(op: str, temporal: bool, **settings: Any) -> dict[str, Any]:
-    """A function's description; `temporal` is in it only if it is.
+    """A function's description; `temporal` is in it only if true.
+
+    >>> spec("mine", False, scale=1.0)
+    {'op': 'mine', 'scale': 1.0}
 
     Raises:
         ValueError: `temporal` is not a bool.
@@ -150,6 +153,9 @@ def spec(op: str, temporal: bool, **settings: Any) -> dict[str, Any]:
 
 def layers(features: Sequence[int], name: str = "features") -> tuple[int, ...]:
     """Hidden layer sizes, checked.
+
+    >>> layers([16, 16])
+    (16, 16)
 
     Raises:
         ValueError: not 1 to 8 integers from 1 to 4096.

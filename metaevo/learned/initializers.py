@@ -1,4 +1,4 @@
-"""How the weights of networks start; no more than jax, so that artifacts can too."""
+"""Initializers of network weights. They need jax alone, as artifacts do."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["orthogonal"]
 def orthogonal(scale: float) -> Callable:
     """Orthogonal initializer that is safe under vmap.
 
-    LAPACK's QR batched over members fans out into the thread pool that it runs on and
-    can wait for itself for ever (jaxlib 0.10 on CPU), so its batching rule here is a
-    loop over members.
+    LAPACK's QR batched over members starts work in the thread pool that it runs on,
+    and can deadlock (jaxlib 0.10 on CPU). The batching rule here is a loop over
+    members.
 
     Returns:
         `(key, shape, dtype) -> array`, an initializer for flax modules.

@@ -17,6 +17,7 @@ from jax.tree_util import Partial
 
 from metaevo.learned import functions
 from metaevo.learned.functions import layers, positive
+from metaevo.learned.operations import operation
 from metaevo.slots import Context, Optimizer
 from metaevo.types import Key, Params, PyTree
 
@@ -24,7 +25,7 @@ __all__ = ["LearnedOptimizer", "adam_numbers", "recurrent"]
 
 
 class LearnedOptimizer(NamedTuple):
-    """What `learned.Learned` is for functions, for an `Optimizer`.
+    """An optimizer with parameters, for the slot `optimizer`.
 
     Attributes:
         init: `key -> params`, the optimizer's own.
@@ -32,9 +33,9 @@ class LearnedOptimizer(NamedTuple):
         update: `(params, gradient, state, agent's params, context) -> (direction,
             state)`.
         spec: plain data from which `metaevo.storage.artifacts` rebuilds it.
-        starts_hand_made: whether it starts as its hand-made counterpart.
-        extra_inputs: names of trees like the agent's params that `update` takes by
-            keyword, and makes where it is not given them.
+        starts_hand_made: True if it starts as its hand-made counterpart.
+        extra_inputs: names of optional keywords of `update`, trees like the agent's
+            params.
     """
 
     init: Callable[[Key], Params]
@@ -68,6 +69,12 @@ class Moments(NamedTuple):
     square: PyTree
 
 
+@operation(
+    "adam_numbers",
+    slot="optimizer",
+    hand_made="metaevo.optimizers:adam",
+    plot="metaevo.analysis.plots.losses:adam",
+)
 def adam_numbers(eps: float = 1e-5, temporal: bool = False) -> LearnedOptimizer:
     """Adam with its numbers evolved: x = 0 is Adam with β = (0.9, 0.999) and `eps`.
 
@@ -80,11 +87,11 @@ def adam_numbers(eps: float = 1e-5, temporal: bool = False) -> LearnedOptimizer:
 
     Args:
         eps: ε of the hand-made one.
-        temporal: whether each has a first and a last x, and goes from one to the other
-            in a straight line of `context.progress`: twelve numbers.
+        temporal: True gives each a first and a last x, and a straight line between
+            them in `context.progress`: twelve numbers.
 
     Raises:
-        ValueError: a setting is not of its type, or not positive.
+        ValueError: a setting has a wrong type, or is not positive.
 
     References:
         Loshchilov and Hutter, 2019, https://arxiv.org/abs/1711.05101 (AdamW).
@@ -136,7 +143,7 @@ LIMIT = 3.0  # of the network's outputs
 
 
 class Memory(NamedTuple):
-    """What the recurrent optimizer keeps of a network's params."""
+    """State of the recurrent optimizer."""
 
     count: jax.Array  # int32, updates
     seed: jax.Array  # uint32, of the noise
@@ -145,6 +152,13 @@ class Memory(NamedTuple):
     hidden: PyTree  # [..., hidden]
 
 
+@operation(
+    "recurrent",
+    slot="optimizer",
+    hand_made="metaevo.optimizers:adam",
+    plot="metaevo.analysis.plots.losses:directions",
+    examples=({}, {"noise": False, "hidden": 4, "features": (8,)}),
+)
 def recurrent(
     hidden: int = 8,
     features: Sequence[int] = (16, 16),
@@ -170,17 +184,16 @@ def recurrent(
         features: hidden layer sizes of the network on top.
         step: the weight of m and δ; Adam's direction is of size 1.
         eps: Adam's ε.
-        noise: whether there is a δ.
-        temporal: whether the GRU also sees `context.progress`.
+        noise: False leaves out δ.
+        temporal: True if the GRU also sees `context.progress`.
 
     Raises:
-        ValueError: a setting is not of its type, or not positive.
+        ValueError: a setting has a wrong type, or is not positive.
 
     References:
         Goldie et al., 2024, https://arxiv.org/abs/2407.07082 (OPEN), which has no Adam
         in it, layer normalization and ReLU, noise for the actor alone, and sees the
-        dormancy of neurons and the minibatch's number: of those an optimizer here is
-        not told.
+        dormancy of neurons and the minibatch's number, which are not inputs here.
     """
     positive(step=step, eps=eps)
     layers([hidden], "hidden")
@@ -303,9 +316,9 @@ def _places(tree: PyTree) -> PyTree:
 
 
 def _layers(tree: PyTree) -> PyTree:
-    """Where each leaf's layer lies in its network, in [0, 1].
+    """The depth of each leaf's layer in its network, in [0, 1].
 
-    A layer is what holds the leaf, a network what holds the layer.
+    A layer is the dict around the leaf, a network the dict around the layer.
     """
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
 

@@ -1,4 +1,4 @@
-"""How a number is searched: on which scale it moves away from its default.
+"""Scales on which numbers move away from their defaults.
 
 A move of zero is the default itself, to the bit.
 """
@@ -25,7 +25,7 @@ class Transform(NamedTuple):
     Attributes:
         moved: `(default, y) -> number`, traced: the default moved by y, which may be
             any real number, on this scale; the default where y = 0.
-        holds: whether a number lies on this scale, and so can move.
+        holds: `number -> bool`, True if the number lies on this scale.
         scale: how far one unit of what evolves moves a number: y = scale · x. Choose
             it such that one sigma fits all numbers of a space.
         name: for the artifact.
@@ -92,7 +92,7 @@ def checked(what: str, transform: Transform, default: float) -> float:
     """`default`, on the scale.
 
     Args:
-        what: names the space and the slot for the message.
+        what: the space and the slot, for the message.
 
     Raises:
         ConfigError: the default does not lie on it.

@@ -5,9 +5,10 @@
     loss(value, target, old_value).mean()
 
 An artifact is a folder with `arrays.safetensors` (the evolved numbers) and
-`manifest.json` (for each slot which of a closed list of operations it is, with its
-settings). Nothing is pickled, nothing named in a file is imported or executed. Loading
-needs jax, numpy and safetensors alone.
+`manifest.json` (for each slot the name and the settings of an operation of
+`metaevo.learned.operations`). Nothing is pickled. A file names no module: operations
+are looked up in the modules of metaevo and in those that installed packages declare.
+Loading needs jax, numpy and safetensors alone.
 """
 
 from __future__ import annotations
@@ -21,20 +22,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from metaevo import (
-    activations,
-    closed_forms,
-    drifts,
-    exploration,
-    losses,
-    policies,
-    rewards,
-    schedules,
-    slots,
-)
+from metaevo import schedules, slots
 from metaevo.errors import ArtifactError, CheckpointError, ConfigError
-from metaevo.learned import optimizers as learned_optimizers
-from metaevo.learned.functions import Learned
+from metaevo.learned import operations
 from metaevo.storage import checkpoint
 from metaevo.types import Params, Space
 
@@ -42,44 +32,6 @@ SCHEMA = 1
 MAX_FILE = 64 << 20  # bytes
 MAX_SLOTS = 64
 _NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,63}$")
-
-# The closed list: operation -> (its settings, the builder). Networks also have the
-# setting `temporal`, which is written only where it is true.
-OPERATIONS = {
-    "adam_numbers": ({"eps"}, learned_optimizers.adam_numbers),
-    "clip_constant": ({"eps"}, closed_forms.clip_constant),
-    "dpo_constants": ({"alpha", "beta"}, drifts.dpo_constants),
-    "drift_network": ({"base", "features", "scale"}, drifts.drift_network),
-    "error_loss": ({"base", "clip_eps"}, closed_forms.error_loss),
-    "feedback": (
-        {"stats", "features", "transform", "scale", "default"},
-        schedules.around(schedules.feedback),
-    ),
-    "free_reward": ({"units", "action", "features", "scale"}, rewards.free),
-    "graded": ({"num_knots"}, exploration.graded),
-    "impact": ({"units", "num_knots", "scale"}, rewards.impact),
-    "knots": (
-        {"kind", "num_knots", "transform", "scale", "default"},
-        schedules.around(schedules.knots),
-    ),
-    "lpo_network": ({"base", "features"}, drifts.lpo_network),
-    "piecewise": ({"base", "num_knots", "limit"}, activations.piecewise),
-    "policy": ({"observation", "action", "features", "activation"}, policies.policy),
-    "policy_network": ({"features", "limit"}, losses.policy_network),
-    "potential": ({"units", "features", "scale", "gamma"}, rewards.potential),
-    "rational": (set(), closed_forms.rational),
-    "recurrent": (
-        {"hidden", "features", "step", "eps", "noise"},
-        learned_optimizers.recurrent,
-    ),
-    "residual_network": (
-        {"base", "features", "scale", "limit", "clip_eps"},
-        losses.residual_network,
-    ),
-    "steps": ({"num_steps"}, schedules.steps),
-    "td_error_loss": ({"base"}, closed_forms.td_error_loss),
-    "td_network": ({"base", "features", "scale", "limit"}, losses.td_network),
-}
 
 
 class Artifact:
@@ -138,27 +90,25 @@ def save(
 
 
 def _references(params: Params, spec: Mapping[str, Mapping]) -> dict[str, Any]:
-    """Slots that `numpy_reference` can evaluate, as it needs them."""
+    """The programs of `numpy_reference`, by slot, for slots that have one."""
     from metaevo.storage import numpy_export
 
+    unknown = (ArtifactError, NotImplementedError, ValueError, TypeError)
     found = {}
     for name, op in spec.items():
-        # A solution is not lost for want of a second opinion.
-        with contextlib.suppress(NotImplementedError, ValueError, TypeError):
-            function = _operation(op) if op["op"] in OPERATIONS else None
-            if isinstance(function, Learned):
+        # A solution without a reference is still a solution.
+        if op["op"] != "number":
+            with contextlib.suppress(*unknown):
                 found[name] = numpy_export.describe(
-                    name, op, function.apply, params[name]
+                    name, op, _operation(op), params[name]
                 )
-            elif isinstance(function, learned_optimizers.LearnedOptimizer):
-                found[name] = numpy_export.optimizer(name, op, function, params[name])
     return found
 
 
 def complete(spec: Mapping[str, Mapping], meta: Any, default: Any) -> dict[str, dict]:
-    """`spec` with what a slot needs to know of the algorithm that it evolved in.
+    """`spec` with settings of the algorithm in which each slot evolved.
 
-    PPO's hand-made value loss clips by the policy's own ε; a schedule moves a number
+    PPO's hand-made value loss clips by the policy's own ε. A schedule moves a number
     away from its default.
 
     Args:
@@ -180,13 +130,14 @@ def complete(spec: Mapping[str, Mapping], meta: Any, default: Any) -> dict[str, 
 
 
 def check(params: Params, spec: Mapping[str, Mapping]) -> None:
-    """Whether a space's solutions can be saved and loaded again.
+    """Checks that a space's solutions can be saved and loaded again.
 
     Args:
         params: shapes, from `jax.eval_shape(space.init, key)`.
+        spec: `Space.spec`.
 
     Raises:
-        ConfigError: says what stands in the way.
+        ConfigError: they cannot; the message gives the reason.
     """
     try:
         arrays = {
@@ -199,7 +150,8 @@ def check(params: Params, spec: Mapping[str, Mapping]) -> None:
     except (ArtifactError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             f"this space's solutions could not be saved: {error}; its params must be "
-            f"nested dicts by slot, and the operations one of {sorted(OPERATIONS)}"
+            "nested dicts by slot, and its operations of metaevo.learned.operations: "
+            f"{', '.join(sorted(operations.everything()))}"
         ) from None
 
 
@@ -207,7 +159,7 @@ def _named(params: Params) -> dict[str, Any]:
     """Leaves of nested dicts by path, `slot/part/...`."""
     leaves = jax.tree_util.tree_leaves_with_path(params)
     if not all(hasattr(key, "key") for path, _ in leaves for key in path):
-        raise TypeError("params hold something else than nested dicts")
+        raise TypeError("params are not nested dicts")
     return {"/".join(str(key.key) for key in path): x for path, x in leaves}
 
 
@@ -219,8 +171,9 @@ def load(path: str | Path) -> Artifact:
 
     Returns:
         the evolved slots as attributes. A function takes the slot's inputs, and
-        `context` as a last argument, optional unless the manifest says `temporal`:
-        such a function raises without. It can be jitted, differentiated and vmapped.
+        `context` as a last argument. The context is optional unless the manifest says
+        `temporal`: such a function raises without one. A function can be jitted,
+        differentiated and vmapped.
 
     Raises:
         ArtifactError: there is none at `path`, or it fails verification.
@@ -319,17 +272,9 @@ def _checked(name: str) -> str:
     return name
 
 
-def _operation(op: Mapping[str, Any]) -> Learned:
+def _operation(op: Mapping[str, Any]) -> Any:
     """The function, without its parameters, that an entry of a manifest describes."""
-    kind = op["op"]
-    if kind not in OPERATIONS:
-        raise ArtifactError(f"unknown operation {kind!r}")
-    settings, builder = OPERATIONS[kind]
-    # A label is for readers.
-    given = {key: value for key, value in op.items() if key not in ("op", "label")}
-    if given.keys() - {"temporal"} != settings:
-        raise ArtifactError(f"{kind}: settings {sorted(given)} != {sorted(settings)}")
-    return builder(**given)
+    return operations.get(op["op"]).rebuild(op)
 
 
 def _build(op: Mapping[str, Any], params: Params) -> Any:

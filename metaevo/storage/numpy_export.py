@@ -1,6 +1,8 @@
-"""Functions written as elementary operations, for `numpy_reference` to carry out.
+"""Writes functions as elementary operations, for `numpy_reference` to carry out.
 
 The batch axis n stays open. Only operations of the reference's closed list are allowed.
+A function's inputs are those of its slot, `metaevo.slots.SIGNATURES`, with the shapes
+of its entry in `metaevo.learned.operations`.
 """
 
 from __future__ import annotations
@@ -14,26 +16,21 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
+from metaevo import slots
+from metaevo.learned import operations
+from metaevo.learned.functions import Learned
 from metaevo.learned.optimizers import LearnedOptimizer
 from metaevo.slots import Context
 from metaevo.storage.numpy_reference import OPERATIONS
 
-__all__ = ["INPUTS", "describe", "optimizer", "program", "signature"]
-
-INPUTS = {
-    "value_loss": ("value", "target", "old_value"),
-    "td_loss": ("td_error", "q", "target"),
-    "drift": ("log_ratio", "advantage", "clip_eps"),
-    "policy_loss": ("log_prob", "log_ratio", "advantage", "entropy"),
-    "activation": ("x",),
-}
-"""Slots of elementwise functions: the names of their inputs, all [n]."""
+__all__ = ["Signature", "describe", "program", "signature"]
 
 _N, _A = jax.export.symbolic_shape("n, a")
+_OPEN = {"n": _N, "a": _A}
 
 
 class Signature(NamedTuple):
-    """What a slot's function is given.
+    """The inputs of a learned function.
 
     Attributes:
         given: name -> shape, in order; n and a are open.
@@ -46,48 +43,40 @@ class Signature(NamedTuple):
     call: Callable
 
 
-def signature(slot: str, op: Mapping[str, Any]) -> Signature:
-    """What the function of a slot takes, by its entry in `Space.spec`.
+def signature(op: Mapping[str, Any]) -> Signature:
+    """The inputs of the function that an entry of `Space.spec` describes.
 
     Raises:
-        NotImplementedError: nothing is known of its inputs.
+        ArtifactError: there is no such operation.
     """
-    seen = ("progress",) if op.get("temporal") else ()
-    if slot == "activation":
-        return Signature({"x": (_N,)}, (), lambda f, params, x, _: f(params, *x))
-    if slot in INPUTS:
-        return Signature(dict.fromkeys(INPUTS[slot], (_N,)), seen, _plainly)
-    match op["op"]:
-        case "policy":
-            return Signature({"obs": (_N, *op["observation"])}, (), _plainly)
-        case "steps" | "knots":
-            return Signature({}, ("progress",), _plainly)
-        case "feedback":
-            moves = ("progress",) if isinstance(op["default"], dict) else ()
-            return Signature({}, (*sorted(op["stats"]), *moves), _plainly)
-        case "graded":
-            return Signature({"q": (_N, _A), "epsilon": ()}, ("progress",), _plainly)
-        case "potential" | "free_reward" | "impact":
-            ((kind, width),) = op.get("action", {"num": 0}).items()
-            given = {
-                "obs": (_N, len(op["units"])),
-                "action": (_N,) if kind == "num" else (_N, width),
-                "reward": (_N,),
-                "next_obs": (_N, len(op["units"])),
-                "terminated": (_N,),
-            }
-            if op["op"] == "impact":
-                seen = ("progress",)
-            return Signature(given, seen, _transitions)
-    raise NotImplementedError(f"{slot}: its inputs are not known")
+    operation = operations.get(op["op"])
+    shapes = operation.shapes(op)
+    given = {
+        name: tuple(_OPEN.get(str(size), size) for size in shapes.get(name, ("n",)))
+        for name in slots.SIGNATURES[operation.slot]
+    }
+    seen = operation.reads(op)
+    if op.get("temporal"):
+        seen = (*seen, "progress")
+    call = _plainly
+    if operation.slot in slots.WITHOUT_CONTEXT:
+        call = _without_context
+    elif operation.slot in slots.ONE_TRANSITION:
+        call = _transitions
+    return Signature(given, seen, call)
 
 
 def _plainly(apply, params, given, context):
     return apply(params, *given, context)
 
 
+def _without_context(apply, params, given, context):
+    del context
+    return apply(params, *given)
+
+
 def _transitions(apply, params, given, context):
-    """Of one transition each; choices come as floats, as all that is given."""
+    """One transition an element; actions and flags come as floats, as all inputs."""
 
     def one(obs, action, reward, next_obs, terminated):
         action = action if action.ndim else action.astype(jnp.int32)
@@ -96,19 +85,28 @@ def _transitions(apply, params, given, context):
     return jax.vmap(one)(*given)
 
 
-def describe(slot: str, op: Mapping[str, Any], apply: Callable, params: Any) -> dict:
-    """A slot's function as plain data, and which parameters it takes.
+def describe(slot: str, op: Mapping[str, Any], learned: Any, params: Any) -> dict:
+    """A slot's function or optimizer as plain data, for `numpy_reference`.
 
     Args:
+        slot: its name in the artifact.
         op: its entry in `Space.spec`.
-        apply: `(params, *inputs, context)`.
+        learned: a `Learned` or a `LearnedOptimizer`.
         params: nested dicts of arrays, or one array.
 
     Raises:
-        NotImplementedError: the function has an operation that the reference does not
-            know, or nothing is known of the slot's inputs.
+        NotImplementedError: it has an operation that the reference does not have.
     """
-    given, seen, call = signature(slot, op)
+    writer = _WRITERS.get(type(learned))
+    if writer is None:
+        raise NotImplementedError(f"a {type(learned).__name__} has no reference")
+    return writer(slot, op, learned, params)
+
+
+def _function(slot: str, op: Mapping[str, Any], learned: Learned, params: Any) -> dict:
+    """A function's values and gradients, and the names of its parameters."""
+    apply = learned.apply
+    given, seen, call = signature(op)
     leaves, tree, paths = _leaves(slot, params)
 
     def value(*arrays):
@@ -137,16 +135,13 @@ def describe(slot: str, op: Mapping[str, Any], apply: Callable, params: Any) -> 
         }
 
 
-def optimizer(
+def _optimizer(
     slot: str, op: Mapping[str, Any], learned: LearnedOptimizer, params: Any
 ) -> dict:
     """An optimizer's step for one array [n] of the agent, as plain data.
 
-    `state` says what it keeps of it and starts with, `inputs` and `outputs` name what
-    its program takes and gives.
-
-    Raises:
-        NotImplementedError: it has an operation that the reference does not know.
+    `state` describes the state that it keeps of the array and its start, `inputs` and
+    `outputs` name those of its program.
     """
     leaves, tree, paths = _leaves(slot, params)
     extra = list(learned.extra_inputs) + ["progress"] * bool(op.get("temporal"))
@@ -189,6 +184,9 @@ def optimizer(
             "outputs": ["direction", *kinds],
             "step": program(step, arrays),
         }
+
+
+_WRITERS = {Learned: _function, LearnedOptimizer: _optimizer}
 
 
 def _leaves(slot: str, params: Any) -> tuple[list, Any, list[str]]:
@@ -295,7 +293,7 @@ def _size(x: Any) -> int | str:
 
 
 def _settings(operation: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    """What the reference needs to know of an operation."""
+    """Settings of an elementary operation, as the reference takes them."""
     match operation:
         case "integer_pow":
             return {"y": params["y"]}

@@ -59,17 +59,20 @@ class Function:
     def gradient(
         self, *inputs: Any, along: Any = None, dtype: Any = np.float64
     ) -> tuple[np.ndarray, ...]:
-        """Of the sum of all values with respect to each input.
+        """The gradient of the sum of all values with respect to each input.
 
         Args:
-            along: weights of the values in that sum, of their shape; ones.
+            along: weights of the values in that sum, of their shape; None: ones.
+
+        Raises:
+            ValueError: the function chooses an action and has no gradient.
         """
         if self._gradient is None:
             raise ValueError("this function has no gradient: it chooses")
         if along is None:
             along = np.ones_like(self(*inputs, dtype=dtype))
-        inputs = self._shaped(inputs, dtype)
-        arrays = [*self._params, *inputs, np.asarray(along, dtype)]
+        given = self._shaped(inputs, dtype)
+        arrays = [*self._params, *given, np.asarray(along, dtype)]
         return tuple(run(self._gradient, arrays, dtype))
 
     def _shaped(self, inputs, dtype):
@@ -96,7 +99,7 @@ class Optimizer:
         self._outputs, self._params = described["outputs"], params
 
     def init(self, params: Any, dtype: Any = np.float64) -> dict[tuple, dict]:
-        """What it keeps of each array: by the array's path, name -> array."""
+        """The state of each array: path -> name -> array."""
 
         def start(n, shape, type, start):
             size = [n if x == "n" else x for x in shape]
@@ -120,12 +123,12 @@ class Optimizer:
 
         Args:
             progress: share of the lifetime that is done; a temporal one needs it.
-            noise: standard normal numbers like `params`, where it has noise; None: the
-                direction without. (JAX draws its own, from a generator that numpy
-                does not have.)
+            noise: standard normal numbers like `params`, for an optimizer with noise;
+                None leaves the noise out. (JAX draws its own, from a generator that
+                numpy does not have.)
 
         Raises:
-            TypeError: it is temporal and not told the progress.
+            TypeError: it is temporal, and `progress` is None.
         """
         if "progress" in self.inputs and progress is None:
             raise TypeError("this optimizer changes over a lifetime: give progress")
@@ -183,7 +186,7 @@ def _tree(arrays: Mapping[tuple, np.ndarray]) -> Any:
 
 
 def _layers(paths: Sequence[tuple]) -> dict[tuple, float]:
-    """Where each array's layer lies in its network, as `metaevo.learned.optimizers`."""
+    """The depth of each array's layer, as in `metaevo.learned.optimizers`."""
 
     def depth(path):
         beside = [p[:-1] for p in paths if p[:-2] == path[:-2] and len(p) == len(path)]

@@ -1,5 +1,8 @@
-"""Spaces that start at the hand-made algorithm: that they do, in whole training runs,
-that they leave it, and that what they find is saved."""
+"""Spaces of numbers that change over a lifetime start at the hand-made algorithm.
+
+In whole training runs; that they leave it, and that what they find is saved. The same
+of learned functions is in `test_learned_functions.py`.
+"""
 
 import functools
 from typing import Any, NamedTuple
@@ -11,15 +14,10 @@ import pytest
 from loops import SMALL
 
 import metaevo
-from metaevo import envs, exploration, losses, rewards, spaces
+from metaevo import spaces
 from metaevo.slots import Context
 from metaevo.storage import artifacts
 from metaevo.types import Space
-
-CARTPOLE, PENDULUM = (
-    envs.make(f"gymnax/{name}") for name in ("CartPole-v1", "Pendulum-v1")
-)
-UNITS = rewards.units(CARTPOLE), rewards.units(PENDULUM)
 
 
 def bent(kind, **numbers):
@@ -60,25 +58,6 @@ CASES = {
     ),
     "td3, linear": Case("td3", bent("linear", **OF_TD3)),
     "sac, linear": Case("sac", bent("linear", **OF_SAC)),
-    "ppo, potential": Case("ppo", spaces.replace(reward=rewards.potential(UNITS[0]))),
-    "dqn, potential": Case(
-        "dqn", spaces.replace(reward=rewards.potential(UNITS[0])), FIVE_UPDATES
-    ),
-    "ppo_rnn, free": Case(
-        "ppo_rnn", spaces.replace(reward=rewards.free(UNITS[0], {"num": 2}))
-    ),
-    "td3, free": Case(
-        "td3",
-        spaces.replace(reward=rewards.free(UNITS[1], {"size": 1}, temporal=True)),
-    ),
-    "pqn, impact": Case("pqn", spaces.replace(reward=rewards.impact(UNITS[0]))),
-    "sac, impact": Case("sac", spaces.replace(reward=rewards.impact(UNITS[1]))),
-    "dqn, graded": Case(
-        "dqn", spaces.replace(exploration=exploration.graded()), FIVE_UPDATES
-    ),
-    "pqn, graded": Case("pqn", spaces.replace(exploration=exploration.graded())),
-    "td3, td loss": Case("td3", spaces.replace(td_loss=losses.td_network())),
-    "sac, td loss": Case("sac", spaces.replace(td_loss=losses.td_network())),
 }
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
@@ -132,33 +111,11 @@ def test_ten_minibatches_from_the_start_are_the_hand_made_algorithm(case):
     assert any(not np.allclose(a, b, rtol=1e-6) for a, b in pairs)
 
 
-def inputs(case, slot, size):
-    """What a slot is called with, `size` large, but for the context."""
-    env = PENDULUM if case.loop in ("td3", "sac") else CARTPOLE
-    draw = iter(jax.random.split(jax.random.key(3), 9))
-
-    def normal(*shape):
-        return size * jax.random.normal(next(draw), shape)
-
-    if slot == "reward":
-        action = jnp.int32(1) if env is CARTPOLE else normal(1)
-        obs = env.observation.shape
-        return normal(*obs), action, normal(), normal(*obs), jnp.bool(False)
-    if slot == "exploration":
-        return normal(5, 3), 0.3
-    if slot == "td_loss":
-        return normal(7), normal(7), normal(7)
-    return ()
-
-
 def values(case, slots, size=1.0):
     """What the slots of a space come to, at three times of a life."""
     stats = {"gamma": 0.9, "entropy": 0.6 * size, "kl": -size, "clip_fraction": 0.1}
     return [
-        slots[name](
-            *inputs(case, name, size),
-            Context(progress=jnp.float32(progress), stats=stats),
-        )
+        slots[name](Context(progress=jnp.float32(progress), stats=stats))
         for name in sorted(case.space.spec)
         for progress in (0.0, 0.37, 1.0)
     ]

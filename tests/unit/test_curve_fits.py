@@ -13,11 +13,11 @@ from metaevo.storage import artifacts, numpy_reference
 KEY = jax.random.key(0)
 
 
-def fitted(tmp_path, slot, learned, params, visited=None, tilt=0.0):
+def fitted(tmp_path, slot, learned, params, visited=None):
     params = jax.tree.map(np.float32, params)
     artifacts.save(tmp_path / "a", {slot: params}, {slot: learned.spec}, {}, {})
     function = getattr(numpy_reference.load(tmp_path / "a"), slot)
-    return curve_fits.fit(slot, learned.spec, function, visited, tilt)
+    return curve_fits.fit(slot, learned.spec, function, visited)
 
 
 def loaded(tmp_path, slot, form):
@@ -51,7 +51,9 @@ def test_a_loss_of_the_family_is_recovered(tmp_path, slot, name):
     if slot == "td_loss":
         learned = closed_forms.td_error_loss()
         mine = known | {"q": 0.05, "square": known["square"] - 0.5}
-    form = fitted(tmp_path, slot, learned, mine, (-6.0, 8.0), 0.05)
+    form = fitted(tmp_path, slot, learned, mine, (-6.0, 8.0))
+    if slot == "td_loss":
+        assert form.params["q"] == pytest.approx(0.05)
     assert form.r2 > 1 - 1e-5
     for constant in ("square", "abs", "huber", "log_cosh", "tilt"):
         found = float(form.params[constant])
@@ -97,7 +99,7 @@ def test_a_loss_that_is_a_network_is_explained_in_part(tmp_path):
 def test_dqnreg_as_the_learned_loss_has_it(tmp_path):
     learned = losses.td_network()
     params = learned.init(KEY) | {"tilt": 0.05}
-    form = fitted(tmp_path, "td_loss", learned, params, tilt=0.05)
+    form = fitted(tmp_path, "td_loss", learned, params)
     assert form.formula == "0.5 x² + 0.05 Q,  x = Q - target"
 
 

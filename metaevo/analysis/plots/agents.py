@@ -1,12 +1,11 @@
-"""Portraits of what an agent is paid, what it tries and what it does.
+"""Portraits of rewards, of exploration and of policies.
 
-Observations are drawn in units, evenly within ±1 where nothing else is said: where an
-agent really is, an artifact does not know.
+Observations are drawn in units, evenly within ±1 unless noted: an artifact does not
+hold the observations of an agent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -15,7 +14,16 @@ import numpy as np
 
 from metaevo import exploration, schedules
 from metaevo.analysis.plots import figures
-from metaevo.analysis.plots.losses import OURS, STYLES, THEIRS, Portrait, lines, table
+from metaevo.analysis.plots.portraits import (
+    OURS,
+    STYLES,
+    THEIRS,
+    Evolved,
+    Portrait,
+    heading,
+    lines,
+    table,
+)
 from metaevo.slots import Context
 
 __all__ = ["free", "graded", "impact", "policy", "potential"]
@@ -40,8 +48,9 @@ def _bars(panel: Any, names: list[str], values: Any, label: str) -> None:
 # --- rewards --------------------------------------------------------------------------
 
 
-def potential(op: Mapping[str, Any], reward: Callable) -> Portrait:
+def potential(evolved: Evolved) -> Portrait:
     """Φ over the two components that move it most, and how much each does."""
+    op, reward = evolved.op, evolved.function
     units = np.asarray(op["units"])
     size = len(units)
 
@@ -49,7 +58,7 @@ def potential(op: Mapping[str, Any], reward: Callable) -> Portrait:
     @jax.vmap
     def phi(obs):
         return jax.value_and_grad(
-            # What remains of a step into the end of an episode.
+            # The rest of a step into the end of an episode.
             lambda o: -reward(o, jnp.zeros(()), 0.0, o, jnp.bool(True), Context())
         )(obs)
 
@@ -83,8 +92,8 @@ def potential(op: Mapping[str, Any], reward: Callable) -> Portrait:
         panels[1].set_xlabel("component")
 
     return Portrait(
-        "reward",
-        "The evolved reward",
+        evolved.slot,
+        heading(evolved.slot),
         draw,
         table(
             **{f"component {first}": across, f"component {second} (other)": up},
@@ -96,8 +105,9 @@ def potential(op: Mapping[str, Any], reward: Callable) -> Portrait:
     )
 
 
-def free(op: Mapping[str, Any], reward: Callable) -> Portrait:
-    """What each input moves, and what is paid beside the environment's reward."""
+def free(evolved: Evolved) -> Portrait:
+    """Sensitivity to each input, and the pay beside the environment's reward."""
+    op, reward = evolved.op, evolved.function
     units, ((kind, width),) = np.asarray(op["units"]), op["action"].items()
     obs = _observations(units)
     after, rng = obs[::-1], np.random.default_rng(1)
@@ -149,8 +159,8 @@ def free(op: Mapping[str, Any], reward: Callable) -> Portrait:
         panels[1].set(xlabel="share of transitions", ylabel="paid in addition")
 
     return Portrait(
-        "reward",
-        "The evolved reward",
+        evolved.slot,
+        heading(evolved.slot),
         draw,
         (["input", "mean slope"], list(zip(names, sensitivity.tolist(), strict=True))),
         "Left: how much each component of the observation before (o), after (o') and "
@@ -161,8 +171,9 @@ def free(op: Mapping[str, Any], reward: Callable) -> Portrait:
     )
 
 
-def impact(op: Mapping[str, Any], params: Mapping[str, Any]) -> Portrait:
+def impact(evolved: Evolved) -> Portrait:
     """β over the lifetime, and the weights of components."""
+    op, params = evolved.op, evolved.params
     progress = np.linspace(0, 1, 101, dtype=np.float32)
     at = jax.vmap(lambda t: schedules.basis(t, op["num_knots"], 1))(progress)
     beta = np.asarray(at) @ np.asarray(params["strength"]) * op["scale"]
@@ -177,8 +188,8 @@ def impact(op: Mapping[str, Any], params: Mapping[str, Any]) -> Portrait:
         figures.legend_above(panels[1], 1)
 
     return Portrait(
-        "reward",
-        "The evolved reward",
+        evolved.slot,
+        heading(evolved.slot),
         draw,
         table(progress=progress, beta=beta),
         "What an agent is paid for changing what it observes, in units, beside the "
@@ -190,8 +201,9 @@ def impact(op: Mapping[str, Any], params: Mapping[str, Any]) -> Portrait:
 # --- exploration and policies ---------------------------------------------------------
 
 
-def graded(op: Mapping, explore: Callable, params: Mapping) -> Portrait:
-    """How often it explores, and what it tries then."""
+def graded(evolved: Evolved) -> Portrait:
+    """The share of steps that explore, and the actions that they try."""
+    op, explore, params = evolved.op, evolved.function, evolved.params
     progress = np.linspace(0, 1, 101, dtype=np.float32)
     shares = (0.05, 0.2, 0.5)
     ranks = jnp.linspace(1.0, 0.0, 6)
@@ -225,8 +237,8 @@ def graded(op: Mapping, explore: Callable, params: Mapping) -> Portrait:
         figures.legend_above(panels[1], 2)
 
     return Portrait(
-        "exploration",
-        "The evolved exploration",
+        evolved.slot,
+        heading(evolved.slot),
         draw,
         table(progress=progress, **{f"epsilon {e}": y for e, y in odds.items()}),
         "Left: how often it explores where ε-greedy does so with probability ε (thin "
@@ -236,8 +248,9 @@ def graded(op: Mapping, explore: Callable, params: Mapping) -> Portrait:
     )
 
 
-def policy(op: Mapping[str, Any], act: Callable) -> Portrait:
-    """How much actions change when one component of the observation is another's."""
+def policy(evolved: Evolved) -> Portrait:
+    """Change of actions when one component of the observation is another's."""
+    op, act = evolved.op, evolved.function
     shape = tuple(op["observation"])
     size = int(np.prod(shape))
     obs = _observations(np.ones(size))
@@ -260,7 +273,7 @@ def policy(op: Mapping[str, Any], act: Callable) -> Portrait:
         panel.set_xlabel("component of the observation")
 
     return Portrait(
-        "actor",
+        evolved.slot,
         "The evolved policy",
         draw,
         table(component=np.arange(shown), change=np.asarray(sensitivity)),

@@ -27,7 +27,7 @@ COLORS = {"solution": "#0072B2", "hand-made": "#D55E00", "start": "#8a8a8a"}
 # the others, by name, their dark shades.
 INK = "#123456"
 PANEL = 4.6, 3.4  # inches
-STYLE = {
+STYLE: Any = {
     **dict.fromkeys(
         (
             "axes.edgecolor",
@@ -50,7 +50,7 @@ OTHERS = ("#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
 def color(name: str, i: int) -> str:
-    """Of the candidate `name`, the i-th."""
+    """The color of the candidate `name`, the i-th."""
     return COLORS.get(name, OTHERS[i % len(OTHERS)])
 
 
@@ -62,7 +62,7 @@ def figure(
     table: tuple[list[str], Iterable],
     caption: str,
     num_panels: int = 1,
-) -> dict[str, str]:
+) -> dict[str, Any]:
     """Draws a figure as PNG file and inline SVGs, and writes its CSV."""
     (folder / f"{name}.png").write_bytes(png(draw, num_panels))
     svgs = _svgs(draw, num_panels, name)
@@ -70,7 +70,7 @@ def figure(
     return {"name": name, "title": title, "svgs": svgs, "caption": caption}
 
 
-def png(draw: Callable, num_panels: int) -> bytes:
+def png(draw: Callable, num_panels: int, dpi: int = 150) -> bytes:
     """All panels, at most three in a row; four are two by two."""
     # Not pyplot: no window system, no global state.
     import matplotlib
@@ -85,7 +85,7 @@ def png(draw: Callable, num_panels: int) -> bytes:
         draw(*panels[:num_panels])
         for panel in panels[num_panels:]:
             panel.remove()
-        figure.savefig(buffer, format="png", dpi=150)
+        figure.savefig(buffer, format="png", dpi=dpi)
     return buffer.getvalue()
 
 
@@ -127,7 +127,7 @@ def page(template: str, **values: Any) -> str:
 
 
 def legend_above(axes: Any, num_columns: int) -> None:
-    """Where it hides no curve."""
+    """Draws the legend above the panel, where it hides no curve."""
     axes.legend(
         loc="lower left",
         bbox_to_anchor=(0, 1),

@@ -1,13 +1,8 @@
-"""Portraits of what evolved: how to draw it, beside the hand-made one.
-
-A portrait holds the numbers that it draws; the report writes it as it does its other
-figures. What is temporal is drawn at the start, the middle and the end of a lifetime.
-"""
+"""Portraits of losses, drifts, activations and optimizers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -15,72 +10,70 @@ import numpy as np
 
 from metaevo import activations, drifts, losses
 from metaevo.analysis.plots import figures
+from metaevo.analysis.plots.portraits import (
+    OURS,
+    STYLES,
+    THEIRS,
+    Evolved,
+    Portrait,
+    heading,
+    lines,
+    moments,
+    table,
+    zero,
+)
 from metaevo.slots import Context
 
+__all__ = [
+    "activation",
+    "adam",
+    "directions",
+    "drift",
+    "policy_loss",
+    "td_loss",
+    "value_loss",
+]
 
-class Portrait(NamedTuple):
-    """What `figures.figure` draws, in its order."""
-
-    name: str
-    title: str
-    draw: Callable
-    table: tuple[list[str], Sequence]
-    caption: str
-    num_panels: int = 1
-
-
-OURS, THEIRS = figures.COLORS["solution"], figures.COLORS["hand-made"]
-STYLES = ("-", "--", ":")
-EPS = 0.2  # of a clip, where nobody says
-
-
-def moments(op: Mapping[str, Any], **stats: float) -> dict[str, Context]:
-    """When a function is drawn: label -> context."""
-    if not op.get("temporal"):
-        return {"evolved": Context(stats=stats)}
-    names = {"evolved, start": 0.0, "middle": 0.5, "end of life": 1.0}
-    return {name: Context(progress=t, stats=stats) for name, t in names.items()}
-
-
-def lines(panel: Any, x: np.ndarray, ours: Mapping, theirs: tuple | None) -> None:
-    """Evolved curves by label, in one color and several styles, over the hand-made."""
-    if theirs is not None:
-        panel.plot(x, theirs[1], color=THEIRS, label=theirs[0])
-    for (label, y), style in zip(ours.items(), STYLES, strict=False):
-        panel.plot(x, y, color=OURS, ls=style, label=label)
-    figures.legend_above(panel, 2 if len(ours) > 1 else 3)
-
-
-def zero(panel: Any) -> None:
-    panel.axhline(0, color=figures.INK, lw=0.5, zorder=0)
-    panel.axvline(0, color=figures.INK, lw=0.5, zorder=0)
-
-
-def _named(slot: str) -> str:
-    return f"The evolved {slot.replace('_', ' ')}"
-
-
-def table(**columns: Any) -> tuple[list[str], list]:
-    values = [np.ravel(x).tolist() for x in columns.values()]
-    return list(columns), list(zip(*values, strict=True))
+EPS = 0.2  # of a clip, without a context
 
 
 # --- losses ---------------------------------------------------------------------------
 
-# slot -> its loss as a function of v, where the target is 0: PPO's clip does not act.
-_OF_ERROR = {
-    "value_loss": lambda loss, v, context: loss(
-        v, 0.0 * v, jax.lax.stop_gradient(v), context
-    ),
-    "td_loss": lambda loss, v, context: loss(-v, v, 0.0 * v, context),
-}
 
-
-def loss(slot: str, op: Mapping, learned: Callable, visited: tuple | None) -> Portrait:
+def value_loss(evolved: Evolved) -> Portrait:
     """Loss and gradient against value - target."""
+
+    def at(loss, v, context):
+        # The target is 0, and PPO's clip does not act.
+        return loss(v, 0.0 * v, jax.lax.stop_gradient(v), context)
+
+    return _of_error(evolved, at, ("squared error", losses.square))
+
+
+def td_loss(evolved: Evolved) -> Portrait:
+    """Loss and gradient against Q - target."""
+
+    def at(loss, v, context):
+        return loss(-v, v, 0.0 * v, context)
+
+    huber = evolved.op.get("base") == "td_huber"
+    usual = ("squared error", losses.td_square)
+    return _of_error(evolved, at, ("Huber", losses.td_huber) if huber else usual)
+
+
+def _of_error(
+    evolved: Evolved, at: Callable, hand_made: tuple[str, Callable]
+) -> Portrait:
+    """Loss and gradient against an error.
+
+    Args:
+        at: `(loss, error, context) -> loss of the error`.
+        hand_made: label and function of the hand-made one.
+    """
+    op, visited = evolved.op, evolved.visited
     limit = 1.5 * op.get("scale", 10.0) * op.get("limit", 1.0)
     x = jnp.linspace(-limit, limit, 601)
-    middle, at = len(x) // 2, _OF_ERROR[slot]
+    middle = len(x) // 2
 
     def curve(loss, context):
         values = jax.value_and_grad(lambda v: at(loss, v, context))
@@ -88,11 +81,9 @@ def loss(slot: str, op: Mapping, learned: Callable, visited: tuple | None) -> Po
         return np.asarray(value - value[middle]), np.asarray(gradient)
 
     when = moments(op, clip_eps=EPS)
-    ours = {name: curve(learned, context) for name, context in when.items()}
-    huber = op.get("base") == "td_huber"
-    label, base = ("Huber", losses.td_huber) if huber else ("squared error", None)
-    hand_made = base or (losses.td_square if slot == "td_loss" else losses.square)
-    theirs = curve(hand_made, Context())
+    ours = {name: curve(evolved.function, context) for name, context in when.items()}
+    label, base = hand_made
+    theirs = curve(base, Context())
 
     def draw(*panels):
         for i, panel in enumerate(panels):
@@ -122,8 +113,8 @@ def loss(slot: str, op: Mapping, learned: Callable, visited: tuple | None) -> Po
         columns |= {f"{name} loss": both[0], f"{name} gradient": both[1]}
     columns |= {"hand-made loss": theirs[0], "hand-made gradient": theirs[1]}
     return Portrait(
-        slot,
-        _named(slot),
+        evolved.slot,
+        heading(evolved.slot),
         draw,
         table(**columns),
         "Both on one scale. Shaded: where value - target lay (mean ± 2 sd) while "
@@ -132,8 +123,9 @@ def loss(slot: str, op: Mapping, learned: Callable, visited: tuple | None) -> Po
     )
 
 
-def drift(op: Mapping, learned: Callable) -> Portrait:
+def drift(evolved: Evolved) -> Portrait:
     """Contours over r and A, and curves at A = ±1 with their gradient."""
+    op, learned = evolved.op, evolved.function
     names = {"dpo_constants": "dpo"}
     name = op.get("base") or names.get(op["op"], "ppo_clip")
     base = drifts.HAND_MADE[name]
@@ -189,8 +181,8 @@ def drift(op: Mapping, learned: Callable) -> Portrait:
 
     grid_a, grid_d = np.meshgrid(advantage, log_ratio, indexing="ij")
     return Portrait(
-        "drift",
-        "The evolved drift",
+        evolved.slot,
+        heading(evolved.slot),
         draw,
         table(
             log_ratio=grid_d,
@@ -205,8 +197,9 @@ def drift(op: Mapping, learned: Callable) -> Portrait:
     )
 
 
-def policy_loss(op: Mapping, learned: Callable) -> Portrait:
+def policy_loss(evolved: Evolved) -> Portrait:
     """d loss / d log π against A, beside PPO's own."""
+    op, learned = evolved.op, evolved.function
     advantage = jnp.linspace(-3.0, 3.0, 241)
     ratios = (-0.3, 0.0, 0.3)
 
@@ -239,8 +232,8 @@ def policy_loss(op: Mapping, learned: Callable) -> Portrait:
             zero(panel)
 
     return Portrait(
-        "policy_loss",
-        "The evolved policy loss",
+        evolved.slot,
+        heading(evolved.slot),
         draw,
         table(advantage=advantage, PPO=own_now, **ours, **moved),
         "How a sample moves the policy: below 0 its action becomes likelier. Left: the "
@@ -250,8 +243,9 @@ def policy_loss(op: Mapping, learned: Callable) -> Portrait:
     )
 
 
-def activation(op: Mapping, learned: Callable) -> Portrait:
+def activation(evolved: Evolved) -> Portrait:
     """σ and its slope, with the knots."""
+    op, learned = evolved.op, evolved.function
     name = op.get("base", "tanh")
     base, limit = activations.HAND_MADE[name], op.get("limit", 4.0)
     x = jnp.linspace(-1.25 * limit, 1.25 * limit, 501)
@@ -275,8 +269,8 @@ def activation(op: Mapping, learned: Callable) -> Portrait:
             panels[0].plot(knots, height, "o", color=OURS, ms=3.5)
 
     return Portrait(
-        "activation",
-        "The evolved activation",
+        evolved.slot,
+        heading(evolved.slot),
         draw,
         table(
             x=x,
@@ -291,8 +285,9 @@ def activation(op: Mapping, learned: Callable) -> Portrait:
 # --- optimizers -----------------------------------------------------------------------
 
 
-def adam(op: Mapping, params: Mapping) -> Portrait:
-    """Its six numbers over a lifetime."""
+def adam(evolved: Evolved) -> Portrait:
+    """The six numbers of `adam_numbers` over a lifetime."""
+    op, params = evolved.op, evolved.params
     progress = np.linspace(0.0, 1.0, 51)
     x = {
         name: np.broadcast_to(np.float64(v), 2)[0] * (1 - progress)
@@ -320,8 +315,8 @@ def adam(op: Mapping, params: Mapping) -> Portrait:
             panel.ticklabel_format(axis="y", useOffset=False)
 
     return Portrait(
-        "optimizer",
-        "The evolved optimizer",
+        evolved.slot,
+        heading(evolved.slot),
         draw,
         table(
             progress=progress,
@@ -334,8 +329,9 @@ def adam(op: Mapping, params: Mapping) -> Portrait:
     )
 
 
-def recurrent(op: Mapping, optimizer: Any) -> Portrait:
+def directions(evolved: Evolved) -> Portrait:
     """Directions of numbers whose gradients, of all sizes, do not change."""
+    op, optimizer = evolved.op, evolved.function
     size = jnp.logspace(-6, 2, 65)
     gradient = jnp.concatenate([size, -size])
     agent = jnp.zeros_like(gradient)
@@ -350,7 +346,7 @@ def recurrent(op: Mapping, optimizer: Any) -> Portrait:
         if i in (1, 10, 100):
             ours[f"after {i}"] = np.asarray(direction)
     half = len(size)
-    adam = np.asarray(size / (size + op["eps"]))
+    adam = np.asarray(size / (size + op.get("eps", 1e-5)))
 
     def draw(*panels):
         for sign, panel in zip((1, -1), panels, strict=True):
@@ -365,8 +361,8 @@ def recurrent(op: Mapping, optimizer: Any) -> Portrait:
             panel.axhline(0, color=figures.INK, lw=0.5)
 
     return Portrait(
-        "optimizer",
-        "The evolved optimizer",
+        evolved.slot,
+        heading(evolved.slot),
         draw,
         table(gradient=gradient, **ours, Adam=np.concatenate([adam, -adam])),
         "The direction of each number of one array, whose gradients of many sizes stay "

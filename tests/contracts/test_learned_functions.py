@@ -1,0 +1,697 @@
+"""Contract of every learned function in the registry, and of a toy in one file.
+
+A function is found by `metaevo.learned.operations`; nothing here names one. Each costs
+one program in single and one in double precision, and its share of one program a loop.
+"""
+
+import functools
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import learned as helper
+import numpy as np
+import pytest
+from loops import SMALL
+
+import metaevo
+from metaevo import drifts, losses, optimizers, slots, spaces
+from metaevo.analysis.plots import figures, gallery
+from metaevo.errors import ArtifactError, ConfigError
+from metaevo.learned import operations
+from metaevo.slots import Context
+from metaevo.storage import artifacts, numpy_export, numpy_reference
+
+DOCS = (Path(__file__).parents[2] / "docs" / "spaces.md").read_text()
+CASES = helper.cases()
+FUNCTIONS = [n for n, case in CASES.items() if case.operation.slot != "optimizer"]
+OPTIMIZERS = [n for n, case in CASES.items() if case.operation.slot == "optimizer"]
+every_operation = pytest.mark.parametrize("name", operations.everything())
+every_case = pytest.mark.parametrize("name", CASES)
+every_function = pytest.mark.parametrize("name", FUNCTIONS)
+every_optimizer = pytest.mark.parametrize("name", OPTIMIZERS)
+CLIP = {"clip_eps": 0.2}
+# The starts that are no algorithm to compare with.
+NOTHING = (losses.zero, drifts.zero)
+
+
+# --- a function, saved and loaded, in one program -------------------------------------
+
+
+@functools.cache
+def saved(name):
+    """Params off the start, the artifact, its function, and the numpy reference."""
+    case = CASES[name]
+    made, folder = case.make(), FOLDER / name.replace(" ", "_")
+    params = helper.away(made)
+    spec = {case.slot: dict(made.spec)}
+    artifacts.check(jax.eval_shape(lambda: {case.slot: params}), spec)
+    artifacts.save(folder, {case.slot: params}, spec, {}, {})
+    mine = getattr(numpy_reference.load(folder), case.slot)
+    return params, metaevo.load(folder).slots[case.slot], mine
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _folder(tmp_path_factory):
+    global FOLDER
+    FOLDER = tmp_path_factory.mktemp("artifacts")
+    yield
+    for cached in (saved, program, results, stepper, loop_program):
+        cached.cache_clear()
+
+
+FOLDER: Path
+
+
+@functools.cache
+def program(name, x64):
+    """`(params, loaded, inputs, along) -> [values, gradients]`, of both, by context.
+
+    In double precision of the searched function alone.
+    """
+    case = CASES[name]
+    made = case.make()
+    given, seen, call = numpy_export.signature(made.spec)
+
+    def evaluated(function, inputs, along, context):
+        def values(*inputs):
+            now = context
+            if seen:
+                stats = dict(zip(seen, inputs[len(given) :], strict=True))
+                now = Context(progress=stats.pop("progress", 0.0), stats=stats)
+            if case.temporal:
+                now = now._replace(stats=CLIP)
+            arrays = inputs[: len(given)]
+            return call(lambda _, *args: function(*args), (), arrays, now)
+
+        value, pull = jax.vjp(values, *inputs)
+        return value, pull(jnp.broadcast_to(along, value.shape).astype(value.dtype))
+
+    @jax.jit
+    def both(params, loaded, inputs, along):
+        contexts = [None] if seen else [None, Context(0.7, 2.0, CLIP)]
+        return [
+            [evaluated(f, inputs, along, context) for context in contexts]
+            for f in (made.bind(params), loaded)[: 1 if x64 else 2]
+        ]
+
+    return both
+
+
+def evaluate(name, params, inputs, along=1.0, x64=False):
+    """Of the searched and of the loaded function: [values, gradients] by context."""
+    dtype = np.float64 if x64 else np.float32
+    cast = functools.partial(jax.tree.map, dtype)
+    with jax.enable_x64(x64):
+        _, loaded, _ = saved(name)
+        found = program(name, x64)(
+            cast(params), cast(loaded), cast(inputs), cast(along)
+        )
+        return jax.tree.map(np.asarray, found)
+
+
+def values(name, params, inputs):
+    """The searched function's values."""
+    return evaluate(name, params, inputs)[0][0][0]
+
+
+# --- an optimizer ---------------------------------------------------------------------
+
+
+@functools.cache
+def stepper(name, x64):
+    """One update of the searched optimizer, and of Adam."""
+    del x64
+    case = CASES[name]
+    made = case.make()
+
+    @jax.jit
+    def step(params, gradient, states, agents, progress, noise):
+        extra = {"noise": noise} if "noise" in made.extra_inputs else {}
+        context = Context(progress)
+        each = (made.bind(params), extra), (optimizers.adam, {})
+        return [
+            one.update(gradient, state, agent, context, **more)
+            for (one, more), state, agent in zip(each, states, agents, strict=True)
+        ]
+
+    return step
+
+
+def noise_of(agent, i):
+    return jax.tree.map(lambda x: np.cos(i + 3 * x), agent)
+
+
+def directions(name, params, scales, progress=None, dtype=np.float32):
+    """Directions of the searched optimizer and of Adam, each [all numbers]."""
+    case = CASES[name]
+    made, x64 = case.make(), dtype is np.float64
+    cast = functools.partial(jax.tree.map, dtype)
+    with jax.enable_x64(x64):
+        agents = [cast(helper.agent())] * 2
+        states = [one.init(agents[0]) for one in (made.bind(params), optimizers.adam)]
+        found: list[list] = [[], []]
+        for i, gradient in enumerate(helper.gradients(*scales)):
+            done = i / len(scales) if progress is None else progress
+            noise = cast(noise_of(helper.agent(), i))
+            moves = stepper(name, x64)(
+                cast(params), cast(gradient), states, agents, dtype(done), noise
+            )
+            states = [state for _, state in moves]
+            agents = [
+                jax.tree.map(lambda p, d: p - dtype(0.01) * np.asarray(d), agent, d)
+                for agent, (d, _) in zip(agents, moves, strict=True)
+            ]
+            for one, (d, _) in zip(found, moves, strict=True):
+                one += [np.ravel(x) for x in jax.tree.leaves(d)]
+    return [np.concatenate(one) for one in found]
+
+
+@functools.cache
+def results(name, by, sign, huge=False):
+    """Values, and the first input's gradient, with params `by` off the start."""
+    case = CASES[name]
+    start, noise = helper.moved(case.make(), by)
+    params = jax.tree.map(lambda x, e: x + np.float32(sign) * e, start, noise)
+    if case.operation.slot == "optimizer":
+        scales = helper.SCALES["huge" if huge else "usual"]
+        return (directions(name, params, scales)[0],)
+    value, gradient = evaluate(name, params, case.inputs(huge))[0][-1]
+    return value, *gradient[:1]
+
+
+# --- the registry ---------------------------------------------------------------------
+
+
+def test_operations_of_version_0_1_are_in_the_registry():
+    names = (
+        "adam_numbers clip_constant dpo_constants drift_network error_loss feedback "
+        "free_reward graded impact knots lpo_network piecewise policy policy_network "
+        "potential rational recurrent residual_network steps td_error_loss td_network"
+    )
+    assert set(names.split()) <= operations.everything().keys()
+
+
+@every_operation
+def test_an_operation_describes_its_function(name):
+    operation = operations.get(name)
+    assert operation.slot in slots.SIGNATURES
+    assert operation.examples
+    for example in operation.examples:
+        made = operation.build(**example)
+        assert made.spec["op"] == name
+        again = operation.rebuild(made.spec)
+        assert again.spec == made.spec
+        assert "temporal" not in made.spec
+    with pytest.raises(ArtifactError, match=r"settings.*surprise"):
+        operation.rebuild({**made.spec, "surprise": 1})
+
+
+def test_every_builder_of_a_learned_function_is_registered():
+    """Public functions that return one are operations, apart from two conversions."""
+    helpers = {"policies.of", "schedules.around"}
+    for name in operations.MODULES:
+        module = sys.modules[name]
+        builders = {
+            f"{name.removeprefix('metaevo.')}.{key}"
+            for key, value in vars(module).items()
+            if callable(value)
+            and not key.startswith("_")
+            and getattr(value, "__module__", "") == name
+            and str(getattr(value, "__annotations__", {}).get("return")).startswith(
+                "Learned"
+            )
+        }
+        titles = {one.title for one in operations.everything().values()}
+        assert builders - helpers <= titles
+
+
+def test_an_unknown_operation_is_refused_by_name():
+    with pytest.raises(ArtifactError, match=r"unknown operation 'os\.system'"):
+        operations.get("os.system")
+
+
+def test_temporal_is_a_setting_of_what_evolves_as_a_network_or_as_constants():
+    """The others have knots or act without a lifetime, and refuse the setting."""
+    without = {n for n, one in operations.everything().items() if not one.temporal}
+    closed = {"error_loss", "td_error_loss", "clip_constant", "rational"}
+    numbers = {"steps", "knots", "feedback"}
+    others = {"piecewise", "potential", "impact", "graded", "policy"}
+    assert {n for n in without if _is_ours(n)} == closed | numbers | others
+    for name in without:
+        example = operations.get(name).examples[0]
+        made = operations.get(name).build(**example)
+        shapes = {"x": jax.eval_shape(made.init, jax.random.key(0))}
+        with pytest.raises(ConfigError, match="temporal"):
+            artifacts.check(shapes, {"x": dict(made.spec) | {"temporal": True}})
+
+
+def _is_ours(name):
+    return operations.get(name).build.__module__.startswith("metaevo.")
+
+
+# --- settings -------------------------------------------------------------------------
+
+REFUSED: dict[str, tuple] = {
+    "features": ((), (0,), (2.5,)),
+    "temporal": (1,),
+    "scale": (0.0, float("nan"), "x"),
+    "limit": (-1.0, 0.0),
+    "base": ("os.system", losses.minus_q),
+    "clip_eps": (0.0,),
+    "alpha": (0.0, "x"),
+    "beta": (-1.0, "x"),
+    "eps": (0.0, float("inf"), "x"),
+    "hidden": (0,),
+    "step": (-1.0,),
+    "noise": (1,),
+    "num_knots": (1, 2.5),
+    "num_steps": (0,),
+    "units": ([], [0.0]),
+}
+"""Values that no operation with a setting of that name takes."""
+
+
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [
+        (name, setting)
+        for name, one in operations.everything().items()
+        for setting in sorted(one.settings | ({"temporal"} if one.temporal else set()))
+        if setting in REFUSED
+    ],
+)
+def test_bad_settings_are_refused(name, setting):
+    operation = operations.get(name)
+    for value in REFUSED[setting]:
+        with pytest.raises((ValueError, TypeError)) as error:
+            operation.build(**{**operation.examples[0], setting: value})
+        assert setting in str(error.value) or isinstance(error.value, TypeError)
+
+
+# --- values ---------------------------------------------------------------------------
+
+
+@every_case
+def test_mirrored_members_differ_at_the_start(name):
+    """From each other and from the start: otherwise ES have nothing to go by."""
+    minus, base, plus = (results(name, 0.3, sign)[0] for sign in (-1, 0, 1))
+    least = 1e-3
+    if CASES[name].operation.slot == "number":
+        least = 1e-5 * np.abs(base).max()  # a number of any size, such as a discount
+    for a, b in ((minus, plus), (minus, base), (plus, base)):
+        assert np.abs(a - b).max() > least
+
+
+@every_case
+def test_values_stay_finite_for_huge_inputs(name):
+    elementwise = CASES[name].operation.slot in helper.USUAL
+    for by, huge in ((0.0, False), (0.3, False), (3.0, False), (1e3, False),
+                     (0.0, True), (0.3, True), (3.0, True)):  # fmt: skip
+        if by == 1e3 and (elementwise or name in OPTIMIZERS):
+            continue
+        value, *gradient = results(name, by, 1, huge)
+        assert np.isfinite(value).all()
+        if elementwise:
+            assert value.shape == (41,)
+            assert np.isfinite(gradient).all()
+
+
+@every_function
+def test_saved_and_loaded_it_is_the_same_function(name):
+    params, _, _ = saved(name)
+    searched, loaded = evaluate(name, params, CASES[name].inputs())
+    jax.tree.map(np.testing.assert_array_equal, searched, loaded)
+
+
+@every_optimizer
+def test_saved_and_loaded_it_is_the_same_optimizer(name):
+    """The same operations on the same numbers, so the same bits."""
+    params, loaded, _ = saved(name)
+    agent, made = helper.agent(), CASES[name].make()
+    searched = made.bind(params)
+    jax.tree.map(np.testing.assert_array_equal, loaded.update.args, (params,))
+    written = []
+    for one in (searched, loaded):
+        jax.tree.map(np.testing.assert_array_equal, one.init(agent), made.start(agent))
+        args = agent, one.init(agent), agent, Context(0.5)
+        written.append(str(jax.make_jaxpr(one.update.func)(params, *args)))
+    assert written[0] == written[1]
+
+
+@pytest.mark.parametrize("name", [n for n in OPTIMIZERS if not CASES[n].temporal])
+def test_a_learned_optimizer_starts_as_adam(name):
+    start, _ = helper.moved(CASES[name].make())
+    found, adam = directions(name, start, helper.SCALES["usual"])
+    np.testing.assert_allclose(found, adam, rtol=2e-5, atol=1e-6)
+
+
+# --- in numpy -------------------------------------------------------------------------
+
+
+@every_function
+def test_the_reference_in_float64_equals_jax_in_x64(name):
+    params, _, mine = saved(name)
+    inputs = CASES[name].inputs()
+    along = np.random.default_rng(0).normal(size=np.shape(mine(*inputs)))
+    value, gradient = evaluate(name, params, inputs, along, x64=True)[0][0]
+    assert value.dtype == np.float64
+    np.testing.assert_allclose(mine(*inputs), value, rtol=0, atol=1e-9)
+    found = mine.gradient(*inputs, along=along)
+    # Zeros would agree with anything; steps are flat.
+    assert name == "steps" or max(np.abs(x).max() for x in found) > 1e-4
+    for a, b in zip(found, gradient, strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-9)
+
+
+@every_function
+def test_the_reference_in_float32_equals_jax(name):
+    params, _, mine = saved(name)
+    inputs = [np.float32(x) for x in CASES[name].inputs()]
+    value, gradient = evaluate(name, params, inputs)[0][0]
+    found = mine(*inputs, dtype=np.float32)
+    assert found.dtype == np.float32
+    assert (np.abs(found - value) <= 1e-5 * np.maximum(1, np.abs(value))).all()
+    for a, b in zip(mine.gradient(*inputs, dtype=np.float32), gradient, strict=True):
+        assert (np.abs(a - b) <= 1e-5 * np.maximum(1, np.abs(b))).all()
+
+
+def by_numpy(name, dtype):
+    """All directions of the reference, of the same gradients, progress and noise."""
+    _, _, mine = saved(name)
+    agent = jax.tree.map(dtype, helper.agent())
+    state, found = mine.init(agent, dtype), []
+    scales = helper.SCALES["usual"]
+    for i, gradient in enumerate(helper.gradients(*scales)):
+        noise = None
+        if "noise" in CASES[name].make().extra_inputs:
+            noise = jax.tree.map(dtype, noise_of(helper.agent(), i))
+        gradient = jax.tree.map(dtype, gradient)
+        got, state = mine.update(gradient, state, agent, i / len(scales), noise, dtype)
+        assert all(x.dtype == dtype for x in jax.tree.leaves(got))
+        agent = jax.tree.map(lambda p, d: p - dtype(0.01) * d, agent, got)
+        found += [np.ravel(x) for x in jax.tree.leaves(got)]
+    return np.concatenate(found)
+
+
+@every_optimizer
+def test_an_optimizers_reference_equals_jax(name):
+    params, _, _ = saved(name)
+    scales = helper.SCALES["usual"]
+    theirs = directions(name, params, scales, dtype=np.float64)[0]
+    assert theirs.dtype == np.float64
+    np.testing.assert_allclose(by_numpy(name, np.float64), theirs, rtol=0, atol=1e-9)
+    theirs = directions(name, params, scales)[0]
+    error = np.abs(by_numpy(name, np.float32) - theirs)
+    assert (error <= 1e-5 * np.maximum(1, np.abs(theirs))).all()
+
+
+# --- over a lifetime ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [n for n, case in CASES.items() if case.temporal])
+def test_a_temporal_function_changes_over_a_lifetime(name):
+    case = CASES[name]
+    params, loaded, _ = saved(name)
+    start, _ = helper.moved(case.make())
+    plain_name = name.removesuffix(" temporal")
+    plain, _ = helper.moved(CASES[plain_name].make())
+    usual = helper.SCALES["usual"]
+
+    def at(params, progress):
+        if case.operation.slot == "optimizer":
+            return directions(name, params, usual, progress)[0]
+        return values(name, params, [*case.inputs()[:-1], np.float64(progress)])
+
+    assert np.abs(at(params, 0.0) - at(params, 0.9)).max() > 1e-3
+    if case.operation.slot == "optimizer":
+        expected = directions(plain_name, plain, usual, 0.9)[0]
+    else:
+        expected = values(plain_name, plain, CASES[plain_name].inputs())
+    np.testing.assert_allclose(at(start, 0.3), expected, rtol=1e-5, atol=1e-6)
+    # Its artifact says so, and its function does not guess where it is.
+    assert case.make().spec["temporal"] is True
+    one = jnp.ones(3)
+    given, _, call = numpy_export.signature(case.make().spec)
+    inputs = [jnp.asarray(x) for x in case.inputs()[: len(given)]]
+
+    def without_context():
+        if case.operation.slot == "optimizer":
+            return loaded.update(one, loaded.init(one), one)
+        return call(lambda _, *args: loaded(*args), (), inputs, None)
+
+    with pytest.raises(ValueError, match=r"temporal=True.*context=metaevo\.Context"):
+        without_context()
+
+
+# --- elsewhere ------------------------------------------------------------------------
+
+
+def test_artifacts_load_and_run_with_jax_numpy_and_safetensors_alone(tmp_path):
+    """Every other dependency is made impossible to import."""
+    names = [n for n in CASES if CASES[n].make().spec["op"] == n and _is_ours(n)]
+    for name in names:
+        saved(name)
+        (tmp_path / name).symlink_to(FOLDER / name)
+        given, _, _ = numpy_export.signature(CASES[name].make().spec)
+        inputs = CASES[name].inputs()[: len(given)] if name in FUNCTIONS else []
+        np.savez(FOLDER / f"{name}.npz", *inputs)
+    code = textwrap.dedent(
+        f"""
+        import pathlib, sys
+        for name in ("optax flax evosax gymnax gymnasium omegaconf matplotlib filelock "
+                     "brax wandb pandas").split():
+            sys.modules[name] = None
+        import jax, numpy
+        import metaevo
+        stats = dict(entropy=1.0, kl=0.01, clip_fraction=0.1)
+        context = metaevo.Context(0.5, 1.0, stats)
+        for path in sorted(pathlib.Path({str(tmp_path)!r}).iterdir()):
+            (slot, found), = metaevo.load(path).slots.items()
+            if slot == "optimizer":
+                one = numpy.ones(3, "float32")
+                jax.jit(found.update)(one, found.init(one), one)
+            else:
+                inputs = numpy.load({str(FOLDER)!r} + "/" + path.name + ".npz")
+                inputs = [numpy.float32(x) for x in inputs.values()]
+                if slot == "reward":
+                    inputs = [x[0] for x in inputs]
+                    if not inputs[1].ndim:
+                        inputs[1] = inputs[1].astype(int)
+                more = [] if slot == "activation" else [context]
+                jax.jit(found)(*inputs, *more)
+            print(path.name)
+        """
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert out.returncode == 0, out.stderr
+    assert out.stdout.split() == sorted(names)
+
+
+# --- drawn, and in the docs -----------------------------------------------------------
+
+
+@every_case
+def test_it_has_a_portrait(name):
+    """With names on its axes, something in every panel, and numbers in its table."""
+    case = CASES[name]
+    params, loaded, _ = saved(name)
+    op = case.make().spec
+    (portrait,) = gallery.gallery(
+        {case.slot: loaded}, {case.slot: op}, {case.slot: params}, (-2, 3)
+    )
+    panels = []
+
+    def draw(*axes):
+        portrait.draw(*axes)
+        panels.extend((p.get_xlabel(), p.get_ylabel(), p.has_data()) for p in axes)
+
+    png = figures.png(draw, portrait.num_panels, dpi=20)
+    assert png.startswith(b"\x89PNG")
+    assert len(panels) == portrait.num_panels
+    assert all(x and y and data for x, y, data in panels), panels
+    header, rows = portrait.table
+    assert len(rows) > 0
+    assert all(len(row) == len(header) for row in rows)
+    numbers = [x for row in rows for x in row if not isinstance(x, str)]
+    assert np.isfinite(numbers).all()
+    assert portrait.caption.endswith(".")
+
+
+@pytest.mark.parametrize("name", [n for n in operations.everything() if _is_ours(n)])
+def test_the_docs_have_a_row_or_a_section_of_it(name):
+    operation = operations.get(name)
+    assert f"`{operation.title}`" in DOCS
+    if operation.title in helper.functions():
+        assert f"| `{operation.title}` |" in helper.table()
+
+
+# --- in the inner loops ---------------------------------------------------------------
+
+TEN_STEPS: dict[str, dict[str, Any]] = {
+    "ppo": {"total_timesteps": 320, "num_epochs": 5, "num_minibatches": 2},
+    "ppo_rnn": {"total_timesteps": 320, "num_epochs": 5, "num_minibatches": 2},
+    "dqn": {"total_timesteps": 144},
+    "pqn": {"total_timesteps": 640, "num_epochs": 2, "num_minibatches": 2},
+    "td3": {"total_timesteps": 64 + 8, "num_gradient_steps": 10},
+    "sac": {"total_timesteps": 64 + 8, "num_gradient_steps": 10},
+}
+"""Ten gradient steps; other loops take the whole of their small life."""
+
+IN_LOOPS = {
+    loop: sorted(
+        {
+            one.slot
+            for one in helper.functions().values()
+            if one.slot in small.meta._fields
+        }
+    )
+    for loop, small in SMALL.items()
+}
+
+
+class Candidate:
+    """A case in a loop: the function and the hand-made value that it starts as."""
+
+    def __init__(self, name, loop):
+        case = CASES[name]
+        env = metaevo_env(SMALL[loop].env)
+        settings = {**case.settings, **case.operation.for_env(env)}
+        self.name = name
+        self.made = case.operation.build(**settings)
+        self.hand_made = case.operation.start(settings)
+        self.compared = self.made.starts_hand_made or self.hand_made is not None
+
+
+@functools.cache
+def metaevo_env(name):
+    from metaevo import envs
+
+    return envs.make(name)
+
+
+@functools.cache
+def loop_program(loop):
+    """`(which, params) -> the agent's params`, and the choices of each slot.
+
+    One program holds every function that the loop's slots can have; which of them
+    acts is traced.
+    """
+    small = SMALL[loop]
+    inner = small.make(**TEN_STEPS.get(loop, {}))
+    candidates = {
+        kind: [
+            Candidate(name, loop)
+            for name, case in CASES.items()
+            # A temporal function starts as the plain one, which is tested above.
+            if case.operation.slot == kind and not case.temporal
+        ]
+        for kind in IN_LOOPS[loop]
+    }
+    hand_made = {
+        kind: _distinct(
+            [
+                getattr(small.meta, kind),
+                *(one.hand_made for one in several if one.compared),
+            ]
+        )
+        for kind, several in candidates.items()
+    }
+
+    def agent_of(state):
+        agent = state.agent
+        whole = [getattr(agent, x) for x in ("actor", "critic") if hasattr(agent, x)]
+        return [one.params for one in whole] or [agent.params]
+
+    @jax.jit
+    def run(which, params):
+        meta = small.meta
+        for kind, several in candidates.items():
+            choices = [(None, value) for value in hand_made[kind]]
+            choices += zip([one.made for one in several], params[kind], strict=True)
+            value = helper.switched(kind, choices, which[kind])
+            meta = meta._replace(**{kind: value})
+        state = inner.init(jax.random.key(0), meta)
+        return agent_of(inner.train(jax.random.key(1), meta, state)[0])
+
+    @jax.jit
+    def plain():
+        state = inner.init(jax.random.key(0), small.meta)
+        return agent_of(inner.train(jax.random.key(1), small.meta, state)[0])
+
+    return run, plain, candidates, hand_made
+
+
+def _distinct(values):
+    found: list = []
+    for value in values:
+        if not any(value is other for other in found):
+            found.append(value)
+    return found
+
+
+def close(a, b):
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
+
+
+def differ(a, b, name):
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves((a, b))), name
+    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    assert any(not np.allclose(x, y, rtol=1e-6) for x, y in pairs), name
+
+
+@pytest.mark.parametrize("loop", [loop for loop, kinds in IN_LOOPS.items() if kinds])
+def test_ten_steps_from_the_start_are_the_hand_made_algorithm(loop):
+    """In each slot of a loop. Off the start they differ, and mirrored members do too:
+    an evolution strategy climbs by that."""
+    run, plain, candidates, hand_made = loop_program(loop)
+    starts = {
+        kind: [one.made.init(jax.random.key(5)) for one in several]
+        for kind, several in candidates.items()
+    }
+    nothing_evolved = dict.fromkeys(candidates, 0)
+
+    def trained(kind, which, i=None, params=None):
+        changed = starts
+        if i is not None:
+            several = [*starts[kind]]
+            several[i] = params
+            changed = starts | {kind: several}
+        return jax.tree.map(np.asarray, run(nothing_evolved | {kind: which}, changed))
+
+    # The switch itself changes nothing.
+    close(run(nothing_evolved, starts), plain())
+    for kind, several in candidates.items():
+        expected = [trained(kind, i) for i in range(len(hand_made[kind]))]
+        for i, one in enumerate(several):
+            which = len(hand_made[kind]) + i
+            start, noise = helper.moved(one.made, 0.3, seed=3)
+            up, down, away = (
+                trained(kind, which, i, params)
+                for params in (
+                    jax.tree.map(np.add, start, noise),
+                    jax.tree.map(np.subtract, start, noise),
+                    jax.tree.map(lambda x: x + np.float32(0.5), starts[kind][i]),
+                )
+            )
+            differ(up, down, one.name)
+            if not one.compared:
+                continue
+            assert one.made.starts_hand_made == (one.hand_made not in NOTHING)
+            space = spaces.replace(**{kind: one.made})
+            assert space.starts_hand_made == one.made.starts_hand_made
+            at = [x is one.hand_made for x in hand_made[kind]].index(True)
+            close(trained(kind, which), expected[at])
+            differ(up, expected[at], one.name)
+            with pytest.raises(AssertionError):
+                close(away, expected[at])
+
+
+def test_every_function_fits_a_loop():
+    kinds = {kind for several in IN_LOOPS.values() for kind in several}
+    assert {one.slot for one in helper.functions().values()} <= kinds

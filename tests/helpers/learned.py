@@ -1,0 +1,282 @@
+"""Every learned function of the registry, with inputs, for the tests of all of them.
+
+Nothing here is written down by hand for one function: cases are the operations'
+examples, each again with `temporal=True` where it has that setting.
+"""
+
+import functools
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from loops import SMALL
+
+from metaevo import envs, slots, spaces
+from metaevo.learned import operations
+from metaevo.learned.operations import Operation
+from metaevo.storage import numpy_export
+
+# --- inputs ---------------------------------------------------------------------------
+
+_LINE = np.linspace(-1.0, 1.0, 41, dtype=np.float32)
+_WAVE = np.cos(9 * _LINE)
+USUAL = {
+    "value_loss": (8 * _LINE, 3 * _LINE[::-1], 5 * _WAVE),
+    "td_loss": (8 * _LINE, 3 * _LINE[::-1], 8 * _LINE + 3 * _LINE[::-1]),
+    "drift": (_LINE, 3 * _WAVE, 0.2),
+    "policy_loss": (-1 + _LINE, 0.3 * _LINE[::-1], 3 * _WAVE, 1.5 + 0.5 * _LINE),
+    "activation": (4 * _LINE,),
+}
+"""Kind of slot -> a batch of its inputs, [41] each; other kinds are drawn."""
+HUGE = {
+    "value_loss": (1e6 * _LINE, -1e6 * _LINE, 1e6 + 0 * _LINE),
+    "td_loss": (1e6 * _LINE, -1e6 * _LINE, 1e6 * _LINE),
+    "drift": (40 * _LINE, 1e6 * _WAVE, 0.2),
+    "policy_loss": (1e6 * _LINE, 80 * _LINE, 1e6 * _WAVE, 1e6 * _LINE),
+    "activation": (1e6 * _LINE,),
+}
+"""Numbers that no agent should see."""
+SCALES = {
+    "usual": (0.1, 0.01, 1.0, 0.0, 0.3),
+    "huge": (0.0, 0.0, 1e20, 1e-30, 1e30),
+}
+"""Sizes of an optimizer's gradients, one an update."""
+
+
+def network(key, *sizes):
+    """Params as flax has them, with numbers of a policy beside."""
+    layers = {}
+    for i, shape in enumerate(itertools.pairwise(sizes)):
+        layers[f"Dense_{i}"] = {
+            "kernel": jax.random.normal(jax.random.fold_in(key, i), shape),
+            "bias": jnp.zeros(shape[1]),
+        }
+    return {"actor": {"params": layers}, "log_std": jnp.ones(sizes[-1])}
+
+
+@functools.cache
+def agent():
+    return jax.tree.map(np.asarray, network(jax.random.key(9), 3, 5, 2))
+
+
+def gradients(*scales):
+    """One for each scale; the signs change, so that averages do as well."""
+    return [
+        jax.tree.map(
+            lambda x, i=i, scale=scale: np.float32(scale * np.cos(5 * i + 7 * x)),
+            agent(),
+        )
+        for i, scale in enumerate(scales)
+    ]
+
+
+def _drawn(name, shape, size):
+    """An input of any other slot: 30 elements and 4 actions where they are open."""
+    shape = [{"n": 30, "a": 4}.get(str(x), x) for x in shape]
+    if name == "terminated":
+        return np.float64(np.arange(30) % 3 == 0)
+    if name == "epsilon":
+        return np.float64(0.2)
+    if name == "action" and len(shape) == 1:
+        return np.float64(np.arange(30) % 2)
+    rng = np.random.default_rng([len(name), *map(ord, name)])
+    return size * rng.normal(size=shape)
+
+
+# What a function reads of its context.
+READ = {"progress": 0.55, "entropy": 1.3, "kl": 0.007, "clip_fraction": 0.1}
+
+
+class Case(NamedTuple):
+    """A learned function with one example's settings."""
+
+    operation: Operation
+    settings: Mapping[str, Any]
+
+    def make(self):
+        return self.operation.build(**self.settings)
+
+    @property
+    def slot(self):
+        """Where it goes; a number slot for what moves numbers."""
+        kind = self.operation.slot
+        return "gamma" if kind == "number" else kind
+
+    @property
+    def temporal(self):
+        return bool(self.settings.get("temporal"))
+
+    def inputs(self, huge=False):
+        """Its inputs, then the scalars that it reads, float64."""
+        kind, op = self.operation.slot, self.make().spec
+        given, seen, _ = numpy_export.signature(op)
+        if kind in USUAL:
+            found = [
+                np.broadcast_to(np.float64(x), _LINE.shape)
+                for x in (HUGE if huge else USUAL)[kind]
+            ]
+        else:
+            size = 1e6 if huge else 1.0
+            found = [_drawn(name, shape, size) for name, shape in given.items()]
+        return [*found, *(np.float64(READ[name]) for name in seen)]
+
+
+def cases() -> dict[str, Case]:
+    """All cases by name: `drift_network 1 temporal` is its second example's."""
+    found = {}
+    for name, operation in operations.everything().items():
+        for i, example in enumerate(operation.examples):
+            case = f"{name} {i}" if i else name
+            found[case] = Case(operation, example)
+            if operation.temporal:
+                temporal = {**example, "temporal": True}
+                found[f"{case} temporal"] = Case(operation, temporal)
+    return found
+
+
+def moved(learned, by=0.3, seed=1):
+    """Its start, and by how much a strategy's sample moves it."""
+    start = learned.init(jax.random.key(0))
+    leaves, tree = jax.tree.flatten(start)
+    rng = np.random.default_rng(seed)
+    noise = [np.float32(by * rng.normal(size=x.shape)) for x in leaves]
+    start = jax.tree.map(np.asarray, start)
+    return start, jax.tree.unflatten(tree, noise)
+
+
+def away(learned, by=0.3, seed=1):
+    """Params off the start."""
+    start, noise = moved(learned, by, seed)
+    return jax.tree.map(np.add, start, noise)
+
+
+# --- the table of spaces and algorithms -----------------------------------------------
+
+STATISTICS = {"entropy": 1.0, "kl": 0.01, "clip_fraction": 0.1}
+OF_NUMBERS: dict[str, Callable] = {
+    "spaces.tune": lambda slot: spaces.tune(**{slot: spaces.logit()}),
+    "spaces.prior": lambda slot: spaces.prior(**{slot: spaces.uniform(0.1, 0.9)}),
+    "spaces.schedule linear": lambda slot: spaces.schedule(**{slot: spaces.logit()}),
+    "spaces.schedule cubic": lambda slot: spaces.schedule(
+        "cubic", **{slot: spaces.logit()}
+    ),
+    "spaces.feedback": lambda slot: spaces.feedback(
+        STATISTICS, **{slot: spaces.logit()}
+    ),
+}
+TELL_STATISTICS = ("ppo",)  # which `spaces.feedback` sees
+
+
+def functions() -> dict[str, Operation]:
+    """Operations that a function slot takes, by title; numbers have spaces."""
+    return {
+        operation.title: operation
+        for operation in operations.everything().values()
+        if operation.slot != "number" and not operation.as_params
+    }
+
+
+def of_function(operation: Operation, loop: str):
+    """The space of a learned function in a loop's environment."""
+    settings = operation.for_env(envs.make(SMALL[loop].env))
+    return spaces.replace(**{operation.slot: operation.build(**settings)})
+
+
+def pairs() -> dict[tuple[str, str], tuple[str, Callable]]:
+    """(space, loop) -> slot, and how the space is made, where they fit."""
+    found = {}
+    for loop, small in SMALL.items():
+        for title, operation in functions().items():
+            if operation.slot in small.meta._fields:
+                made = functools.partial(of_function, operation, loop)
+                found[title, loop] = operation.slot, made
+        for name, make in OF_NUMBERS.items():
+            if name != "spaces.feedback" or loop in TELL_STATISTICS:
+                made = functools.partial(make, small.tuned)
+                found[name, loop] = small.tuned, made
+        if small.make().tunable is not None:
+            found["its own TUNABLE", loop] = (
+                "several",
+                lambda small=small: small.make().tunable,
+            )
+    return found
+
+
+def table() -> str:
+    """The table of `docs/spaces.md`."""
+    rows: dict[str, dict[str, str]] = {}
+    for (space, loop), (slot, _) in pairs().items():
+        rows.setdefault(space, {})[loop] = f"`{slot}`" if slot != "several" else "yes"
+    lines = [
+        "| space | " + " | ".join(f"`{loop}`" for loop in SMALL) + " |",
+        "|---" * (len(SMALL) + 1) + "|",
+    ]
+    for name in [*functions(), *OF_NUMBERS, "its own TUNABLE"]:
+        cells = [rows.get(name, {}).get(loop, "") for loop in SMALL]
+        lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+# --- one program for all functions of a loop ------------------------------------------
+
+
+def default(kind: str):
+    """An empty function slot as a function."""
+    none = {
+        "activation": jnp.tanh,
+        "policy_loss": lambda log_prob, *rest: 0.0 * log_prob,
+    }
+    return none[kind]
+
+
+def switched(kind: str, choices: list[tuple[Any, Any]], which: Any):
+    """A slot's value that is the one of `choices` numbered `which`, traced.
+
+    Args:
+        choices: `(learned function, params)`, or `(None, slot's value)`.
+    """
+    learned = [one for one, _ in choices]
+    params = tuple(() if one is None else numbers for one, numbers in choices)
+    values = [value for _, value in choices]
+    if kind == "optimizer":
+        return _switched_optimizer(learned, params, values, which)
+
+    def apply(which, params, *inputs):
+        def branch(i):
+            def one(inputs):
+                if learned[i] is not None:
+                    return learned[i].apply(params[i], *inputs)
+                value = default(kind) if values[i] is None else values[i]
+                return jnp.asarray(value(*inputs), jnp.float32)
+
+            return one
+
+        return jax.lax.switch(which, [branch(i) for i in range(len(learned))], inputs)
+
+    return jax.tree_util.Partial(apply, which, params)
+
+
+def _switched_optimizer(learned, params, values, which):
+    def init(params, agent):
+        return tuple(
+            values[i].init(agent) if one is None else one.start(agent)
+            for i, one in enumerate(learned)
+        )
+
+    def update(which, params, gradient, states, agent, context):
+        def branch(i):
+            def one(states):
+                make = values[i] if learned[i] is None else learned[i].bind(params[i])
+                direction, state = make.update(gradient, states[i], agent, context)
+                return direction, (*states[:i], state, *states[i + 1 :])
+
+            return one
+
+        branches = [branch(i) for i in range(len(learned))]
+        return jax.lax.switch(which, branches, states)
+
+    partial = jax.tree_util.Partial
+    return slots.Optimizer(partial(init, params), partial(update, which, params))
