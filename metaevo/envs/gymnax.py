@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaevo.envs import Box, Discrete, Env, Step, drawing, with_auto_reset
+from metaevo.envs import Box, Discrete, Env, Step, rendering, with_auto_reset
 from metaevo.errors import ConfigError
 
 # Downloads its data when made.
@@ -117,10 +117,10 @@ def _renderer(env, params):
     gymnax's own `Visualizer` needs pygame and makes a window system's figures.
     """
     key = jax.random.key(0)
-    if env.name in drawing.CLASSIC:
+    if env.name in rendering.CLASSIC:
 
         def frame(state):
-            return drawing.classic(env.name, state, params)
+            return rendering.classic(env.name, state, params)
 
     elif hasattr(env, "occupied_map"):  # mazes: wall, goal, agent
         walls = np.asarray(env.occupied_map)
@@ -130,7 +130,7 @@ def _renderer(env, params):
             cells[..., 0] = walls
             for channel, (row, column) in ((1, state.goal), (2, state.pos)):
                 cells[row, column, channel] = True
-            return drawing.grid(cells)
+            return rendering.grid(cells)
 
     else:
         observe = jax.jit(lambda state: env.observe(key, state, None, params))
@@ -139,6 +139,6 @@ def _renderer(env, params):
             return None
 
         def frame(state):
-            return drawing.grid(observe(state))
+            return rendering.grid(observe(state))
 
     return lambda states: [frame(state) for state in states]

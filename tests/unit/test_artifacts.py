@@ -85,7 +85,7 @@ def test_the_tails_are_straight_lines(solution):
 
 
 def test_loading_needs_jax_numpy_and_safetensors_alone(solution):
-    """Rule 13, with every other dependency made impossible to import."""
+    """Every other dependency is made impossible to import."""
     program = textwrap.dedent(
         f"""
         import sys

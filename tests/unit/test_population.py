@@ -39,7 +39,7 @@ def assert_same_bits(a, b):
 
 @pytest.mark.parametrize("shared_worlds", [True, False])
 def test_members_equal_single_runs_to_the_bit_with_chunk_one(shared_worlds):
-    """Rule 12."""
+    """A member alone has the bits that it has among others, with chunks of one."""
     proposal, key = learning_rates(3), jax.random.key(3)
     options = {"chunk_size": 1, "num_seeds": 2, "common_random_numbers": shared_worlds}
     together, _ = evaluator(toys.quadratic(), **options)(key, proposal, ())
@@ -87,7 +87,7 @@ def test_devices_do_not_change_the_bits(size):
 
 
 def test_two_half_lifetimes_equal_one_whole_to_the_bit():
-    """Rule 4, on carried agents: arange parents, the same lifetime key."""
+    """Carried agents, with arange parents and the same lifetime key."""
     loop = toys.quadratic(num_segments=4)
     lifted = [lift(loop, toys.space(), NONE, k, True) for k in (4, 2)]
     keys, ids = jax.random.split(jax.random.key(0), 1), jnp.arange(2)
@@ -108,7 +108,7 @@ def test_results_lie_on_the_host_on_cpu():
 
 
 def test_each_program_compiles_once():
-    """Rule 5, evaluator part; the engine's is in test_engine."""
+    """The evaluator's programs; those of the engine are counted in test_engine."""
     evaluate = evaluator(toys.quadratic(), 2, chunk_size=2, num_seeds=2)
     for i in range(3):
         evaluate(jax.random.key(i), learning_rates(10), ())
@@ -137,7 +137,7 @@ def test_an_agent_with_a_number_that_is_not_finite_scores_nan():
 
 
 def test_shared_and_clock_come_from_the_default_meta():
-    """Rule 3: even if the loop's init lets evolved values in, they are not used."""
+    """Even if the loop's init lets evolved values in, they are not used."""
     loop = toys.shared_critic()
 
     def init(key, meta):
@@ -168,7 +168,7 @@ def test_a_member_specific_value_in_a_common_part_raises(part):
 
 
 def test_a_cond_on_the_clock_stays_a_cond():
-    """Rule 7: under seeds x members, where one on member data becomes a select."""
+    """Under seeds x members, where a cond on member data becomes a select."""
     loop = toys.quadratic()
     lifted = lift(loop, toys.space(), NONE, 2, False)
     keys, ids = jax.random.split(jax.random.key(0), 2), jnp.arange(3)
@@ -310,7 +310,7 @@ def test_agents_follow_parents_and_experience_stays():
 
 
 def test_copies_of_one_agent_do_not_stay_clones():
-    """Rule 4: PBT copies agents, never randomness."""
+    """PBT copies agents, never randomness."""
     evaluate = evaluator(toys.quadratic(), segments_per_generation=1)
     equal = {"lr": jnp.zeros(2)}
     _, first = evaluate(jax.random.key(0), Proposal(equal, jnp.full(2, -1)), ())
@@ -428,7 +428,7 @@ def test_collectives_inside_a_phase_raise():
 
 
 def test_vmapped_orthogonal_initialiser_does_not_hang():
-    """Rule 6, in a process of its own with a time cap."""
+    """LAPACK's QR deadlocks under vmap on CPU; a process of its own has a time limit."""
     program = textwrap.dedent(
         """
         import metaevo
