@@ -428,7 +428,7 @@ def test_collectives_inside_a_phase_raise():
 
 
 def test_vmapped_orthogonal_initialiser_does_not_hang():
-    """LAPACK's QR deadlocks under vmap on CPU; a process of its own has a time limit."""
+    """LAPACK's QR deadlocks under vmap on CPU: a process of its own, with a limit."""
     program = textwrap.dedent(
         """
         import metaevo
