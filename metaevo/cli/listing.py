@@ -52,8 +52,8 @@ def _algorithms() -> Iterator[str]:
         module = _parsed(path)
         yield from _entry(path.stem, ast.get_docstring(module))
         slots = [
-            f"{field.target.id}={ast.unparse(field.value)}"
-            for node in module.body
+            f"{ast.unparse(field.target)}={ast.unparse(field.value)}"
+            for node in _parsed(_home_of_meta(path, module)).body
             if isinstance(node, ast.ClassDef) and node.name == "Meta"
             for field in node.body
             if isinstance(field, ast.AnnAssign) and field.value
@@ -103,6 +103,15 @@ _INDENT = {"subsequent_indent": " " * 24, "break_on_hyphens": False}
 
 def _parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text(), str(path))
+
+
+def _home_of_meta(path: Path, module: ast.Module) -> Path:
+    """The file that defines an inner loop's `Meta`: its own, or a private sibling."""
+    for node in module.body:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            if any(alias.name == "Meta" for alias in node.names):
+                return path.with_name(f"{node.module.rpartition('.')[-1]}.py")
+    return path
 
 
 def _functions(module: ast.Module) -> list[ast.FunctionDef]:

@@ -6,12 +6,22 @@ member's own.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-__all__ = ["RunningStats", "init", "normalize", "scale", "update"]
+__all__ = [
+    "Normalizer",
+    "RunningStats",
+    "init",
+    "normalize",
+    "observations",
+    "rewards",
+    "scale",
+    "update",
+]
 
 
 class RunningStats(NamedTuple):
@@ -47,3 +57,33 @@ def normalize(stats: RunningStats, x: jax.Array, limit: float = 10.0) -> jax.Arr
 def scale(stats: RunningStats, x: jax.Array, limit: float = 10.0) -> jax.Array:
     """x / std, clipped to ±limit: keeps the sign, as rewards need it."""
     return jnp.clip(x * jax.lax.rsqrt(stats.var + 1e-8), -limit, limit)
+
+
+class Normalizer(NamedTuple):
+    """A use of running statistics; `observations` and `rewards` make one.
+
+    Attributes:
+        update: `(stats, batch [..., *shape]) -> stats`.
+        apply: `(stats, x [..., *shape]) -> x`.
+    """
+
+    update: Callable[[RunningStats, jax.Array], RunningStats]
+    apply: Callable[[RunningStats, jax.Array], jax.Array]
+
+
+def _off(stats: RunningStats, x: jax.Array) -> jax.Array:
+    del stats
+    return x
+
+
+_OFF = Normalizer(lambda stats, batch: stats, _off)
+
+
+def observations(enabled: bool) -> Normalizer:
+    """Shifts and scales observations, or leaves them and the statistics alone."""
+    return Normalizer(update, normalize) if enabled else _OFF
+
+
+def rewards(enabled: bool) -> Normalizer:
+    """Scales rewards by statistics of returns, or leaves both alone."""
+    return Normalizer(update, scale) if enabled else _OFF
