@@ -108,9 +108,9 @@ def _parsed(path: Path) -> ast.Module:
 def _home_of_meta(path: Path, module: ast.Module) -> Path:
     """The file that defines an inner loop's `Meta`: its own, or a private sibling."""
     for node in module.body:
-        if isinstance(node, ast.ImportFrom) and node.module:
-            if any(alias.name == "Meta" for alias in node.names):
-                return path.with_name(f"{node.module.rpartition('.')[-1]}.py")
+        names = node.names if isinstance(node, ast.ImportFrom) else []
+        if any(alias.name == "Meta" for alias in names):
+            return path.with_name(f"{node.module.rpartition('.')[-1]}.py")
     return path
 
 
