@@ -29,7 +29,7 @@ from metaevo.rl import (
     training,
 )
 from metaevo.rl.rollouts import learned_from
-from metaevo.slots import Context, Slot
+from metaevo.slots import Slot
 from metaevo.types import InnerLoop, InnerState
 
 
@@ -219,16 +219,10 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
     def init(key, meta):
         keys = jax.random.split(key, 6)
-        actor_key, critic_key, env_key, first_key, noise_key, act_key = keys
+        actor_key, critic_key, *warmup_keys = keys
         critic = twins.init(critic_key)
-        first = jax.random.normal(first_key, (config.num_envs, num_actions))
-        drawn = noise.draw(noise_key, meta, Context(), first, sizes.num_warmup)
-        state, steps, _ = rollouts.collect(
-            act_key,
-            env,
-            rollouts.start(env_key, env, config.num_envs),
-            noise.uniform(drawn),
-            lambda obs, noise: to_env(noise),
+        state, steps, last_noise = off_policy.warm_up(
+            warmup_keys, env, config.num_envs, sizes.num_warmup, meta
         )
         obs_stats = normalization.init(env.observation.shape)
 
@@ -243,7 +237,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             learner(jnp.float32(math.log(config.initial_temperature))),
             normalize.update(obs_stats, steps.obs),
         )
-        experience = Experience(state, drawn[-1], buffer.start(steps), jnp.int32(0))
+        experience = Experience(state, last_noise, buffer.start(steps), jnp.int32(0))
         return InnerState(agent, experience, clock=training.start_clock())
 
     # --- update -----------------------------------------------------------------------

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 
 from metaevo import envs
-from metaevo.rl import config_checks, replay
+from metaevo.rl import config_checks, noise, replay, rollouts
 from metaevo.rl.config_checks import Lifetime
 from metaevo.rl.rollouts import Transition
+from metaevo.slots import Context
 from metaevo.types import Key
 
-__all__ = ["Sizes", "insert_and_sample", "sizes"]
+__all__ = ["Sizes", "insert_and_sample", "sizes", "warm_up"]
 
 
 class Sizes(NamedTuple):
@@ -79,3 +81,30 @@ def insert_and_sample(
     inserted = inserted + num_steps
     own_steps = inserted if own_steps is None else own_steps
     return rows, buffer.sample(key, rows, inserted, own_steps, shape)
+
+
+def warm_up(
+    keys: Sequence[Key], env: envs.Env, num_envs: int, num_steps: int, meta: Any
+) -> tuple[rollouts.Episodes, Transition, jax.Array]:
+    """Fresh environments with bounded actions after steps with uniform ones.
+
+    Args:
+        keys: [4], of the environments' starts, first noise, further noise and steps.
+        meta: with the slot `noise_correlation`.
+
+    Returns:
+        episodes, transitions [num_steps, num_envs, ...], and the last noise
+        [num_envs, A].
+    """
+    env_key, first_key, noise_key, step_key = keys
+    to_env, _ = envs.unit_box(env.action)
+    first = jax.random.normal(first_key, (num_envs, *env.action.shape))
+    drawn = noise.draw(noise_key, meta, Context(), first, num_steps)
+    episodes, steps, _ = rollouts.collect(
+        step_key,
+        env,
+        rollouts.start(env_key, env, num_envs),
+        noise.uniform(drawn),
+        lambda obs, noise: to_env(noise),
+    )
+    return episodes, steps, drawn[-1]
