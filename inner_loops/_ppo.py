@@ -255,7 +255,7 @@ def finish_rollout(
 
 
 class Parts(NamedTuple):
-    """What differs between PPO and recurrent PPO.
+    """The differences between PPO and recurrent PPO.
 
     Attributes:
         rollout: `(key, meta, context, agent, experience) -> (experience, Rollout,

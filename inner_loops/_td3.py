@@ -15,7 +15,7 @@ import optax
 
 from metaevo import envs, optimizers, slots
 from metaevo.errors import ConfigError
-from metaevo.rl import config_checks, critics, networks, noise, off_policy, rollouts
+from metaevo.rl import config_checks, critics, networks, noise, rollouts
 from metaevo.rl.rollouts import learned_from
 from metaevo.slots import Context
 
@@ -95,36 +95,36 @@ def actor_loss(params, nets, critic, obs, meta, context):
 # --- networks -------------------------------------------------------------------------
 
 
-def check(env: envs.Env, config: Any) -> None:
-    """Checks actions and sizes.
+def checked_actions(env: envs.Env, config: Any) -> envs.Box:
+    """The actions of `env`, with sizes that fit each other.
 
     Raises:
         ConfigError: sizes that do not fit each other, or actions that are not
             continuous.
     """
     config_checks.positive(config)
-    if not isinstance(env.action, envs.Box):
-        raise ConfigError(f"env={env.name!r}: TD3 needs continuous actions; see dqn")
+    action = config_checks.box(env, "TD3")
     if config.num_gradient_steps % config.policy_delay:
         raise ConfigError(
             f"inner.policy_delay={config.policy_delay} does not divide "
             f"inner.num_gradient_steps={config.num_gradient_steps}"
         )
+    return action
 
 
-def networks_of(env: envs.Env, config: Any) -> Networks:
+def networks_of(observation: envs.Box, action: envs.Box, config: Any) -> Networks:
     """The networks of a Config."""
-    actor = networks.MLP(
+    actor = networks.mlp(
         config.features,
-        env.action.shape[0],
+        action.shape[0],
         0.01,
         config.activation,
-        len(env.observation.shape),
+        len(observation.shape),
     )
     return Networks(
-        lambda key: actor.init(key, jnp.zeros(env.observation.shape)),
+        lambda key: actor.init(key, jnp.zeros(observation.shape)),
         lambda params, obs: jnp.tanh(actor.apply(params, obs)),
-        critics.twin(env, config.features, config.activation),
+        critics.twin(observation, action, config.features, config.activation),
     )
 
 
@@ -146,17 +146,18 @@ def explore(
     last_noise: jax.Array,
     num_steps: int,
     act: Callable[[jax.Array], jax.Array],
+    to_env: Callable[[jax.Array], jax.Array],
 ) -> tuple[rollouts.Episodes, rollouts.Transition, rollouts.Finished, jax.Array]:
     """T steps of E environments with noise on the actions.
 
     Args:
         last_noise: [E, A], of the step before.
         act: observations [E, ...] to actions in [−1, 1].
+        to_env: from these to actions of the environment.
 
     Returns:
         episodes, transitions and ended episodes [T, E, ...], and the last noise.
     """
-    to_env, _ = envs.unit_box(env.action)
     sigma = slots.value(meta.exploration_noise, context)
     drawn = noise.draw(noise_key, meta, context, last_noise, num_steps)
     after, steps, finished = rollouts.collect(
@@ -169,11 +170,6 @@ def explore(
     return after, steps, finished, drawn[-1]
 
 
-def warm_up(key, env, num_envs, num_steps, meta):
-    """Steps with uniform actions; see `off_policy.warm_up`."""
-    return off_policy.warm_up(jax.random.split(key, 4), env, num_envs, num_steps, meta)
-
-
 # --- learning -------------------------------------------------------------------------
 
 
@@ -183,14 +179,14 @@ def shape_of(config: Any) -> tuple[int, int, int]:
     return cycles, config.policy_delay, config.batch_size
 
 
-def batches_of(meta, context, env, sampled, see):
+def batches_of(meta, context, to_unit, sampled, see):
     """Transitions from the buffer as the losses take them.
 
     Args:
+        to_unit: from actions of the environment to [−1, 1].
         sampled: leaves [1, ...].
         see: normalizes observations.
     """
-    _, to_unit = envs.unit_box(env.action)
     sampled = jax.tree.map(lambda x: x[0], sampled)
     return sampled._replace(
         obs=see(sampled.obs),
@@ -268,7 +264,10 @@ def learn(nets, policy, critic, batches, noise, meta, context, variant=PLAIN):
         policy, critic = carry
 
         def step(critic, drawn):
-            return critic_step(nets, policy, critic, *drawn, meta, context, variant)
+            batch, noise = drawn
+            return critic_step(
+                nets, policy, critic, batch, noise, meta, context, variant
+            )
 
         critic, info = jax.lax.scan(step, critic, drawn)
         obs = drawn[0].obs[-1]

@@ -30,7 +30,6 @@ from metaevo import (
     slots,
     spaces,
 )
-from metaevo.errors import ConfigError
 from metaevo.rl import (
     config_checks,
     networks,
@@ -140,12 +139,10 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             `meta` holds what cannot be used there.
     """
     config_checks.positive(config)
-    if not isinstance(env.action, envs.Discrete):
-        raise ConfigError(f"env={env.name!r}: DQN needs discrete actions; see td3, sac")
+    num_actions = config_checks.discrete(env, "DQN").num
     sizes = off_policy.sizes(config, config.num_step_return)
     buffer = sizes.buffer(env, config.num_envs)
-    num_actions = env.action.num
-    network = networks.MLP(
+    network = networks.mlp(
         config.features,
         num_actions,
         activation=config.activation,

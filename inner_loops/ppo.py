@@ -85,8 +85,8 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     normalize = _ppo.normalizers(config)
     head = heads.of(env.action, config.initial_log_std)
     net = (config.activation, len(env.observation.shape))
-    actor = networks.MLP(config.features, head.num_outputs, 0.01, *net)
-    critic = networks.MLP(config.features, 1, 1.0, *net)
+    actor = networks.mlp(config.features, head.num_outputs, 0.01, *net)
+    critic = networks.mlp(config.features, 1, 1.0, *net)
 
     # --- the loss ---------------------------------------------------------------------
 

@@ -138,15 +138,15 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     head = heads.of(env.action, config.initial_log_std)
     # Initialized as all the rest: flax's own orthogonal may hang under vmap.
     cell = nn.GRUCell(config.hidden, recurrent_kernel_init=networks.orthogonal(1.0))
-    embedding = networks.MLP(
+    embedding = networks.mlp(
         (),
         config.hidden,
         math.sqrt(2),
         config.activation,
         len(env.observation.shape),
     )
-    actor = networks.MLP(config.features, head.num_outputs, 0.01, config.activation)
-    critic = networks.MLP(config.features, 1, 1.0, config.activation)
+    actor = networks.mlp(config.features, head.num_outputs, 0.01, config.activation)
+    critic = networks.mlp(config.features, 1, 1.0, config.activation)
 
     # --- the loss ---------------------------------------------------------------------
 

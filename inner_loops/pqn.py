@@ -25,7 +25,6 @@ from metaevo import (
     slots,
     spaces,
 )
-from metaevo.errors import ConfigError
 from metaevo.rl import (
     config_checks,
     minibatches,
@@ -120,12 +119,10 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             `meta` holds what cannot be used there.
     """
     config_checks.positive(config)
-    if not isinstance(env.action, envs.Discrete):
-        raise ConfigError(f"env={env.name!r}: PQN needs discrete actions; see td3, sac")
+    num_actions = config_checks.discrete(env, "PQN").num
     batch_size = config_checks.minibatched(config)
     lifetime = config_checks.lifetime(config, batch_size)
-    num_actions = env.action.num
-    network = networks.MLP(
+    network = networks.mlp(
         config.features,
         num_actions,
         activation=config.activation,

@@ -152,25 +152,24 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             `meta` holds what cannot be used there.
     """
     config_checks.positive(config)
-    if not isinstance(env.action, envs.Box):
-        raise ConfigError(f"env={env.name!r}: SAC needs continuous actions; see dqn")
+    actions = config_checks.box(env, "SAC")
     if not config.initial_temperature > 0:
         raise ConfigError(
             f"inner.initial_temperature={config.initial_temperature} must be > 0"
         )
     sizes = off_policy.sizes(config)
     buffer = sizes.buffer(env, config.num_envs)
-    num_actions = env.action.shape[0]
-    to_env, to_unit = envs.unit_box(env.action)
+    num_actions = actions.shape[0]
+    to_env, to_unit = envs.unit_box(actions)
     normalize = normalization.observations(config.normalize_observation)
-    actor = networks.MLP(
+    actor = networks.mlp(
         config.features,
         2 * num_actions,
         0.01,
         config.activation,
         len(env.observation.shape),
     )
-    twins = critics.twin(env, config.features, config.activation)
+    twins = critics.twin(env.observation, actions, config.features, config.activation)
 
     # --- the losses -------------------------------------------------------------------
 
@@ -222,7 +221,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         actor_key, critic_key, *warmup_keys = keys
         critic = twins.init(critic_key)
         state, steps, last_noise = off_policy.warm_up(
-            warmup_keys, env, config.num_envs, sizes.num_warmup, meta
+            warmup_keys, env, actions, config.num_envs, sizes.num_warmup, meta
         )
         obs_stats = normalization.init(env.observation.shape)
 
@@ -246,10 +245,15 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         """One step of critics, actor and temperature on a minibatch [B, ...]."""
 
         def descend(learner, gradient, lr):
-            lr = slots.value(lr, context)
-            return Learner(
-                *optimizers.step(meta.optimizer, gradient, *learner, lr, context)
+            params, opt_state = optimizers.step(
+                meta.optimizer,
+                gradient,
+                learner.params,
+                learner.opt_state,
+                slots.value(lr, context),
+                context,
             )
+            return Learner(params, opt_state)
 
         temperature = jnp.exp(agent.log_temperature.params)
         in_loss = context._replace(stats={"temperature": temperature})
@@ -324,7 +328,8 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         @population.phase
         def improve(agent, batches, noise):
             def one(agent, drawn):
-                return step(agent, *drawn, meta, context)
+                batch, noise = drawn
+                return step(agent, batch, noise, meta, context)
 
             agent, info = jax.lax.scan(one, agent, (batches, noise))
             return agent, jax.tree.map(jnp.mean, info)

@@ -130,12 +130,12 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         ConfigError: sizes that do not fit each other, other actions, or a slot of
             `meta` holds what cannot be used there.
     """
-    _td3.check(env, config)
+    action = _td3.checked_actions(env, config)
     sizes = off_policy.sizes(config)
     buffer = sizes.buffer(env, config.num_envs)
     normalize = normalization.observations(config.normalize_observation)
-    to_env, _ = envs.unit_box(env.action)
-    nets = _td3.networks_of(env, config)
+    to_env, to_unit = envs.unit_box(action)
+    nets = _td3.networks_of(env.observation, action, config)
 
     # --- the losses -------------------------------------------------------------------
 
@@ -149,8 +149,13 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         actor_key, critic_key, warmup_key = jax.random.split(key, 3)
         policy = _td3.newborn(nets.init(actor_key), meta)
         critic = _td3.newborn(nets.critics.init(critic_key), meta)
-        state, steps, noise = _td3.warm_up(
-            warmup_key, env, config.num_envs, sizes.num_warmup, meta
+        state, steps, noise = off_policy.warm_up(
+            jax.random.split(warmup_key, 4),
+            env,
+            action,
+            config.num_envs,
+            sizes.num_warmup,
+            meta,
         )
         obs_stats = normalization.init(env.observation.shape)
         obs_stats = normalize.update(obs_stats, steps.obs)
@@ -181,6 +186,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             experience.noise,
             config.num_steps,
             lambda obs: act_unit(agent, obs),
+            to_env,
         )
         obs_stats = normalize.update(agent.obs_stats, steps.obs)
         own = experience.steps_since_birth + config.num_steps
@@ -189,9 +195,9 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             sample_key, buffer, experience.rows, clock.update, own, steps, shape
         )
         batches = _td3.batches_of(
-            meta, context, env, sampled, lambda obs: normalize.apply(obs_stats, obs)
+            meta, context, to_unit, sampled, lambda obs: normalize.apply(obs_stats, obs)
         )
-        smoothing = jax.random.normal(smoothing_key, (*shape, *env.action.shape))
+        smoothing = jax.random.normal(smoothing_key, (*shape, *action.shape))
 
         @population.phase
         def improve(policy, critic, batches, noise):

@@ -141,7 +141,7 @@ class Experience(NamedTuple):
 
 
 class Shared(NamedTuple):
-    """What the members of a population have in common."""
+    """State that the members of a population have in common."""
 
     critic: Learner
     rows: jax.Array  # of the replay buffer
@@ -181,15 +181,15 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         ConfigError: sizes that do not fit each other, other actions, normalized
             observations, or a slot of `meta` holds what cannot be used there.
     """
-    _td3.check(env, config)
+    action = _td3.checked_actions(env, config)
     if config.normalize_observation:
         raise ConfigError(
             "inner.normalize_observation=true: members with a shared critic would "
             "each show it other observations"
         )
     sizes = off_policy.sizes(config)
-    to_env, _ = envs.unit_box(env.action)
-    nets = _td3.networks_of(env, config)
+    to_env, to_unit = envs.unit_box(action)
+    nets = _td3.networks_of(env.observation, action, config)
 
     # --- the losses -------------------------------------------------------------------
 
@@ -236,12 +236,15 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         params = nets.init(actor_key) if meta.actor is None else meta.actor
         policy = _td3.newborn(params, meta)
         critic = _td3.newborn(nets.critics.init(critic_key), meta)
-        _, steps, _ = _td3.warm_up(warmup_key, env, num_envs(), sizes.num_warmup, meta)
+        keys = jax.random.split(warmup_key, 4)
+        _, steps, _ = off_policy.warm_up(
+            keys, env, action, num_envs(), sizes.num_warmup, meta
+        )
         shared = Shared(critic, sizes.buffer(env, num_envs()).start(steps))
         obs_stats = normalization.init(env.observation.shape)
         agent = Agent(jnp.int32(0), policy, (), obs_stats)
         episodes = rollouts.start(warmup_key, env, config.num_envs)
-        noise = jnp.zeros((config.num_envs, *env.action.shape))
+        noise = jnp.zeros((config.num_envs, *action.shape))
         experience = Experience(episodes, noise, (), jnp.int32(0))
         return InnerState(agent, experience, shared, training.start_clock())
 
@@ -270,6 +273,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             experience.noise,
             config.num_steps,
             lambda obs: nets.act(agent.actor.params, obs),
+            to_env,
         )
         shape = _td3.shape_of(config)
         rows, sampled = off_policy.insert_and_sample(
@@ -281,8 +285,8 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             jax.tree.map(concat_members, steps),
             shape,
         )
-        batches = _td3.batches_of(meta, context, env, sampled, lambda obs: obs)
-        smoothing = jax.random.normal(smoothing_key, (*shape, *env.action.shape))
+        batches = _td3.batches_of(meta, context, to_unit, sampled, lambda obs: obs)
+        smoothing = jax.random.normal(smoothing_key, (*shape, *action.shape))
         policy, critic, info = _td3.learn(
             nets, agent.actor, shared.critic, batches, smoothing, meta, context, variant
         )

@@ -1,8 +1,8 @@
-"""The population as an axis: lifting one member's program to many.
+"""The population as an axis of one member's program.
 
-Inner loops are written for ONE member. `lift` runs them for P members and S seeds;
-`mean`, `gather`, `index` and `count` let a coupled loop see the others; `phase` marks a
-part of a member's program whose batching is chosen by backend.
+Inner loops are written for ONE member. `mean`, `gather`, `index` and `count` give a
+coupled loop values of the other members; `phase` marks a part of a member's program
+whose batching is chosen by backend. `evaluators.lift` runs loops for P members.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 from jax.custom_batching import custom_vmap
@@ -31,7 +32,7 @@ _phase_depth = 0
 
 
 def _collective(fn: Callable) -> Callable:
-    """Gives the two mistakes with collectives a message that names the remedy."""
+    """Gives two misuses of collectives a message that names the remedy."""
 
     @functools.wraps(fn)
     def checked(*args):
@@ -46,7 +47,7 @@ def _collective(fn: Callable) -> Callable:
             raise RuntimeError(
                 f"population.{fn.__name__} needs the population axis: declare the "
                 "loop InnerLoop(..., coupled=True) and run it through a search or "
-                "population.lift."
+                "evaluators.lift."
             ) from error
 
     return checked
@@ -56,8 +57,8 @@ def _collective(fn: Callable) -> Callable:
 def mean(x: Any) -> Any:
     """Mean of `x` over all members of the population, on all devices.
 
-    Members in which `x` holds a number that is not finite are left out, lest one
-    failed member breaks all. If all are, the mean is NaN.
+    Members in which `x` holds a number that is not finite are left out, so that one
+    failed member does not fail all. The mean is NaN if all members are left out.
     """
     good = all_finite(x)
     count = jax.lax.psum(good.astype(jnp.float32), (DEVICES, MEMBERS))
@@ -76,7 +77,7 @@ def gather(x: jax.Array) -> jax.Array:
     The row of a member that is not finite is the mean of the others'.
 
     The result carries no gradient: differentiating through an all-gather would give
-    P times the gradient. Put the own, differentiable value in with
+    P times the gradient. Insert the member's own, differentiable value with
     `gather(x).at[index()].set(x)`.
     """
     x = jax.lax.stop_gradient(x)
@@ -115,8 +116,9 @@ class Rule:
     Attributes:
         number: P.
         member: `(arrays, i) -> Params` of member i, an int32 scalar. A function that
-            stays the same object, lest all that takes the rule compiles again.
-        arrays: what it is computed from, such as a mean and a key.
+            stays the same object; otherwise programs that take the rule compile
+            again.
+        arrays: inputs of the computation, such as a mean and a key.
     """
 
     number: int
@@ -132,7 +134,7 @@ def size(params: Population | Rule) -> int:
 
 
 def agent_shapes(loop: InnerLoop) -> Any:
-    """Shapes of one agent; also a coupled loop's, which asks for its population."""
+    """Shapes of one agent; a coupled loop's are of a population of one."""
 
     def init(key):
         return loop.init(key, loop.meta).agent
@@ -161,11 +163,11 @@ def _computed(rule: Rule, ids: jax.Array) -> Population:
 
 
 def _one_by_one() -> bool:
-    """Whether phases run members one after the other.
+    """True if phases run members one after the other.
 
-    On CPU a vmapped matmul is a loop of small ones and elementwise work of the whole
-    population falls out of the cache, so members in turn are faster; an accelerator
-    wants them together.
+    On CPU a vmapped matmul is a loop of small ones, and elementwise work of the whole
+    population does not fit the cache, so one member after the other is faster. On an
+    accelerator all members together are faster.
     """
     return jax.default_backend() == "cpu"
 
@@ -239,7 +241,7 @@ def phase(fn: Callable) -> Callable:
 
 
 def _batched_outputs(fn: Callable, in_axes: list, operands: tuple) -> tuple[bool, ...]:
-    """Which outputs of `fn` vary along the vmapped axis, found by tracing it once."""
+    """Flags of the outputs of `fn` that vary along the vmapped axis, by tracing it."""
     found: dict[int, bool] = {}
 
     def observed(*operands):

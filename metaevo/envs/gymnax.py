@@ -60,6 +60,8 @@ def adapt(env, params, name: str) -> Env:
     else:
         raise ConfigError(f"env={name!r}: unsupported action space {action_space}")
 
+    box = action if isinstance(action, Box) else None
+
     def observe(obs):
         if num_categories is not None:
             return jax.nn.one_hot(obs, num_categories, dtype=jnp.float32)
@@ -80,8 +82,8 @@ def adapt(env, params, name: str) -> Env:
         return strong(state), observe(obs)
 
     def step_raw(key, state, act):
-        if isinstance(action, Box):
-            act = jnp.clip(act, action.low, action.high)
+        if box is not None:
+            act = jnp.clip(act, box.low, box.high)
         obs, state, reward, terminated, info = env.step_env(key, state, act, params)
         terminated = jnp.asarray(terminated).astype(bool)
         truncated = jnp.asarray(env.is_truncated(state, params)).astype(bool)

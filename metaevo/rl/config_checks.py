@@ -7,9 +7,19 @@ from typing import Any, NamedTuple
 
 import flax.linen as nn
 
+from metaevo import envs
 from metaevo.errors import ConfigError
 
-__all__ = ["Lifetime", "Ring", "lifetime", "minibatched", "positive", "ring"]
+__all__ = [
+    "Lifetime",
+    "Ring",
+    "box",
+    "discrete",
+    "lifetime",
+    "minibatched",
+    "positive",
+    "ring",
+]
 
 
 def positive(config: Any) -> None:
@@ -27,6 +37,32 @@ def positive(config: Any) -> None:
             f"inner.activation={config.activation!r} is not a function of flax.linen; "
             "choose one such as tanh, relu, silu"
         )
+
+
+def box(env: envs.Env, algorithm: str) -> envs.Box:
+    """The actions of `env`, which are continuous.
+
+    Raises:
+        ConfigError: they are not.
+    """
+    if not isinstance(env.action, envs.Box):
+        raise ConfigError(
+            f"env={env.name!r}: {algorithm} needs continuous actions; see dqn, pqn"
+        )
+    return env.action
+
+
+def discrete(env: envs.Env, algorithm: str) -> envs.Discrete:
+    """The actions of `env`, which are discrete.
+
+    Raises:
+        ConfigError: they are not.
+    """
+    if not isinstance(env.action, envs.Discrete):
+        raise ConfigError(
+            f"env={env.name!r}: {algorithm} needs discrete actions; see td3, sac"
+        )
+    return env.action
 
 
 class Lifetime(NamedTuple):

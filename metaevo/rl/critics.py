@@ -29,17 +29,22 @@ class Critics(NamedTuple):
     values: Callable[[Any, jax.Array, jax.Array], jax.Array]
 
 
-def twin(env: envs.Env, features: Sequence[int], activation: str) -> Critics:
+def twin(
+    observation: envs.Box,
+    action: envs.Box,
+    features: Sequence[int],
+    activation: str,
+) -> Critics:
     """Two critics with different first parameters (Fujimoto et al., 2018).
 
     Args:
-        env: with a `Box` of actions.
-        features, activation: hidden layers of each.
+        observation, action: of the environment.
+        features, activation: hidden layers of each critic.
     """
-    network = networks.MLP(features, 1, 1.0, activation)
+    width = math.prod(observation.shape) + action.shape[0]
+    network = networks.mlp(features, 1, 1.0, activation)
 
     def init(key):
-        width = math.prod(env.observation.shape) + env.action.shape[0]
         draw = jax.vmap(lambda key: network.init(key, jnp.zeros(width)))
         return draw(jax.random.split(key))
 

@@ -1,7 +1,7 @@
 """Running statistics for observation and reward normalization.
 
-They are part of the agent: updated while training, frozen while evaluating, each
-member's own.
+They are part of the agent: updated while training, frozen while evaluating, and
+separate for each member.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = [
 
 
 class RunningStats(NamedTuple):
-    """Mean and variance of everything seen so far, per component."""
+    """Mean and variance of all inputs so far, per component."""
 
     mean: jax.Array
     var: jax.Array
@@ -33,7 +33,7 @@ class RunningStats(NamedTuple):
 
 
 def init(shape: tuple[int, ...]) -> RunningStats:
-    """Zero mean, unit variance, nothing seen."""
+    """Zero mean, unit variance, count 0."""
     return RunningStats(jnp.zeros(shape), jnp.ones(shape), jnp.zeros(()))
 
 

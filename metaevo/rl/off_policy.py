@@ -84,12 +84,18 @@ def insert_and_sample(
 
 
 def warm_up(
-    keys: Sequence[Key], env: envs.Env, num_envs: int, num_steps: int, meta: Any
+    keys: Sequence[Key] | jax.Array,
+    env: envs.Env,
+    action: envs.Box,
+    num_envs: int,
+    num_steps: int,
+    meta: Any,
 ) -> tuple[rollouts.Episodes, Transition, jax.Array]:
     """Fresh environments with bounded actions after steps with uniform ones.
 
     Args:
         keys: [4], of the environments' starts, first noise, further noise and steps.
+        action: of `env`, bounded.
         meta: with the slot `noise_correlation`.
 
     Returns:
@@ -97,8 +103,8 @@ def warm_up(
         [num_envs, A].
     """
     env_key, first_key, noise_key, step_key = keys
-    to_env, _ = envs.unit_box(env.action)
-    first = jax.random.normal(first_key, (num_envs, *env.action.shape))
+    to_env, _ = envs.unit_box(action)
+    first = jax.random.normal(first_key, (num_envs, *action.shape))
     drawn = noise.draw(noise_key, meta, Context(), first, num_steps)
     episodes, steps, _ = rollouts.collect(
         step_key,

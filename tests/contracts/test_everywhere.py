@@ -72,7 +72,7 @@ OF_NUMBERS: dict[str, Any] = {
         STATISTICS, **{slot: spaces.logit()}
     ),
 }
-TELL_STATISTICS = ("ppo",)  # which `spaces.feedback` sees
+TELL_STATISTICS = ("ppo", "ppo_rnn")  # which `spaces.feedback` sees
 
 
 def name_of(builder):

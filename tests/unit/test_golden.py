@@ -92,5 +92,5 @@ def test_a_state_of_0_1_loads_with_renamed_and_added_fields():
         found = checkpoint.from_arrays([state], arrays)
         jax.tree.map(np.testing.assert_array_equal, found, [state])
     del old["[0].experience.own"]
-    with pytest.raises(CheckpointError, match="lacks.*steps_since_birth"):
+    with pytest.raises(CheckpointError, match=r"lacks.*steps_since_birth"):
         checkpoint.from_arrays([state], old)
