@@ -2,7 +2,7 @@
 
 Parker-Holder et al., 2020, https://arxiv.org/abs/2002.00632. Members climb their
 returns plus λ times the volume that their behaviors span; that gradient is the inner
-loop's (`td3` with `shared_critic`). Here is λ, the same for all: in each generation a
+loop's (`td3_shared`). Here is λ, the same for all: in each generation a
 Bernoulli bandit by Thompson sampling chooses among a few,
 
     arm a with the largest draw of Beta(successes + 1, failures + 1),

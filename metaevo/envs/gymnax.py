@@ -99,7 +99,9 @@ def adapt(env, params, name: str) -> Env:
         return strong(state), step
 
     obs = jax.eval_shape(reset, jax.random.key(0))[1]
-    bounds = (0.0, 1.0) if num_categories else (space.low, space.high)
+    bounds = (0.0, 1.0)
+    if isinstance(space, spaces.Box):
+        bounds = (space.low, space.high)
     binary = bool(num_categories) or name.endswith("-MinAtar")
     return Env(
         reset=reset,

@@ -80,14 +80,40 @@ NOTHING = {
 DEFAULT, CHANGED, REWRITTEN = range(3)
 
 
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class Choices:
+    """Functions as a static argument."""
+
+    functions: tuple
+
+    def __iter__(self):
+        return iter(self.functions)
+
+
 def choose(index, choices, *args):
     """Calls one of several functions; the index is traced."""
     return jax.lax.switch(index, [lambda *a, f=f: f(*a) for f in choices], *args)
 
 
 def constant(slot):
-    """A number slot as a schedule."""
-    return slot if callable(slot) else lambda context: jnp.float32(slot)
+    """A number as a schedule."""
+    return lambda context: jnp.float32(slot)
+
+
+@functools.cache
+def choices_of(name, slot):
+    """Default, change, and default written once more: functions, or numbers."""
+    small = EVERY[name]
+    default = getattr(small.meta, slot)
+    default = NOTHING[slot] if default is None else default
+    change, again = small.changes[slot], small.rewritten.get(slot, default)
+    if isinstance(default, slots.Optimizer):
+        return Choices((default.update, change.update, default.update))
+    choices = default, change, again
+    if any(callable(x) for x in choices):
+        return Choices(tuple(x if callable(x) else constant(x) for x in choices))
+    return choices
 
 
 def switched(name, slot, index):
@@ -95,20 +121,13 @@ def switched(name, slot, index):
 
     All are in one program: the index is an argument of it.
     """
-    small, index = EVERY[name], jnp.int32(index)
-    default = getattr(small.meta, slot)
-    default = NOTHING[slot] if default is None else default
-    change = small.changes[slot]
-    again = small.rewritten.get(slot, default)
+    choices, default = choices_of(name, slot), getattr(EVERY[name].meta, slot)
+    if not isinstance(choices, Choices):
+        return jnp.float32(choices[index])
+    called = Partial(choose, jnp.int32(index), choices)
     if isinstance(default, slots.Optimizer):
-        choices = default.update, change.update, default.update
-        return default._replace(update=Partial(choose, index, Choices(choices)))
-    choices = default, change, again
-    if any(callable(x) for x in choices) and not all(callable(x) for x in choices):
-        choices = tuple(constant(x) for x in choices)
-    if callable(choices[0]):
-        return Partial(choose, index, Choices(choices))
-    return jnp.float32(choices[index])
+        return default._replace(update=called)
+    return called
 
 
 @functools.cache
@@ -127,17 +146,6 @@ def with_slots_switched(name, changed=None, index=DEFAULT):
     )
     state, metrics = train(jax.random.key(1), meta, init(jax.random.key(0), meta))
     return result(name, state, metrics)
-
-
-@jax.tree_util.register_static
-@dataclasses.dataclass(frozen=True)
-class Choices:
-    """Functions as a static argument."""
-
-    functions: tuple
-
-    def __iter__(self):
-        return iter(self.functions)
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -162,6 +170,8 @@ def test_defaults_written_by_other_operations_give_the_plain_algorithm(name):
     plain = result(name, *trained(name))
     rewritten = with_slots_switched(name, "all", REWRITTEN)
     close(rewritten, plain, rtol=2e-3, atol=2e-4)
+    # The plain program, and one for all slots.
+    assert programs(name)[1]._cache_size() == 2
 
 
 def as_plain(slot):
