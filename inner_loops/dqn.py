@@ -2,9 +2,12 @@
 
 With double Q-learning (van Hasselt et al., 2016, https://arxiv.org/abs/1509.06461),
 dueling networks (Wang et al., 2016, https://arxiv.org/abs/1511.06581) and n-step
-returns by configuration. Defaults are those of CleanRL, with ten environments in place
-of one step in ten that learns. Time limits are bootstrapped from the true last
-observation; only termination ends the bootstrap.
+returns by configuration. Defaults are those of CleanRL. Differences from the paper:
+
+* The loss is the square of the TD error, not Huber's.
+* Ten environments take one step each between updates, in place of one that takes ten.
+* Time limits are bootstrapped from the true last observation; only termination ends
+  the bootstrap.
 """
 
 from __future__ import annotations
@@ -27,16 +30,23 @@ from metaevo import (
     slots,
     spaces,
 )
-from metaevo.errors import ConfigError
-from metaevo.rl import config_checks, evaluation, networks, replay, returns, rollouts
+from metaevo.rl import (
+    config_checks,
+    networks,
+    off_policy,
+    q_learning,
+    returns,
+    rollouts,
+    training,
+)
 from metaevo.rl.rollouts import learned_from
-from metaevo.slots import Context, Slot
+from metaevo.slots import Slot
 from metaevo.types import InnerLoop, InnerState
 
 
 @dataclass(frozen=True)
 class Config:
-    """What is static: shapes and loop lengths.
+    """Static settings: shapes and loop lengths.
 
     Attributes:
         total_timesteps: frames in a lifetime, warm-up included, rounded down to whole
@@ -73,7 +83,7 @@ class Config:
 
 
 class Meta(NamedTuple):
-    """What may evolve.
+    """Slots of DQN.
 
     Attributes:
         lr: Adam's step size.
@@ -83,8 +93,8 @@ class Meta(NamedTuple):
         target_rate: τ, how far the target network moves to the online one every
             `target_period` updates, in (0, 1].
         td_loss: `(td_error, q, target, context) -> [...]`, td_error = target − q.
-        reward: `(obs, action, reward, next_obs, terminated, context) -> scalar`, what
-            the agent learns from; `context.stats` holds `gamma`.
+        reward: `(obs, action, reward, next_obs, terminated, context) -> scalar`, the
+            reward that the agent learns from; `context.stats` holds `gamma`.
         optimizer: an `optimizers.Optimizer`: gives a direction.
     """
 
@@ -108,88 +118,52 @@ class Agent(NamedTuple):
 class Experience(NamedTuple):
     episodes: rollouts.Episodes
     rows: jax.Array  # of the replay buffer
-    steps_since_birth: jax.Array  # int32, steps since birth, warm-up not counted
-
-
-class Clock(NamedTuple):
-    update: jax.Array  # int32, updates done
+    steps_since_birth: jax.Array  # int32, warm-up not counted
 
 
 TUNABLE = spaces.tune(
     lr=spaces.log(),
     gamma=spaces.one_minus_log(),
 )
-"""The hyperparameters that a baseline is tuned in."""
+"""The space that a baseline is tuned in."""
 
 
 def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> InnerLoop:
     """DQN on `env`, whose actions are discrete.
 
-    Metrics of `train`: those of `episodes.metrics`, and on the minibatches the mean
+    Metrics of `train`: those of `rollouts.metrics`, and on the minibatches the mean
     `q`, and mean and root mean square of q − target, `value_error_mean` and `_rms`.
 
     Raises:
-        ConfigError: sizes that do not fit each other, or continuous actions.
+        ConfigError: sizes that do not fit each other, continuous actions, or a slot of
+            `meta` holds what cannot be used there.
     """
     config_checks.positive(config)
-    if not isinstance(env.action, envs.Discrete):
-        raise ConfigError(f"env={env.name!r}: DQN needs discrete actions; see td3, sac")
-    frames = config.num_envs * config.num_steps
-    num_rows, num_warmup = config_checks.ring(config, config.num_step_return)
-    num_updates, updates_per_segment = config_checks.lifetime(
-        config, frames, num_warmup * config.num_envs
-    )
-
-    num_actions = env.action.num
-    network = networks.MLP(
+    num_actions = config_checks.discrete(env, "DQN").num
+    sizes = off_policy.sizes(config, config.num_step_return)
+    buffer = sizes.buffer(env, config.num_envs)
+    network = networks.mlp(
         config.features,
         num_actions,
         activation=config.activation,
         obs_ndim=len(env.observation.shape),
         dueling=config.dueling,
     )
-    buffer = replay.make(
-        env,
-        num_rows,
-        config.num_envs,
-        num_warmup,
-        config.num_steps,
-        config.num_step_return,
-    )
 
-    def context_of(agent):
-        return Context(progress=jnp.minimum(agent.age / num_updates, 1.0))
+    # --- the loss ---------------------------------------------------------------------
 
-    # --- acting -----------------------------------------------------------------------
+    def next_value_plain(params, target_params, obs):
+        """maxₐ Q⁻(o, a)."""
+        del params
+        q = network.apply(target_params, obs)
+        return q_learning.of_action(q, jnp.argmax(q, -1))
 
-    def noise(key, num_steps):
-        return jax.random.gumbel(key, (num_steps, config.num_envs, num_actions))
+    def next_value_double(params, target_params, obs):
+        """Q⁻(o, argmaxₐ Q(o, a))."""
+        q = network.apply(target_params, obs)
+        return q_learning.of_action(q, jnp.argmax(network.apply(params, obs), -1))
 
-    def explore(agent, meta, context):
-        def choose(obs, noise):
-            q = network.apply(agent.params, obs)
-            epsilon = slots.value(meta.epsilon, context)
-            probabilities = meta.exploration(q, epsilon, context)
-            return jnp.argmax(jnp.log(probabilities) + noise, -1)
-
-        return choose
-
-    def init(key, meta):
-        network_key, env_key, noise_key, warmup_key = jax.random.split(key, 4)
-        params = network.init(network_key, jnp.zeros(env.observation.shape))
-        agent = Agent(jnp.int32(0), params, params, meta.optimizer.init(params))
-        state = rollouts.start(env_key, env, config.num_envs)
-        state, steps, _ = rollouts.collect(
-            warmup_key,
-            env,
-            state,
-            noise(noise_key, num_warmup),
-            lambda obs, noise: jnp.argmax(noise, -1),
-        )
-        experience = Experience(state, buffer.start(steps), jnp.int32(0))
-        return InnerState(agent, experience, clock=Clock(jnp.int32(0)))
-
-    # --- learning ---------------------------------------------------------------------
+    next_value = next_value_double if config.double else next_value_plain
 
     def target_of(params, target_params, batch, meta, context):
         """n-step targets [B] of a minibatch of windows [n, B, ...]."""
@@ -198,17 +172,40 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             reward, batch.terminated, batch.done, slots.value(meta.gamma, context)
         )
         next_obs = batch.next_obs[last, jnp.arange(config.batch_size)]
-        next_q = network.apply(target_params, next_obs)
-        chooser = network.apply(params, next_obs) if config.double else next_q
-        best = jax.nn.one_hot(jnp.argmax(chooser, -1), num_actions)
-        return total + factor * (next_q * best).sum(-1)
+        return total + factor * next_value(params, target_params, next_obs)
 
     def loss(params, target, batch, meta, context):
+        """Of a minibatch; `context.return_std` is the deviation of its targets."""
         q = network.apply(params, batch.obs[0])
-        q = (q * jax.nn.one_hot(batch.action[0], num_actions)).sum(-1)
+        q = q_learning.of_action(q, batch.action[0])
         td_error = target - q
         total = meta.td_loss(td_error, q, target, context).mean()
-        return total, (q.mean(), -td_error.mean(), (td_error**2).mean())
+        return total, {
+            "q": q.mean(),
+            "error": -td_error.mean(),
+            "squared": (td_error**2).mean(),
+        }
+
+    # --- birth ------------------------------------------------------------------------
+
+    def noise(key, num_steps):
+        return jax.random.gumbel(key, (num_steps, config.num_envs, num_actions))
+
+    def init(key, meta):
+        network_key, env_key, noise_key, warmup_key = jax.random.split(key, 4)
+        params = network.init(network_key, jnp.zeros(env.observation.shape))
+        agent = Agent(jnp.int32(0), params, params, meta.optimizer.init(params))
+        state, steps, _ = rollouts.collect(
+            warmup_key,
+            env,
+            rollouts.start(env_key, env, config.num_envs),
+            noise(noise_key, sizes.num_warmup),
+            lambda obs, noise: jnp.argmax(noise, -1),
+        )
+        experience = Experience(state, buffer.start(steps), jnp.int32(0))
+        return InnerState(agent, experience, clock=training.start_clock())
+
+    # --- update -----------------------------------------------------------------------
 
     def learn(params, target_params, opt_state, batches, meta, context):
         """One gradient step on each of the minibatches, leaves [U, n, B, ...]."""
@@ -235,28 +232,28 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         noise_key, act_key, sample_key = jax.random.split(
             jax.random.fold_in(key, clock.update), 3
         )
-        context = context_of(agent)
+        context = training.context(agent.age, sizes.lifetime.num_updates)
         after, steps, finished = rollouts.collect(
             act_key,
             env,
             experience.episodes,
             noise(noise_key, config.num_steps),
-            explore(agent, meta, context),
+            q_learning.explorer(
+                lambda obs: network.apply(agent.params, obs), meta, context
+            ),
         )
-        inserted = clock.update * config.num_steps
-        rows = buffer.add(experience.rows, inserted, steps)
-        steps_since_birth = experience.steps_since_birth + config.num_steps
+        own = experience.steps_since_birth + config.num_steps
         shape = (config.num_gradient_steps, config.batch_size)
-        batches = buffer.sample(
-            sample_key, rows, inserted + config.num_steps, steps_since_birth, shape
+        rows, sampled = off_policy.insert_and_sample(
+            sample_key, buffer, experience.rows, clock.update, own, steps, shape
         )
-        batches = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), batches)
+        batches = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), sampled)
 
         @population.phase
         def improve(params, target_params, opt_state, batches):
             return learn(params, target_params, opt_state, batches, meta, context)
 
-        params, opt_state, (q, error, squared) = improve(
+        params, opt_state, info = improve(
             agent.params, agent.target_params, agent.opt_state, batches
         )
         rate = slots.value(meta.target_rate, context)
@@ -267,45 +264,13 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             lambda: agent.target_params,
         )
         agent = Agent(agent.age + 1, params, target_params, opt_state)
-        state = InnerState(
-            agent,
-            Experience(after, rows, steps_since_birth),
-            (),
-            Clock(clock.update + 1),
-        )
-        return state, {
-            "totals": rollouts.totals(finished),
-            "q": q,
-            "error": error,
-            "squared": squared,
-        }
+        experience = Experience(after, rows, own)
+        state = InnerState(agent, experience, (), training.tick(clock))
+        return state, info | {"totals": rollouts.totals(finished)}
 
     # --- the interface ----------------------------------------------------------------
 
-    def train(key, meta, state):
-        def step(state, _):
-            return update(key, meta, state)
-
-        state, info = jax.lax.scan(step, state, None, length=updates_per_segment)
-        return state, {
-            **rollouts.metrics(state.experience.episodes, info["totals"]),
-            "q": info["q"].mean(),
-            "value_error_mean": info["error"].mean(),
-            "value_error_rms": jnp.sqrt(info["squared"].mean()),
-        }
-
-    def act(key, meta, agent, carry, obs):
-        del key, meta
-        return jnp.argmax(network.apply(agent.params, obs), -1), carry
-
-    return InnerLoop(
-        meta=meta,
-        init=init,
-        train=train,
-        evaluate=evaluation.of_agent(env, act, config.num_eval_envs),
-        num_segments=config.num_segments,
-        act=act,
-        frames_per_segment=updates_per_segment * frames,
-        env=env,
-        tunable=TUNABLE,
+    act = q_learning.greedy(network.apply)
+    return training.inner_loop(
+        env, config, meta, sizes.lifetime, init, update, act, tunable=TUNABLE
     )

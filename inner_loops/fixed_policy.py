@@ -1,16 +1,17 @@
-"""A policy that does not learn: its parameters are what evolves (policy search).
+"""A policy that does not learn: the search evolves its parameters (policy search).
 
 Evolution strategies as an alternative to RL, Salimans et al., 2017,
-https://arxiv.org/abs/1703.03864: the search proposes the parameters in the slot
-`actor`, a lifetime is rollouts, its returns are the fitness. Action noise is theirs.
+https://arxiv.org/abs/1703.03864. The search proposes the parameters in the slot
+`actor`. A lifetime is rollouts, and their returns are the fitness. There is no loss.
 
-Their observation statistics are not here: a member's own would make its return depend
-on more than its parameters, and what the search exports would lack them; common ones
-would couple all members. Inputs of a like size are the environment's business.
+Difference from the paper: observations are not normalized by running statistics. A
+member's own statistics would make its return depend on more than its parameters, and
+the exported policy would lack them; common statistics would couple all members.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,14 +20,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from metaevo import envs, policies, slots
-from metaevo.rl import config_checks, evaluation, rollouts
-from metaevo.slots import Context, Slot
+from metaevo.rl import config_checks, rollouts, training
+from metaevo.slots import Slot
 from metaevo.types import InnerLoop, InnerState, Space
 
 
 @dataclass(frozen=True)
 class Config:
-    """What is static: shapes and loop lengths.
+    """Static settings: shapes and loop lengths.
 
     Attributes:
         total_timesteps: frames in a lifetime, rounded down to whole segments.
@@ -48,7 +49,7 @@ class Config:
 
 
 class Meta(NamedTuple):
-    """What may evolve.
+    """Slots of a policy that does not learn.
 
     Attributes:
         actor: the policy's parameters, see `policies`; None: random ones.
@@ -66,15 +67,11 @@ class Agent(NamedTuple):
     actor: Any
 
 
-class Clock(NamedTuple):
-    update: jax.Array  # int32, rollouts done
-
-
 def policy_space(env: envs.Env, config: Config = Config()) -> Space:
     """The space of policies on `env`: params {"actor": parameters}.
 
     Raises:
-        ConfigError: layers or actions of another kind than `actors.policy` takes.
+        ConfigError: layers or actions that `policies.policy` does not take.
     """
     return policies.space(env, config)
 
@@ -82,39 +79,30 @@ def policy_space(env: envs.Env, config: Config = Config()) -> Space:
 def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> InnerLoop:
     """Rollouts of a policy on `env`, with discrete, or bounded continuous actions.
 
-    Metrics of `train`: those of `episodes.metrics`.
+    Metrics of `train`: those of `rollouts.metrics`.
 
     Raises:
-        ConfigError: sizes that do not fit each other, or actions without bounds.
+        ConfigError: sizes that do not fit each other, actions without bounds, or a
+            slot of `meta` holds what cannot be used there.
     """
     config_checks.positive(config)
-    frames = config.num_envs * config.num_steps
-    num_updates, updates_per_segment = config_checks.lifetime(config, frames)
+    lifetime = config_checks.lifetime(config, config.num_envs * config.num_steps)
     policy = policies.of(env, config)
+    width, noisy = action_noise(env)
 
     def init(key, meta):
         actor_key, env_key = jax.random.split(key)
         params = policy.init(actor_key) if meta.actor is None else meta.actor
         experience = rollouts.start(env_key, env, config.num_envs)
         agent = Agent(jnp.int32(0), params)
-        return InnerState(agent, experience, clock=Clock(jnp.int32(0)))
-
-    def noisy(action, noise, sigma):
-        """Actions [E, ...] off those of the policy; `noise` is [E, A] or [E, 2]."""
-        if isinstance(env.action, envs.Discrete):
-            chance, other = jax.scipy.stats.norm.cdf(noise).T
-            other = jnp.minimum(other * env.action.num, env.action.num - 1)
-            return jnp.where(chance < sigma, other.astype(action.dtype), action)
-        low, high = np.float32(env.action.low), np.float32(env.action.high)
-        return jnp.clip(action + sigma * noise * (high - low) / 2, low, high)
+        return InnerState(agent, experience, clock=training.start_clock())
 
     def update(key, meta, state):
         """A rollout of T steps."""
         agent, experience, clock = state.agent, state.experience, state.clock
         noise_key, act_key = jax.random.split(jax.random.fold_in(key, clock.update))
-        context = Context(progress=jnp.minimum(agent.age / num_updates, 1.0))
+        context = training.context(agent.age, lifetime.num_updates)
         sigma = slots.value(meta.action_noise, context)
-        width = 2 if isinstance(env.action, envs.Discrete) else env.action.shape[0]
         noise = jax.random.normal(noise_key, (config.num_steps, config.num_envs, width))
         experience, _, finished = rollouts.collect(
             act_key,
@@ -124,27 +112,45 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             lambda obs, noise: noisy(policy.apply(agent.actor, obs), noise, sigma),
         )
         agent = agent._replace(age=agent.age + 1)
-        state = InnerState(agent, experience, (), Clock(clock.update + 1))
-        return state, rollouts.totals(finished)
-
-    def train(key, meta, state):
-        def step(state, _):
-            return update(key, meta, state)
-
-        state, totals = jax.lax.scan(step, state, None, length=updates_per_segment)
-        return state, dict(rollouts.metrics(state.experience, totals))
+        state = InnerState(agent, experience, (), training.tick(clock))
+        return state, {"totals": rollouts.totals(finished)}
 
     def act(key, meta, agent, carry, obs):
         del key, meta
         return policy.apply(agent.actor, obs), carry
 
-    return InnerLoop(
-        meta=meta,
-        init=init,
-        train=train,
-        evaluate=evaluation.of_agent(env, act, config.num_eval_envs),
-        num_segments=config.num_segments,
-        act=act,
-        frames_per_segment=updates_per_segment * frames,
-        env=env,
+    return training.inner_loop(
+        env,
+        config,
+        meta,
+        lifetime,
+        init,
+        update,
+        act,
+        episodes=lambda experience: experience,
     )
+
+
+def action_noise(env: envs.Env) -> tuple[int, Callable[..., jax.Array]]:
+    """Noise on actions, by their kind.
+
+    Returns:
+        the width of the standard normal noise, and `(action [E, ...], noise [E, width],
+        sigma) -> action`.
+    """
+    action = env.action
+    if isinstance(action, envs.Discrete):
+
+        def sometimes_random(action_taken, noise, sigma):
+            chance, other = jax.scipy.stats.norm.cdf(noise).T
+            other = jnp.minimum(other * action.num, action.num - 1)
+            other = other.astype(action_taken.dtype)
+            return jnp.where(chance < sigma, other, action_taken)
+
+        return 2, sometimes_random
+    low, high = np.float32(action.low), np.float32(action.high)
+
+    def perturbed(action_taken, noise, sigma):
+        return jnp.clip(action_taken + sigma * noise * (high - low) / 2, low, high)
+
+    return action.shape[0], perturbed

@@ -1,8 +1,9 @@
 """Parallelized Q-learning (Gallici et al., 2025, https://arxiv.org/abs/2407.04811).
 
 Q(λ) on fresh rollouts: no replay buffer and no target network; layer normalization
-keeps it stable. Sizes are those of the authors' CartPole. Time limits are bootstrapped
-from the true last observation.
+keeps it stable. Numbers of environments, steps and minibatches and λ are those of the
+authors' CartPole; layers, learning rate and ε are CleanRL's. Differences from the
+paper: time limits are bootstrapped from the true last observation.
 """
 
 from __future__ import annotations
@@ -24,23 +25,23 @@ from metaevo import (
     slots,
     spaces,
 )
-from metaevo.errors import ConfigError
 from metaevo.rl import (
     config_checks,
-    evaluation,
     minibatches,
     networks,
+    q_learning,
     returns,
     rollouts,
+    training,
 )
 from metaevo.rl.rollouts import learned_from
-from metaevo.slots import Context, Slot
+from metaevo.slots import Slot
 from metaevo.types import InnerLoop, InnerState
 
 
 @dataclass(frozen=True)
 class Config:
-    """What is static: shapes and loop lengths.
+    """Static settings: shapes and loop lengths.
 
     Attributes:
         total_timesteps: frames in a lifetime, rounded down to whole segments.
@@ -66,7 +67,7 @@ class Config:
 
 
 class Meta(NamedTuple):
-    """What may evolve.
+    """Slots of PQN.
 
     Attributes:
         lr: step size, before annealing.
@@ -76,8 +77,8 @@ class Meta(NamedTuple):
         exploration: `(q [A], epsilon, context) -> probabilities [A]`.
         max_grad_norm: global norm that gradients are clipped to.
         td_loss: `(td_error, q, target, context) -> [...]`, td_error = target − q.
-        reward: `(obs, action, reward, next_obs, terminated, context) -> scalar`, what
-            the agent learns from; `context.stats` holds `gamma`.
+        reward: `(obs, action, reward, next_obs, terminated, context) -> scalar`, the
+            reward that the agent learns from; `context.stats` holds `gamma`.
         optimizer: an `optimizers.Optimizer`: gives a direction.
     """
 
@@ -98,36 +99,30 @@ class Agent(NamedTuple):
     opt_state: Any
 
 
-class Clock(NamedTuple):
-    update: jax.Array  # int32, updates done
-
-
 TUNABLE = spaces.tune(
     lr=spaces.log(),
     gamma=spaces.one_minus_log(),
     q_lambda=spaces.one_minus_log(),
     max_grad_norm=spaces.log(),
 )
-"""The hyperparameters that a baseline is tuned in."""
+"""The space that a baseline is tuned in."""
 
 
 def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> InnerLoop:
     """PQN on `env`, whose actions are discrete.
 
-    Metrics of `train`: those of `episodes.metrics`, and on the minibatches the mean
+    Metrics of `train`: those of `rollouts.metrics`, and on the minibatches the mean
     `q`, and mean and root mean square of q − target, `value_error_mean` and `_rms`.
 
     Raises:
-        ConfigError: sizes that do not fit each other, or continuous actions.
+        ConfigError: sizes that do not fit each other, continuous actions, or a slot of
+            `meta` holds what cannot be used there.
     """
     config_checks.positive(config)
-    if not isinstance(env.action, envs.Discrete):
-        raise ConfigError(f"env={env.name!r}: PQN needs discrete actions; see td3, sac")
+    num_actions = config_checks.discrete(env, "PQN").num
     batch_size = config_checks.minibatched(config)
-    num_updates, updates_per_segment = config_checks.lifetime(config, batch_size)
-
-    num_actions = env.action.num
-    network = networks.MLP(
+    lifetime = config_checks.lifetime(config, batch_size)
+    network = networks.mlp(
         config.features,
         num_actions,
         activation=config.activation,
@@ -135,55 +130,57 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         layer_norm=True,
     )
 
-    def context_of(agent):
-        return Context(progress=jnp.minimum(agent.age / num_updates, 1.0))
+    # --- the loss ---------------------------------------------------------------------
+
+    def targets(params, steps, meta, context):
+        """λ-returns [T, E] of a rollout, by the values before learning."""
+        return returns.lambda_return(
+            learned_from(meta, steps, context),
+            network.apply(params, steps.next_obs).max(-1),
+            steps.terminated,
+            steps.done,
+            slots.value(meta.gamma, context),
+            slots.value(meta.q_lambda, context),
+        )
+
+    def loss(params, minibatch, meta, context):
+        """`context.return_std` is the deviation of the rollout's targets."""
+        batch, target = minibatch
+        q = q_learning.of_action(network.apply(params, batch.obs), batch.action)
+        td_error = target - q
+        total = meta.td_loss(td_error, q, target, context).mean()
+        return total, {
+            "q": q.mean(),
+            "error": -td_error.mean(),
+            "squared": (td_error**2).mean(),
+        }
+
+    # --- birth ------------------------------------------------------------------------
 
     def init(key, meta):
         network_key, env_key = jax.random.split(key)
         params = network.init(network_key, jnp.zeros(env.observation.shape))
         agent = Agent(jnp.int32(0), params, meta.optimizer.init(params))
         experience = rollouts.start(env_key, env, config.num_envs)
-        return InnerState(agent, experience, clock=Clock(jnp.int32(0)))
+        return InnerState(agent, experience, clock=training.start_clock())
 
-    def explore(params, meta, context):
-        def choose(obs, noise):
-            q = network.apply(params, obs)
-            epsilon = slots.value(meta.epsilon, context)
-            probabilities = meta.exploration(q, epsilon, context)
-            return jnp.argmax(jnp.log(probabilities) + noise, -1)
+    # --- update -----------------------------------------------------------------------
 
-        return choose
-
-    # --- learning ---------------------------------------------------------------------
-
-    def loss(params, batch, target, meta, context):
-        q = network.apply(params, batch.obs)
-        q = (q * jax.nn.one_hot(batch.action, num_actions)).sum(-1)
-        td_error = target - q
-        total = meta.td_loss(td_error, q, target, context).mean()
-        return total, (q.mean(), -td_error.mean(), (td_error**2).mean())
-
-    def learn(params, opt_state, batch, target, order, meta, context):
+    def learn(params, opt_state, steps, order, meta, context):
         """Gradient steps on minibatches; `order` is [steps, minibatch] int32."""
-        lr = slots.value(meta.lr, context)
-        if config.anneal_lr:
-            lr = lr * (1.0 - context.progress)
-        max_norm = slots.value(meta.max_grad_norm, context)
+        target = targets(params, steps, meta, context)
+        context = context._replace(return_std=target.std())
+        samples = jax.tree.map(
+            lambda x: x.reshape(batch_size, *x.shape[2:]), (steps, target)
+        )
+        lr = training.learning_rate(meta, context, config.anneal_lr)
 
-        def step(carry, chosen):
-            params, opt_state = carry
-            minibatch = jax.tree.map(lambda x: x[chosen], (batch, target))
-            gradient, info = jax.grad(loss, has_aux=True)(
-                params, *minibatch, meta, context
-            )
-            gradient = optimizers.clip_by_global_norm(gradient, max_norm)
-            params, opt_state = optimizers.step(
-                meta.optimizer, gradient, params, opt_state, lr, context
-            )
-            return (params, opt_state), info
+        def take(chosen):
+            return jax.tree.map(lambda x: x[chosen], samples)
 
-        (params, opt_state), info = jax.lax.scan(step, (params, opt_state), order)
-        return params, opt_state, jax.tree.map(jnp.mean, info)
+        return minibatches.descend(
+            loss, order, take, params, opt_state, lr, meta, context
+        )
 
     def update(key, meta, state):
         """One rollout and the gradient steps on it."""
@@ -191,14 +188,16 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         noise_key, act_key, order_key = jax.random.split(
             jax.random.fold_in(key, clock.update), 3
         )
-        context = context_of(agent)
+        context = training.context(agent.age, lifetime.num_updates)
         shape = (config.num_steps, config.num_envs, num_actions)
         experience, steps, finished = rollouts.collect(
             act_key,
             env,
             experience,
             jax.random.gumbel(noise_key, shape),
-            explore(agent.params, meta, context),
+            q_learning.explorer(
+                lambda obs: network.apply(agent.params, obs), meta, context
+            ),
         )
         order = minibatches.orders(
             order_key, config.num_epochs, config.num_minibatches, batch_size
@@ -206,58 +205,23 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
         @population.phase
         def improve(params, opt_state, steps, order):
-            target = returns.lambda_return(
-                learned_from(meta, steps, context),
-                network.apply(params, steps.next_obs).max(-1),
-                steps.terminated,
-                steps.done,
-                slots.value(meta.gamma, context),
-                slots.value(meta.q_lambda, context),
-            )
-            in_loss = context._replace(return_std=target.std())
-            batch, target = jax.tree.map(
-                lambda x: x.reshape(batch_size, *x.shape[2:]), (steps, target)
-            )
-            return learn(params, opt_state, batch, target, order, meta, in_loss)
+            return learn(params, opt_state, steps, order, meta, context)
 
-        params, opt_state, (q, error, squared) = improve(
-            agent.params, agent.opt_state, steps, order
-        )
+        params, opt_state, info = improve(agent.params, agent.opt_state, steps, order)
         agent = Agent(agent.age + 1, params, opt_state)
-        state = InnerState(agent, experience, (), Clock(clock.update + 1))
-        return state, {
-            "totals": rollouts.totals(finished),
-            "q": q,
-            "error": error,
-            "squared": squared,
-        }
+        state = InnerState(agent, experience, (), training.tick(clock))
+        return state, info | {"totals": rollouts.totals(finished)}
 
     # --- the interface ----------------------------------------------------------------
 
-    def train(key, meta, state):
-        def step(state, _):
-            return update(key, meta, state)
-
-        state, info = jax.lax.scan(step, state, None, length=updates_per_segment)
-        return state, {
-            **rollouts.metrics(state.experience, info["totals"]),
-            "q": info["q"].mean(),
-            "value_error_mean": info["error"].mean(),
-            "value_error_rms": jnp.sqrt(info["squared"].mean()),
-        }
-
-    def act(key, meta, agent, carry, obs):
-        del key, meta
-        return jnp.argmax(network.apply(agent.params, obs), -1), carry
-
-    return InnerLoop(
-        meta=meta,
-        init=init,
-        train=train,
-        evaluate=evaluation.of_agent(env, act, config.num_eval_envs),
-        num_segments=config.num_segments,
-        act=act,
-        frames_per_segment=updates_per_segment * batch_size,
-        env=env,
+    return training.inner_loop(
+        env,
+        config,
+        meta,
+        lifetime,
+        init,
+        update,
+        q_learning.greedy(network.apply),
+        episodes=lambda experience: experience,
         tunable=TUNABLE,
     )

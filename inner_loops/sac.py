@@ -1,7 +1,8 @@
 """Soft actor-critic (Haarnoja et al., 2018, https://arxiv.org/abs/1812.05905).
 
-Twin critics, a tanh-normal policy and an automatic temperature. Time limits are
-bootstrapped from the true last observation.
+Twin critics, a tanh-normal policy and an automatic temperature. Differences from the
+paper: time limits are bootstrapped from the true last observation, exploration noise
+may be correlated in time, and the temperature starts at 0.2.
 """
 
 from __future__ import annotations
@@ -14,34 +15,27 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from metaevo import (
-    envs,
-    exploration,
-    losses,
-    optimizers,
-    population,
-    rewards,
-    slots,
-    spaces,
-)
+from metaevo import envs, losses, optimizers, population, rewards, slots, spaces
 from metaevo.errors import ConfigError
 from metaevo.rl import (
     config_checks,
+    critics,
     distributions,
-    evaluation,
     networks,
+    noise,
     normalization,
-    replay,
+    off_policy,
     rollouts,
+    training,
 )
 from metaevo.rl.rollouts import learned_from
-from metaevo.slots import Context, Slot
+from metaevo.slots import Slot
 from metaevo.types import InnerLoop, InnerState
 
 
 @dataclass(frozen=True)
 class Config:
-    """What is static: shapes and loop lengths.
+    """Static settings: shapes and loop lengths.
 
     Attributes:
         total_timesteps: frames in a lifetime, warm-up included, rounded down to whole
@@ -56,7 +50,7 @@ class Config:
         normalize_observation: by running statistics.
         features, activation: hidden layers of policy and critics.
         initial_temperature: α at birth.
-        min_log_std, max_log_std: what the policy's log-deviation is kept in.
+        min_log_std, max_log_std: bounds of the policy's log-deviation.
         num_eval_envs: episodes that `evaluate` averages over.
     """
 
@@ -78,7 +72,7 @@ class Config:
 
 
 class Meta(NamedTuple):
-    """What may evolve.
+    """Slots of SAC.
 
     Attributes:
         actor_lr, critic_lr, temperature_lr: Adam's step sizes.
@@ -87,11 +81,11 @@ class Meta(NamedTuple):
         target_entropy: H̄ per dimension of the action.
         noise_correlation: of the noise of actions taken, warm-up included, from step to
             step, in [0, 1); 0 is the paper's white noise.
-        reward_scale: what rewards are multiplied by.
+        reward_scale: factor of rewards.
         td_loss: `(td_error, q, target, context) -> [...]`, td_error = target − q.
         q_aggregation: `(q [2, ...], context) -> [...]`, one value of the critics' two.
-        reward: `(obs, action, reward, next_obs, terminated, context) -> scalar`, what
-            the agent learns from; `context.stats` holds `gamma`.
+        reward: `(obs, action, reward, next_obs, terminated, context) -> scalar`, the
+            reward that the agent learns from; `context.stats` holds `gamma`.
         optimizer: an `optimizers.Optimizer`: gives a direction.
 
     `context.stats` of the losses and of `target_entropy` holds `temperature`.
@@ -131,11 +125,7 @@ class Experience(NamedTuple):
     episodes: rollouts.Episodes
     noise: jax.Array  # [E, A], the last
     rows: jax.Array  # of the replay buffer
-    steps_since_birth: jax.Array  # int32, steps since birth, warm-up not counted
-
-
-class Clock(NamedTuple):
-    update: jax.Array  # int32, updates done
+    steps_since_birth: jax.Array  # int32, warm-up not counted
 
 
 TUNABLE = spaces.tune(
@@ -147,40 +137,41 @@ TUNABLE = spaces.tune(
     target_entropy=spaces.linear(),
     reward_scale=spaces.log(),
 )
-"""The hyperparameters that a baseline is tuned in."""
+"""The space that a baseline is tuned in."""
 
 
 def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> InnerLoop:
     """SAC on `env`, whose actions are continuous and bounded.
 
-    Metrics of `train`: those of `episodes.metrics`, and on the minibatches the mean
+    Metrics of `train`: those of `rollouts.metrics`, and on the minibatches the mean
     `q`, `entropy` and `temperature`, and mean and root mean square of q − target,
     `value_error_mean` and `_rms`.
 
     Raises:
-        ConfigError: sizes that do not fit each other, or other actions.
+        ConfigError: sizes that do not fit each other, other actions, or a slot of
+            `meta` holds what cannot be used there.
     """
     config_checks.positive(config)
-    if not isinstance(env.action, envs.Box):
-        raise ConfigError(f"env={env.name!r}: SAC needs continuous actions; see dqn")
+    actions = config_checks.box(env, "SAC")
     if not config.initial_temperature > 0:
         raise ConfigError(
             f"inner.initial_temperature={config.initial_temperature} must be > 0"
         )
-    frames = config.num_envs * config.num_steps
-    num_rows, num_warmup = config_checks.ring(config)
-    num_updates, updates_per_segment = config_checks.lifetime(
-        config, frames, num_warmup * config.num_envs
+    sizes = off_policy.sizes(config)
+    buffer = sizes.buffer(env, config.num_envs)
+    num_actions = actions.shape[0]
+    to_env, to_unit = envs.unit_box(actions)
+    normalize = normalization.observations(config.normalize_observation)
+    actor = networks.mlp(
+        config.features,
+        2 * num_actions,
+        0.01,
+        config.activation,
+        len(env.observation.shape),
     )
+    twins = critics.twin(env.observation, actions, config.features, config.activation)
 
-    num_actions = env.action.shape[0]
-    to_env, to_unit = envs.unit_box(env.action)
-    obs_ndim = len(env.observation.shape)
-    actor = networks.MLP(
-        config.features, 2 * num_actions, 0.01, config.activation, obs_ndim
-    )
-    critic = networks.MLP(config.features, 1, 1.0, config.activation)
-    buffer = replay.make(env, num_rows, config.num_envs, num_warmup, config.num_steps)
+    # --- the losses -------------------------------------------------------------------
 
     def policy(params, obs):
         """Over actions in (−1, 1)."""
@@ -188,68 +179,22 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         log_std = jnp.clip(log_std, config.min_log_std, config.max_log_std)
         return distributions.TanhNormal(mean, log_std)
 
-    def q_values(params, obs, action):
-        """Both critics', [2, ...]; actions in [−1, 1]."""
-        flat = obs.reshape(*action.shape[:-1], -1)
-        joined = jnp.concatenate([flat, action], -1)
-        return jax.vmap(critic.apply, (0, None))(params, joined)[..., 0]
-
-    def normalize_obs(agent, obs):
-        """The observation as the networks see it."""
-        if config.normalize_observation:
-            return normalization.normalize(agent.obs_stats, obs)
-        return obs
-
-    def context_of(agent):
-        return Context(
-            progress=jnp.minimum(agent.age / num_updates, 1.0),
-            stats={"temperature": jnp.exp(agent.log_temperature.params)},
+    def target_of(agent, batch, noise, temperature, meta, context):
+        """r + γ (1 − terminated) [agg Q⁻(o', a') − α log π(a'|o')], a' ~ π(o')."""
+        next_action, log_prob = policy(
+            agent.actor.params, batch.next_obs
+        ).transform_and_log_prob(noise)
+        next_q = meta.q_aggregation(
+            twins.values(agent.target_critic, batch.next_obs, next_action), context
         )
-
-    def draw_noise(key, meta, context, last, num_steps):
-        white = jax.random.normal(key, (num_steps, *last.shape))
-        rho = slots.value(meta.noise_correlation, context)
-        return exploration.correlated(white, last, rho)
-
-    # --- birth ------------------------------------------------------------------------
-
-    def init(key, meta):
-        keys = jax.random.split(key, 6)
-        actor_key, critic_key, env_key, first_key, noise_key, act_key = keys
-        width = math.prod(env.observation.shape) + num_actions
-        twins = jax.vmap(lambda key: critic.init(key, jnp.zeros(width)))
-        critics = twins(jax.random.split(critic_key))
-        noise = jax.random.normal(first_key, (config.num_envs, num_actions))
-        noise = draw_noise(noise_key, meta, Context(), noise, num_warmup)
-        state, steps, _ = rollouts.collect(
-            act_key,
-            env,
-            rollouts.start(env_key, env, config.num_envs),
-            exploration.uniform(noise),
-            lambda obs, noise: to_env(noise),
+        next_value = next_q - temperature * log_prob
+        return batch.reward + slots.value(meta.gamma, context) * jnp.where(
+            batch.terminated, 0.0, next_value
         )
-        obs_stats = normalization.init(env.observation.shape)
-        if config.normalize_observation:
-            obs_stats = normalization.update(obs_stats, steps.obs)
-
-        def learner(params):
-            return Learner(params, meta.optimizer.init(params))
-
-        agent = Agent(
-            jnp.int32(0),
-            learner(actor.init(actor_key, jnp.zeros(env.observation.shape))),
-            learner(critics),
-            critics,
-            learner(jnp.float32(math.log(config.initial_temperature))),
-            obs_stats,
-        )
-        experience = Experience(state, noise[-1], buffer.start(steps), jnp.int32(0))
-        return InnerState(agent, experience, clock=Clock(jnp.int32(0)))
-
-    # --- learning ---------------------------------------------------------------------
 
     def critic_loss(params, target, batch, meta, context):
-        q = q_values(params, batch.obs, batch.action)
+        """Sum over both critics of the mean TD loss."""
+        q = twins.values(params, batch.obs, batch.action)
         td_error = target - q
         context = context._replace(return_std=target.std())
         total = meta.td_loss(td_error, q, target, context).mean(-1).sum()
@@ -259,68 +204,86 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             "squared": (td_error**2).mean(),
         }
 
-    def actor_loss(params, critics, temperature, obs, noise, meta, context):
+    def actor_loss(params, critic, temperature, obs, noise, meta, context):
+        """E[α log π(a|o) − agg Q(o, a)], and the entropy."""
         action, log_prob = policy(params, obs).transform_and_log_prob(noise)
-        q = meta.q_aggregation(q_values(critics, obs, action), context)
+        q = meta.q_aggregation(twins.values(critic, obs, action), context)
         return (temperature * log_prob - q).mean(), -log_prob.mean()
 
-    def learn(agent, batches, noise, meta, context):
-        """A step of critics, actor and temperature per minibatch, [U, B, ...]."""
+    def temperature_gradient(entropy, meta, context):
+        """d/d log α of −log α (log π + H̄): α rises while the entropy is below H̄."""
+        return entropy - num_actions * slots.value(meta.target_entropy, context)
+
+    # --- birth ------------------------------------------------------------------------
+
+    def init(key, meta):
+        keys = jax.random.split(key, 6)
+        actor_key, critic_key, *warmup_keys = keys
+        critic = twins.init(critic_key)
+        state, steps, last_noise = off_policy.warm_up(
+            warmup_keys, env, actions, config.num_envs, sizes.num_warmup, meta
+        )
+        obs_stats = normalization.init(env.observation.shape)
+
+        def learner(params):
+            return Learner(params, meta.optimizer.init(params))
+
+        agent = Agent(
+            jnp.int32(0),
+            learner(actor.init(actor_key, jnp.zeros(env.observation.shape))),
+            learner(critic),
+            critic,
+            learner(jnp.float32(math.log(config.initial_temperature))),
+            normalize.update(obs_stats, steps.obs),
+        )
+        experience = Experience(state, last_noise, buffer.start(steps), jnp.int32(0))
+        return InnerState(agent, experience, clock=training.start_clock())
+
+    # --- update -----------------------------------------------------------------------
+
+    def step(agent, batch, noise, meta, context):
+        """One step of critics, actor and temperature on a minibatch [B, ...]."""
 
         def descend(learner, gradient, lr):
-            lr = slots.value(lr, context)
-            return Learner(
-                *optimizers.step(meta.optimizer, gradient, *learner, lr, context)
+            params, opt_state = optimizers.step(
+                meta.optimizer,
+                gradient,
+                learner.params,
+                learner.opt_state,
+                slots.value(lr, context),
+                context,
             )
+            return Learner(params, opt_state)
 
-        def step(agent, drawn):
-            batch, noise = drawn
-            temperature = jnp.exp(agent.log_temperature.params)
-            in_loss = context._replace(stats={"temperature": temperature})
-            next_action, log_prob = policy(
-                agent.actor.params, batch.next_obs
-            ).transform_and_log_prob(noise[0])
-            next_q = meta.q_aggregation(
-                q_values(agent.target_critic, batch.next_obs, next_action), in_loss
-            )
-            next_value = next_q - temperature * log_prob
-            target = batch.reward + slots.value(meta.gamma, context) * jnp.where(
-                batch.terminated, 0.0, next_value
-            )
-            gradient, info = jax.grad(critic_loss, has_aux=True)(
-                agent.critic.params, target, batch, meta, in_loss
-            )
-            critic = descend(agent.critic, gradient, meta.critic_lr)
-
-            gradient, entropy = jax.grad(actor_loss, has_aux=True)(
-                agent.actor.params,
-                critic.params,
-                temperature,
-                batch.obs,
-                noise[1],
-                meta,
-                in_loss,
-            )
-            actor = descend(agent.actor, gradient, meta.actor_lr)
-
-            # d/d log α of −log α (log π + H̄): up while the entropy is below its target.
-            goal = num_actions * slots.value(meta.target_entropy, in_loss)
-            log_temperature = descend(
-                agent.log_temperature, entropy - goal, meta.temperature_lr
-            )
-            target_critic = optax.incremental_update(
+        temperature = jnp.exp(agent.log_temperature.params)
+        in_loss = context._replace(stats={"temperature": temperature})
+        target = target_of(agent, batch, noise[0], temperature, meta, in_loss)
+        gradient, info = jax.grad(critic_loss, has_aux=True)(
+            agent.critic.params, target, batch, meta, in_loss
+        )
+        critic = descend(agent.critic, gradient, meta.critic_lr)
+        gradient, entropy = jax.grad(actor_loss, has_aux=True)(
+            agent.actor.params,
+            critic.params,
+            temperature,
+            batch.obs,
+            noise[1],
+            meta,
+            in_loss,
+        )
+        agent = agent._replace(
+            actor=descend(agent.actor, gradient, meta.actor_lr),
+            critic=critic,
+            target_critic=optax.incremental_update(
                 critic.params, agent.target_critic, slots.value(meta.tau, context)
-            )
-            agent = agent._replace(
-                actor=actor,
-                critic=critic,
-                target_critic=target_critic,
-                log_temperature=log_temperature,
-            )
-            return agent, info | {"entropy": entropy, "temperature": temperature}
-
-        agent, info = jax.lax.scan(step, agent, (batches, noise))
-        return agent, jax.tree.map(jnp.mean, info)
+            ),
+            log_temperature=descend(
+                agent.log_temperature,
+                temperature_gradient(entropy, meta, in_loss),
+                meta.temperature_lr,
+            ),
+        )
+        return agent, info | {"entropy": entropy, "temperature": temperature}
 
     def update(key, meta, state):
         """T steps of the environments and U gradient steps."""
@@ -328,34 +291,35 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         noise_key, act_key, sample_key, learn_key = jax.random.split(
             jax.random.fold_in(key, clock.update), 4
         )
-        context = context_of(agent)
+        context = training.context(
+            agent.age,
+            sizes.lifetime.num_updates,
+            {"temperature": jnp.exp(agent.log_temperature.params)},
+        )
 
         def explore(obs, noise):
-            pi = policy(agent.actor.params, normalize_obs(agent, obs))
+            obs = normalize.apply(agent.obs_stats, obs)
+            pi = policy(agent.actor.params, obs)
             return to_env(pi.transform_and_log_prob(noise)[0])
 
-        noise = draw_noise(noise_key, meta, context, experience.noise, config.num_steps)
+        drawn = noise.draw(noise_key, meta, context, experience.noise, config.num_steps)
         after, steps, finished = rollouts.collect(
-            act_key, env, experience.episodes, noise, explore
+            act_key, env, experience.episodes, drawn, explore
         )
-        if config.normalize_observation:
-            stats = normalization.update(agent.obs_stats, steps.obs)
-            agent = agent._replace(obs_stats=stats)
-        inserted = clock.update * config.num_steps
-        rows = buffer.add(experience.rows, inserted, steps)
-        inserted, steps_since_birth = (
-            inserted + config.num_steps,
-            experience.steps_since_birth + config.num_steps,
-        )
+        obs_stats = normalize.update(agent.obs_stats, steps.obs)
+        agent = agent._replace(obs_stats=obs_stats)
+        own = experience.steps_since_birth + config.num_steps
         shape = (config.num_gradient_steps, config.batch_size)
-        sampled = buffer.sample(sample_key, rows, inserted, steps_since_birth, shape)
+        rows, sampled = off_policy.insert_and_sample(
+            sample_key, buffer, experience.rows, clock.update, own, steps, shape
+        )
         sampled = jax.tree.map(lambda x: x[0], sampled)
         reward = learned_from(meta, sampled, context)
         batches = sampled._replace(
-            obs=normalize_obs(agent, sampled.obs),
+            obs=normalize.apply(obs_stats, sampled.obs),
             action=to_unit(sampled.action),
             reward=slots.value(meta.reward_scale, context) * reward,
-            next_obs=normalize_obs(agent, sampled.next_obs),
+            next_obs=normalize.apply(obs_stats, sampled.next_obs),
         )
         # Of the target's and of the actor's actions, for each minibatch.
         shape = (config.num_gradient_steps, 2, config.batch_size, num_actions)
@@ -363,48 +327,26 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
         @population.phase
         def improve(agent, batches, noise):
-            return learn(agent, batches, noise, meta, context)
+            def one(agent, drawn):
+                batch, noise = drawn
+                return step(agent, batch, noise, meta, context)
+
+            agent, info = jax.lax.scan(one, agent, (batches, noise))
+            return agent, jax.tree.map(jnp.mean, info)
 
         agent, info = improve(agent, batches, samples)
         agent = agent._replace(age=agent.age + 1)
-        state = InnerState(
-            agent,
-            Experience(after, noise[-1], rows, steps_since_birth),
-            (),
-            Clock(clock.update + 1),
-        )
+        experience = Experience(after, drawn[-1], rows, own)
+        state = InnerState(agent, experience, (), training.tick(clock))
         return state, info | {"totals": rollouts.totals(finished)}
 
     # --- the interface ----------------------------------------------------------------
 
-    def train(key, meta, state):
-        def step(state, _):
-            return update(key, meta, state)
-
-        state, info = jax.lax.scan(step, state, None, length=updates_per_segment)
-        totals = info.pop("totals")
-        info = jax.tree.map(jnp.mean, info)
-        return state, {
-            **rollouts.metrics(state.experience.episodes, totals),
-            "value_error_mean": info.pop("error"),
-            "value_error_rms": jnp.sqrt(info.pop("squared")),
-            **info,
-        }
-
     def act(key, meta, agent, carry, obs):
         del key, meta
-        return to_env(
-            policy(agent.actor.params, normalize_obs(agent, obs)).mode()
-        ), carry
+        obs = normalize.apply(agent.obs_stats, obs)
+        return to_env(policy(agent.actor.params, obs).mode()), carry
 
-    return InnerLoop(
-        meta=meta,
-        init=init,
-        train=train,
-        evaluate=evaluation.of_agent(env, act, config.num_eval_envs),
-        num_segments=config.num_segments,
-        act=act,
-        frames_per_segment=updates_per_segment * frames,
-        env=env,
-        tunable=TUNABLE,
+    return training.inner_loop(
+        env, config, meta, sizes.lifetime, init, update, act, tunable=TUNABLE
     )

@@ -1,8 +1,7 @@
-"""Exploration.
+"""Exploration by discrete actions: values of the `exploration` slot.
 
-Of discrete actions: values of the `exploration` slot, `(q, epsilon, context) ->
-probabilities`, action values [..., A] to a distribution over actions [..., A]. Of
-continuous ones: noise that is correlated in time.
+`(q, epsilon, context) -> probabilities`, from action values [..., A] to a distribution
+over actions [..., A]. Noise on continuous actions is in `metaevo.rl.noise`.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from metaevo.learned import transforms
 from metaevo.learned.functions import Learned
 from metaevo.learned.operations import operation
 
-__all__ = ["correlated", "epsilon_greedy", "graded", "uniform"]
+__all__ = ["epsilon_greedy", "graded"]
 
 
 @slots.function
@@ -79,31 +78,3 @@ def graded(num_knots: int = 3) -> Learned:
         return (1 - epsilon) * greedy + rest
 
     return Learned(init, apply, {"op": "graded", "num_knots": num_knots}, True)
-
-
-def uniform(normal: jax.Array) -> jax.Array:
-    """Standard normal noise as noise that is uniform in [−1, 1]."""
-    return 2 * jax.scipy.stats.norm.cdf(normal) - 1
-
-
-def correlated(white: jax.Array, last: jax.Array, rho: jax.Array | float) -> jax.Array:
-    """Standard normal noise with correlation ρ between steps.
-
-    nₜ = ρ nₜ₋₁ + √(1 − ρ²) wₜ, an Ornstein-Uhlenbeck process at steps of one, as in
-    DDPG (Lillicrap et al., 2016). White noise does not lead far from the start
-    (Eberhard et al., 2023, https://openreview.net/forum?id=hQ9V5QN27eS).
-
-    Args:
-        white: [T, ...] standard normal.
-        last: [...] the noise before.
-        rho: in [0, 1); 0 gives `white`.
-
-    Returns:
-        [T, ...].
-    """
-
-    def step(last, white):
-        noise = rho * last + jnp.sqrt(1 - rho**2) * white
-        return noise, noise
-
-    return jax.lax.scan(step, last, white)[1]

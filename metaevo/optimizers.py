@@ -24,12 +24,7 @@ def from_optax(transformation: optax.GradientTransformation) -> Optimizer:
     `optax.scale_by_adam()`, not `optax.adam(1e-3)`. Call it once, at import: the
     result compares by the identity of its functions.
     """
-
-    def update(gradient, state, params, context):
-        del context
-        return transformation.update(gradient, state, params)
-
-    return Optimizer(slots.function(transformation.init), slots.function(update))
+    return slots.optimizer(transformation)
 
 
 def elementwise(transformation: optax.GradientTransformation) -> Optimizer:

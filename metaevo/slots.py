@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from jax.tree_util import Partial
 
 from metaevo.errors import ConfigError
@@ -120,3 +121,99 @@ def replace(meta: Any, **slots: Slot) -> Any:
     for name in slots:
         get(meta, name)
     return meta._replace(**slots)
+
+
+# --- what a user gives ----------------------------------------------------------------
+
+
+def optimizer(transformation: Any) -> Optimizer:
+    """Makes an optax transformation a slot value; see `optimizers.from_optax`."""
+
+    def update(gradient, state, params, context):
+        del context
+        return transformation.update(gradient, state, params)
+
+    return Optimizer(function(transformation.init), function(update))
+
+
+def checked(meta: Any) -> Any:
+    """Replaces the slots of a `Meta` that JAX does not take by those it does.
+
+    Plain functions become `Partial`s and optax transformations `Optimizer`s; all other
+    slots stay the same objects.
+
+    Raises:
+        ConfigError: a slot holds what cannot be used there; names slot and remedy.
+    """
+    defaults = type(meta)._field_defaults
+    found = {
+        name: _checked(name, slot, defaults.get(name))
+        for name, slot in zip(meta._fields, meta, strict=True)
+    }
+    changed = {name: x for name, x in found.items() if x is not getattr(meta, name)}
+    return meta._replace(**changed) if changed else meta
+
+
+def _checked(name: str, slot: Any, default: Any) -> Slot:
+    """One slot of `checked`; the default tells a function slot from a number slot."""
+    if isinstance(default, Optimizer):
+        if isinstance(slot, Optimizer):
+            return slot
+        if callable(getattr(slot, "init", None)) and hasattr(slot, "update"):
+            return _direction(name, optimizer(slot))
+        expected = (
+            "an optax transformation that gives a direction, such as "
+            "optax.scale_by_adam(), or an Optimizer of metaevo.optimizers"
+        )
+    elif isinstance(slot, Partial):
+        return slot
+    elif callable(slot):
+        return function(slot) if hasattr(slot, "__name__") else Partial(slot)
+    elif isinstance(default, Partial) and not is_number(default):
+        inputs = ", ".join(inspect.signature(default).parameters)
+        expected = (
+            f"a function of ({inputs}); one with parameters that evolve goes into the "
+            f"search's space, spaces.replace({name}=...)"
+        )
+    elif (slot is None and default is None) or _is_numeric(slot):
+        return slot
+    else:
+        expected = "a number, an array, or a function of the context"
+        if default is None:
+            expected = "None, a number, arrays, or a function"
+    raise ConfigError(f"meta.{name}={slot!r}: expected {expected}")
+
+
+def _is_numeric(slot: Any) -> bool:
+    """True for a number, an array, or a nonempty pytree of them."""
+    leaves = jax.tree.leaves(slot)
+    return bool(leaves) and all(
+        isinstance(x, bool | int | float | np.number | np.bool_ | jax.Array)
+        or (isinstance(x, np.ndarray) and x.dtype.kind in "biuf")
+        for x in leaves
+    )
+
+
+def _direction(name: str, made: Optimizer) -> Optimizer:
+    """The optimizer, if its first step of a vector is a direction to subtract.
+
+    `optax.adam(1e-3)` gives what is to be added: with it an agent would climb its loss.
+    """
+    with jax.ensure_compile_time_eval():
+        ones = jax.numpy.ones(3)
+        try:
+            direction, _ = made.update(ones, made.init(ones), ones, Context())
+            downhill = float(jax.numpy.sum(direction)) >= 0
+        except Exception as error:
+            raise ConfigError(
+                f"meta.{name}: this transformation takes no single vector "
+                f"({type(error).__name__}: {error}); wrap it with "
+                "metaevo.optimizers.from_optax"
+            ) from error
+    if not downhill:
+        raise ConfigError(
+            f"meta.{name}: this transformation gives a step to add to the parameters, "
+            "as optax.adam(1e-3) does; give the direction alone, such as "
+            "optax.scale_by_adam(), and the step size in the slot of the learning rate"
+        )
+    return made

@@ -18,7 +18,7 @@ class Meta(NamedTuple):
     h1: Slot = 1.0
 
 
-START = {"h0": np.float32([1, 0]), "h1": np.float32([0, 1])}
+START = {"h0": np.array([1, 0], np.float32), "h1": np.array([0, 1], np.float32)}
 """The two agents' numbers at first."""
 
 

@@ -6,7 +6,7 @@ its mean. A generation is a segment of 200 frames of each, one critic step per f
 """
 
 import metaevo
-from inner_loops import td3
+from inner_loops import td3_shared
 from metaevo import envs, fitness
 from strategies.cem_rl import cem_rl
 
@@ -15,7 +15,7 @@ def search(
     env: str = "gymnax/Pendulum-v1",
     population_size: int = 10,
     sigma: float = 0.1,
-    inner: td3.Config = td3.Config(
+    inner: td3_shared.Config = td3_shared.Config(
         5_000,
         learning_starts=200,
         num_steps=20,
@@ -23,15 +23,14 @@ def search(
         batch_size=64,
         num_segments=24,
         features=(64, 64),
-        shared_critic=True,
     ),
-    meta: td3.Meta = td3.Meta(1e-3, 1e-3, exploration_noise=0.0),
+    meta: td3_shared.Meta = td3_shared.Meta(1e-3, 1e-3, exploration_noise=0.0),
 ) -> metaevo.Search:
     task = envs.make(env)
-    space = td3.policy_space(task, inner)
+    space = td3_shared.policy_space(task, inner)
     strategy = cem_rl(space, population_size, sigma=sigma)
     return metaevo.Search(
-        inner_loop=td3.make(task, inner, meta),
+        inner_loop=td3_shared.make(task, inner, meta),
         space=space,
         strategy=strategy,
         num_generations=inner.num_segments,

@@ -5,7 +5,7 @@ weight a bandit chooses for each generation of 200 frames. The result is the bes
 """
 
 import metaevo
-from inner_loops import td3
+from inner_loops import td3_shared
 from metaevo import envs, fitness, spaces
 from strategies.dvd import dvd
 
@@ -14,21 +14,20 @@ def search(
     env: str = "gymnax/Pendulum-v1",
     population_size: int = 5,
     coefficients: tuple[float, ...] = (0.0, 0.5),
-    inner: td3.Config = td3.Config(
+    inner: td3_shared.Config = td3_shared.Config(
         10_000,
         learning_starts=200,
         num_gradient_steps=10,
         batch_size=64,
         num_segments=49,
         features=(64, 64),
-        shared_critic=True,
     ),
-    meta: td3.Meta = td3.Meta(1e-3, 1e-3, diversity_coef=0.0),
+    meta: td3_shared.Meta = td3_shared.Meta(1e-3, 1e-3, diversity_coef=0.0),
 ) -> metaevo.Search:
     space = spaces.tune(diversity_coef=spaces.linear())
     strategy = dvd(space, population_size, coefficients)
     return metaevo.Search(
-        inner_loop=td3.make(envs.make(env), inner, meta),
+        inner_loop=td3_shared.make(envs.make(env), inner, meta),
         space=space,
         strategy=strategy,
         num_generations=inner.num_segments,

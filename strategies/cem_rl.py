@@ -79,7 +79,8 @@ def cem_rl(
     shapes = jax.eval_shape(space.init, jax.random.key(0))
     if not (isinstance(shapes, dict) and "learn" in shapes and len(shapes) > 1):
         raise ConfigError(
-            "cem_rl needs a space with `learn` beside what evolves, as td3.policy_space"
+            "cem_rl needs a space with `learn` beside what evolves, as "
+            "td3_shared.policy_space is"
         )
     rank_weights = np.zeros(size, np.float32)
     rank_weights[:num_elites] = np.log((num_elites + 1) / np.arange(1, num_elites + 1))

@@ -2,7 +2,7 @@
 
 Parker-Holder et al., 2020, https://arxiv.org/abs/2002.00632. Members ascend
 their returns plus λ times the volume that their behaviors span; the inner loop computes
-that gradient (`td3` with `shared_critic`). This strategy chooses λ, the same for all
+that gradient (`td3_shared`). This strategy chooses λ, the same for all
 members: in each generation a Bernoulli bandit with Thompson sampling selects one value,
 
     arm a with the largest draw of Beta(successes + 1, failures + 1),

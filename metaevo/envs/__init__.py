@@ -27,7 +27,7 @@ class Box(NamedTuple):
     Attributes:
         shape: shape of one element.
         low, high: bounds, scalars or arrays of `shape`.
-        binary: whether every component is always 0 or 1; see `packed`.
+        binary: True if every component is always 0 or 1; see `packed`.
     """
 
     shape: tuple[int, ...]
@@ -46,13 +46,13 @@ class Step(NamedTuple):
     """One transition.
 
     Attributes:
-        obs: what the agent sees next: after an episode's end, the new episode's
-            first observation. float32.
+        obs: the next observation; after an episode's end, the new episode's first
+            observation. float32.
         reward: float32 scalar.
         terminated: the task ended: nothing follows, do not bootstrap.
         truncated: only the time limit ended it: bootstrap from `final_obs`.
         final_obs: the observation that the action led to, never a reset's.
-        info: whatever else the suite says.
+        info: further outputs of the suite.
     """
 
     obs: jax.Array
@@ -64,7 +64,7 @@ class Step(NamedTuple):
 
     @property
     def done(self) -> jax.Array:
-        """The episode ended, for whatever reason: cut traces, reset memories."""
+        """The episode ended, for any reason: cut traces, reset memories."""
         return self.terminated | self.truncated
 
 
@@ -79,8 +79,8 @@ class Env(NamedTuple):
         action: `Discrete` or `Box`. Actions outside a `Box` are clipped to it.
         max_steps: time limit.
         action_mask: `state -> [num_actions] bool`, or None.
-        name: how `make` finds it.
-        cheap_reset: whether a reset costs about as little as a step.
+        name: the argument of `make` that gives it.
+        cheap_reset: True if a reset costs about as much as a step.
         render: `[state, ...] -> [frame, ...]`, uint8 [height, width, 3] each, not
             traced; None where the suite cannot draw it.
     """
@@ -144,7 +144,7 @@ def unit_box(action: Box) -> tuple[Callable, Callable]:
 
 
 def packed(env: Env, obs: jax.Array) -> jax.Array:
-    """`obs` as many of them are kept: a byte a component where that loses nothing.
+    """`obs` for storage: a byte a component where that is exact.
 
     A rollout of MinAtar is thousands of floats a step, and reading it again in random
     order is a good part of PPO's time.
@@ -160,8 +160,8 @@ def unpacked(obs: jax.Array) -> jax.Array:
 def select(env: Env, indices: Sequence[int]) -> Env:
     """`env` showing only some components of its flat observation.
 
-    What is hidden must be remembered: `select(cartpole, (0, 2))` has positions without
-    velocities, which take two observations.
+    An agent must remember what is hidden: `select(cartpole, (0, 2))` has positions
+    without velocities, which take two observations.
 
     Args:
         indices: of the components, in the order they are shown, each in [0, size).

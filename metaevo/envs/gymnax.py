@@ -60,6 +60,8 @@ def adapt(env, params, name: str) -> Env:
     else:
         raise ConfigError(f"env={name!r}: unsupported action space {action_space}")
 
+    box = action if isinstance(action, Box) else None
+
     def observe(obs):
         if num_categories is not None:
             return jax.nn.one_hot(obs, num_categories, dtype=jnp.float32)
@@ -80,8 +82,8 @@ def adapt(env, params, name: str) -> Env:
         return strong(state), observe(obs)
 
     def step_raw(key, state, act):
-        if isinstance(action, Box):
-            act = jnp.clip(act, action.low, action.high)
+        if box is not None:
+            act = jnp.clip(act, box.low, box.high)
         obs, state, reward, terminated, info = env.step_env(key, state, act, params)
         terminated = jnp.asarray(terminated).astype(bool)
         truncated = jnp.asarray(env.is_truncated(state, params)).astype(bool)
@@ -97,7 +99,9 @@ def adapt(env, params, name: str) -> Env:
         return strong(state), step
 
     obs = jax.eval_shape(reset, jax.random.key(0))[1]
-    bounds = (0.0, 1.0) if num_categories else (space.low, space.high)
+    bounds = (0.0, 1.0)
+    if isinstance(space, spaces.Box):
+        bounds = (space.low, space.high)
     binary = bool(num_categories) or name.endswith("-MinAtar")
     return Env(
         reset=reset,

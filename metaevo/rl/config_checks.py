@@ -1,4 +1,4 @@
-"""Sizes of inner loops: what follows from a `Config`, and errors that name its key."""
+"""Sizes that follow from an inner loop's `Config`, and errors that name its key."""
 
 from __future__ import annotations
 
@@ -7,16 +7,26 @@ from typing import Any, NamedTuple
 
 import flax.linen as nn
 
+from metaevo import envs
 from metaevo.errors import ConfigError
 
-__all__ = ["Lifetime", "Ring", "lifetime", "minibatched", "positive", "ring"]
+__all__ = [
+    "Lifetime",
+    "Ring",
+    "box",
+    "discrete",
+    "lifetime",
+    "minibatched",
+    "positive",
+    "ring",
+]
 
 
 def positive(config: Any) -> None:
-    """Checks that a Config's integers are, and its activation is a function of flax.
+    """Checks that a Config's integers are positive and its activation exists.
 
     Raises:
-        ConfigError: one is not.
+        ConfigError: an integer is below 1, or flax.linen has no such activation.
     """
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
@@ -24,16 +34,43 @@ def positive(config: Any) -> None:
             raise ConfigError(f"inner.{field.name}={value} must be >= 1")
     if not hasattr(nn, config.activation):
         raise ConfigError(
-            f"inner.activation={config.activation!r} is no function of flax.linen, "
-            "such as tanh, relu, silu"
+            f"inner.activation={config.activation!r} is not a function of flax.linen; "
+            "choose one such as tanh, relu, silu"
         )
 
 
+def box(env: envs.Env, algorithm: str) -> envs.Box:
+    """The actions of `env`, which are continuous.
+
+    Raises:
+        ConfigError: they are not.
+    """
+    if not isinstance(env.action, envs.Box):
+        raise ConfigError(
+            f"env={env.name!r}: {algorithm} needs continuous actions; see dqn, pqn"
+        )
+    return env.action
+
+
+def discrete(env: envs.Env, algorithm: str) -> envs.Discrete:
+    """The actions of `env`, which are discrete.
+
+    Raises:
+        ConfigError: they are not.
+    """
+    if not isinstance(env.action, envs.Discrete):
+        raise ConfigError(
+            f"env={env.name!r}: {algorithm} needs discrete actions; see td3, sac"
+        )
+    return env.action
+
+
 class Lifetime(NamedTuple):
-    """Updates in a lifetime, and in each of its segments."""
+    """Updates in a lifetime and in each of its segments, and frames in an update."""
 
     num_updates: int
     updates_per_segment: int
+    frames_per_update: int
 
 
 def lifetime(
@@ -54,7 +91,8 @@ def lifetime(
             f"({frames_per_update} frames) in each of {config.num_segments} segments"
             f"{warmup}; give at least {least} or lower inner.num_segments"
         )
-    return Lifetime(per_segment * config.num_segments, per_segment)
+    num_updates = per_segment * config.num_segments
+    return Lifetime(num_updates, per_segment, frames_per_update)
 
 
 def minibatched(config: Any) -> int:
@@ -73,7 +111,7 @@ def minibatched(config: Any) -> int:
 
 
 class Ring(NamedTuple):
-    """Steps of all environments that a replay buffer holds, and begins with."""
+    """Sizes of a replay buffer, in steps of all environments of a member."""
 
     num_rows: int
     num_warmup: int

@@ -13,11 +13,14 @@ def log_volume(
 ) -> jax.Array:
     """log det (K + jitter · I),  K_ij = exp(−‖bᵢ − bⱼ‖² / 2ℓ D).
 
-    0 where all members are far apart, and the lower the more alike they are. Finite
-    even for equal members, at which fastpbrl's runs end in NaN.
+    >>> bool(log_volume(jnp.eye(2)) > log_volume(jnp.ones((2, 2))))
+    True
+
+    0 where all members are far apart, and lower the more alike they are. Finite for
+    equal members, for which fastpbrl's runs end in NaN.
 
     Args:
-        embeddings: [P, D], what each member does in the same states; the distance is
+        embeddings: [P, D], each member's actions in the same states; the distance is
             per dimension, so that it does not grow with the number of states.
         length_scale: ℓ > 0.
 

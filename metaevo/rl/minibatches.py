@@ -1,17 +1,22 @@
-"""Minibatches of a rollout: the random orders that they are taken in."""
+"""Minibatches of a rollout: their random orders, and gradient steps on them."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from metaevo.types import Key
+from metaevo import optimizers, slots
+from metaevo.slots import Context
+from metaevo.types import Key, PyTree
 
-__all__ = ["orders"]
+__all__ = ["descend", "orders"]
 
 
 def orders(key: Key, num_epochs: int, num_minibatches: int, size: int) -> jax.Array:
-    """Each epoch's random order of `size` things, cut into its minibatches.
+    """Each epoch's random order of `size` samples, cut into minibatches.
 
     An order is what sorting random bits does to the numbers 0 to `size` - 1. Each
     number travels in the low bits of what is sorted: sorting pairs instead takes
@@ -29,3 +34,39 @@ def orders(key: Key, num_epochs: int, num_minibatches: int, size: int) -> jax.Ar
     packed = jnp.sort(bits | jnp.arange(size, dtype=jnp.uint32), -1, stable=False)
     order = (packed & ((1 << low) - 1)).astype(jnp.int32)
     return order.reshape(num_epochs * num_minibatches, -1)
+
+
+def descend(
+    loss: Callable[..., tuple[jax.Array, PyTree]],
+    drawn: PyTree,
+    take: Callable[[PyTree], PyTree],
+    params: PyTree,
+    opt_state: PyTree,
+    lr: jax.Array | float,
+    meta: Any,
+    context: Context,
+) -> tuple[PyTree, PyTree, PyTree]:
+    """One gradient step on each of several minibatches.
+
+    Args:
+        loss: `(params, minibatch, meta, context) -> (scalar, info)`.
+        drawn: leaves [steps, ...], one slice for each minibatch.
+        take: from a slice of `drawn` to the minibatch.
+        meta: with the slots `max_grad_norm` and `optimizer`.
+
+    Returns:
+        params, optimizer state, and `info` averaged over the steps.
+    """
+    max_norm = slots.value(meta.max_grad_norm, context)
+
+    def step(carry, at):
+        params, opt_state = carry
+        gradient, info = jax.grad(loss, has_aux=True)(params, take(at), meta, context)
+        gradient = optimizers.clip_by_global_norm(gradient, max_norm)
+        params, opt_state = optimizers.step(
+            meta.optimizer, gradient, params, opt_state, lr, context
+        )
+        return (params, opt_state), info
+
+    (params, opt_state), info = jax.lax.scan(step, (params, opt_state), drawn)
+    return params, opt_state, jax.tree.map(jnp.mean, info)

@@ -1,21 +1,31 @@
 """Running statistics for observation and reward normalization.
 
-They are part of the agent: updated while training, frozen while evaluating, each
-member's own.
+They are part of the agent: updated while training, frozen while evaluating, and
+separate for each member.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-__all__ = ["RunningStats", "init", "normalize", "scale", "update"]
+__all__ = [
+    "Normalizer",
+    "RunningStats",
+    "init",
+    "normalize",
+    "observations",
+    "rewards",
+    "scale",
+    "update",
+]
 
 
 class RunningStats(NamedTuple):
-    """Mean and variance of everything seen so far, per component."""
+    """Mean and variance of all inputs so far, per component."""
 
     mean: jax.Array
     var: jax.Array
@@ -23,7 +33,7 @@ class RunningStats(NamedTuple):
 
 
 def init(shape: tuple[int, ...]) -> RunningStats:
-    """Zero mean, unit variance, nothing seen."""
+    """Zero mean, unit variance, count 0."""
     return RunningStats(jnp.zeros(shape), jnp.ones(shape), jnp.zeros(()))
 
 
@@ -47,3 +57,33 @@ def normalize(stats: RunningStats, x: jax.Array, limit: float = 10.0) -> jax.Arr
 def scale(stats: RunningStats, x: jax.Array, limit: float = 10.0) -> jax.Array:
     """x / std, clipped to ±limit: keeps the sign, as rewards need it."""
     return jnp.clip(x * jax.lax.rsqrt(stats.var + 1e-8), -limit, limit)
+
+
+class Normalizer(NamedTuple):
+    """A use of running statistics; `observations` and `rewards` make one.
+
+    Attributes:
+        update: `(stats, batch [..., *shape]) -> stats`.
+        apply: `(stats, x [..., *shape]) -> x`.
+    """
+
+    update: Callable[[RunningStats, jax.Array], RunningStats]
+    apply: Callable[[RunningStats, jax.Array], jax.Array]
+
+
+def _off(stats: RunningStats, x: jax.Array) -> jax.Array:
+    del stats
+    return x
+
+
+_OFF = Normalizer(lambda stats, batch: stats, _off)
+
+
+def observations(enabled: bool) -> Normalizer:
+    """Shifts and scales observations, or leaves them and the statistics alone."""
+    return Normalizer(update, normalize) if enabled else _OFF
+
+
+def rewards(enabled: bool) -> Normalizer:
+    """Scales rewards by statistics of returns, or leaves both alone."""
+    return Normalizer(update, scale) if enabled else _OFF

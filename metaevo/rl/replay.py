@@ -4,8 +4,8 @@ A ring of rows, each one step of E environments, packed into float32 (exact for 
 below 2^24): one write and one gather whatever a transition holds. All members insert at
 the same row, which follows from the `clock`, so that under vmap an insertion stays one
 slice, written in place; with an index per member it would be a scatter. What may differ
-is how much of the ring is a member's own: one that is born into a population that lives
-on has its warm-up at the ring's start and its own steps behind the common cursor.
+is how much of the ring is a member's own: a member born into a population that lives on
+has its warm-up at the ring's start and its own steps behind the common cursor.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Replay(NamedTuple):
     Attributes:
         start: `warmup -> rows`: leaves [W, E, ...] to a ring that begins with them.
         add: `(rows, inserted, steps) -> rows`, leaves of `steps` [T, E, ...];
-            `inserted` counts the steps added before, by anybody.
+            `inserted` counts the steps added before, by any member.
         sample: `(key, rows, inserted, own, shape) -> windows`, leaves
             [n, *shape, ...], n consecutive steps, oldest first; uniform with
             replacement over the warm-up and the `own` last of the `inserted` steps
@@ -74,7 +74,8 @@ def make(
     else:
         action = jax.ShapeDtypeStruct(env.action.shape, jnp.float32)
     reward = jax.ShapeDtypeStruct((), jnp.float32)
-    transition = Transition(obs, action, reward, obs, flag, flag)
+    shapes_of: Any = (obs, action, reward, obs, flag, flag)
+    transition = Transition(*shapes_of)
     leaves, treedef = jax.tree.flatten(transition)
     shapes = [(x.shape, x.dtype) for x in leaves]
     sizes = [math.prod(shape) for shape, _ in shapes]

@@ -35,6 +35,10 @@ def generalized_advantage(
     Returns:
         [T, ...] advantages; value targets are `advantage + value`.
 
+    >>> one, end = jnp.ones(2), jnp.array([False, True])
+    >>> generalized_advantage(one, 0 * one, 0 * one, end, end, 0.5, 1.0).tolist()
+    [1.5, 1.0]
+
     References:
         Schulman et al., 2016, https://arxiv.org/abs/1506.02438, equation 16.
     """
@@ -132,6 +136,9 @@ def n_step_window(
         reward: [n, ...] float32.
         terminated, done: [n, ...] bool.
         gamma: in [0, 1].
+
+    >>> n_step_window(jnp.ones(3), *2 * [jnp.array([False, True, False])], 0.5)[0]
+    Array(1.5, dtype=float32)
 
     Returns:
         Σ_{i<m} γⁱ rᵢ, the factor γᵐ (1 − terminated) of the bootstrap, and m − 1, the

@@ -1,4 +1,4 @@
-"""The environments of one member: stepping them, and what their episodes returned.
+"""The environments of one member: stepping them, and returns of their episodes.
 
 Leaves [E, ...]; an algorithm scans `step` over T steps.
 """
@@ -30,7 +30,7 @@ __all__ = [
 
 
 class Episodes(NamedTuple):
-    """Where the member's environments are; leaves [E, ...]."""
+    """The member's environments; leaves [E, ...]."""
 
     env_state: Any
     obs: jax.Array
@@ -41,16 +41,16 @@ class Episodes(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """What a step says of episodes; leaves [E], scanned [T, E]."""
+    """Episodes at a step; leaves [E], scanned [T, E]."""
 
     done: jax.Array
     episode_return: jax.Array  # where done: of the episode that ended
     episode_length: jax.Array
-    diverged: jax.Array  # whether the simulation failed
+    diverged: jax.Array  # True where the simulation failed
 
 
 class Transition(NamedTuple):
-    """What the world said; leaves [T, E, ...] in a rollout."""
+    """Transitions; leaves [T, E, ...] in a rollout."""
 
     obs: jax.Array
     action: jax.Array
@@ -72,11 +72,11 @@ def worlds(
 ) -> tuple[PyTree, Callable[[PyTree], tuple]]:
     """Random numbers for T steps, drawn at once: inside a scan they cost more.
 
-    Where resets are dear (`env.cheap_reset` false) only one start per environment and
-    16 steps is drawn, N in all: step t gives environment e the start (e + t) mod N.
+    Where resets are expensive (`env.cheap_reset` false) only one start per environment
+    and 16 steps is drawn, N in all: step t gives environment e the start (e + t) mod N.
 
     Returns:
-        what to scan over, leaves [T, ...], and a function from its slice to the
+        a pytree to scan over, leaves [T, ...], and a function from its slice to the
         arguments of `step`, `(keys, fresh states, fresh observations)`.
     """
     shape = (num_steps, num_envs)
@@ -110,7 +110,7 @@ def step(
     episode_length = episodes.episode_length + 1
     diverged = out.info.get("diverged", jnp.zeros_like(out.done))
     finished = Finished(out.done, episode_return, episode_length, diverged)
-    # Selected, not multiplied: infinity times zero would never end.
+    # Selected, not multiplied: infinity times zero would stay NaN.
     episodes = Episodes(
         env_state,
         out.obs,
@@ -132,14 +132,16 @@ def collect(
     """A rollout of T steps of E environments.
 
     Args:
-        noise: [T, E, ...], what `choose` may use; drawn at once, since random numbers
-            inside a scan cost more.
+        noise: [T, E, ...], for `choose`; drawn at once, since random numbers inside a
+            scan cost more.
         choose: `(obs [E, ...], noise [E, ...]) -> action [E, ...]`.
 
     Returns:
         the environments after it, transitions and ended episodes, leaves [T, E, ...].
     """
-    drawn, world = worlds(*jax.random.split(key), env, *noise.shape[:2])
+    step_key, reset_key = jax.random.split(key)
+    num_steps, num_envs = noise.shape[:2]
+    drawn, world = worlds(step_key, reset_key, env, num_steps, num_envs)
 
     def one(episodes, drawn):
         noise, drawn = drawn
@@ -155,7 +157,7 @@ def collect(
 
 
 def learned_from(meta: Any, steps: Transition, context: Context) -> jax.Array:
-    """What the slot `reward` makes of transitions with any leading axes.
+    """Rewards of transitions by the slot `reward`, with any leading axes.
 
     Args:
         meta: with slots `reward` and `gamma`.

@@ -12,9 +12,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -174,8 +176,32 @@ def to_arrays(tree: PyTree) -> dict[str, np.ndarray]:
     }
 
 
+RENAMED = {"own": "steps_since_birth"}
+"""Fields of an inner loop's state that version 0.1 wrote under another name."""
+
+ADDED = re.compile(r"\.agent\.stats\['(entropy|kl|clip_fraction)'\]$")
+"""Paths that version 0.1 did not write (recurrent PPO) and that start at zero."""
+
+
+def _of_this_version(
+    arrays: Mapping[str, np.ndarray], expected: Mapping[str, Any]
+) -> dict[str, np.ndarray]:
+    """Arrays by the paths of this version; `expected` holds its leaves by path."""
+    found = {}
+    for path, x in arrays.items():
+        if path not in expected:
+            path = re.sub(
+                r"\.(\w+)", lambda name: f".{RENAMED.get(name[1], name[1])}", path
+            )
+        found[path] = x
+    for path in expected.keys() - found.keys():
+        if ADDED.search(path):
+            found[path] = np.zeros(expected[path].shape, expected[path].dtype)
+    return found
+
+
 def from_arrays(template: PyTree, arrays: Mapping[str, np.ndarray]) -> PyTree:
-    """Invert `to_arrays`.
+    """Invert `to_arrays`; also takes arrays that version 0.1 wrote.
 
     Args:
         template: a tree of the same structure, shapes and dtypes, or its
@@ -185,8 +211,9 @@ def from_arrays(template: PyTree, arrays: Mapping[str, np.ndarray]) -> PyTree:
     Raises:
         CheckpointError: `arrays` are not those of such a tree.
     """
-    paths = jax.tree_util.tree_leaves_with_path(template)
-    expected = {jax.tree_util.keystr(path) for path, _ in paths}
+    leaves = jax.tree_util.tree_leaves_with_path(template)
+    by_path = {jax.tree_util.keystr(path): leaf for path, leaf in leaves}
+    arrays, expected = _of_this_version(arrays, by_path), set(by_path)
     if expected != set(arrays):
         missing, extra = expected - set(arrays), set(arrays) - expected
         raise CheckpointError(

@@ -167,7 +167,7 @@ OF_NUMBERS: dict[str, Callable] = {
         STATISTICS, **{slot: spaces.logit()}
     ),
 }
-TELL_STATISTICS = ("ppo",)  # which `spaces.feedback` sees
+TELL_STATISTICS = ("ppo", "ppo_rnn")  # which `spaces.feedback` sees
 
 
 def functions() -> dict[str, Operation]:

@@ -1,15 +1,18 @@
-"""Every inner loop at its smallest, for tests that hold for all of them."""
+"""Every inner loop with small sizes, for tests that hold for all of them."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import optax
 
-from inner_loops import dqn, fixed_policy, ppo, ppo_rnn, pqn, sac, td3
+from inner_loops import dqn, fixed_policy, ppo, ppo_rnn, pqn, sac, td3, td3_shared
 from metaevo import activations, drifts, envs, losses, optimizers, slots
+from metaevo.population import DEVICES, MEMBERS
+from metaevo.types import InnerLoop
 
 SGD = optimizers.from_optax(optax.identity())
 
@@ -19,11 +22,13 @@ class Small(NamedTuple):
 
     Attributes:
         config: its sizes but `num_segments`; total_timesteps is a lifetime.
-        meta: with a learning rate that shows in one update.
-        changes: slot -> another value; every slot but `optimizer` is there.
-        rewritten: function slot -> its default, written once more.
+        meta: with a learning rate whose effect one update shows.
+        changes: slot -> another value, for every slot.
+        rewritten: function slot -> its default, by other operations.
         tuned: a number slot with a default in (0, 1).
         learns: False if its result is its returns alone.
+
+    A coupled loop is in `COUPLED`.
     """
 
     module: ModuleType
@@ -40,6 +45,22 @@ class Small(NamedTuple):
         return self.module.make(
             env or envs.make(self.env), config, self.meta if meta is None else meta
         )
+
+
+def alone(loop: InnerLoop) -> InnerLoop:
+    """A coupled loop in a population of one, which can be called without a search."""
+    if not loop.coupled:
+        return loop
+
+    def lifted(function):
+        def call(*args):
+            one = jax.vmap(lambda _: function(*args), axis_name=MEMBERS)
+            out = jax.vmap(one, axis_name=DEVICES)(jnp.zeros((1, 1)))
+            return jax.tree.map(lambda x: x[0, 0], out)
+
+        return call
+
+    return loop._replace(init=lifted(loop.init), train=lifted(loop.train))
 
 
 @slots.function
@@ -147,11 +168,34 @@ PPO_CHANGES = {
     "policy_loss": _entropy_again,
     "reward": _other_reward,
     "optimizer": SGD,
+    "activation": activations.relu,
 }
 PPO_REWRITTEN = {
+    "activation": activations.tanh,
     "drift": _same_drift,
     "value_loss": _same_value_loss,
     "reward": _same_reward,
+}
+TD3_CONFIG = {"total_timesteps": 96, "num_envs": 2, "num_steps": 4, "features": (16,)}
+TD3_CONFIG |= {"num_gradient_steps": 4, **OFF_POLICY}
+TD3_CHANGES = {
+    "actor_lr": _late,
+    "critic_lr": 1e-3,
+    "gamma": 0.8,
+    "tau": 0.5,
+    "exploration_noise": 0.9,
+    "noise_correlation": 0.9,
+    "smoothing_noise": 0.01,
+    "noise_clip": 0.01,
+    "td_loss": _dqn_reg,
+    "actor_loss": _squared_q,
+    "reward": _other_reward,
+    "optimizer": SGD,
+}
+TD3_REWRITTEN = {
+    "td_loss": _same_td_loss,
+    "reward": _same_reward,
+    "actor_loss": _same_actor_loss,
 }
 SMALL = {
     "ppo": Small(
@@ -160,8 +204,8 @@ SMALL = {
         {"total_timesteps": 1280, "num_envs": 4, "num_steps": 80, "num_epochs": 2}
         | {"features": (16,)},
         ppo.Meta(lr=1e-2),
-        PPO_CHANGES | {"activation": activations.relu},
-        PPO_REWRITTEN | {"activation": activations.tanh},
+        PPO_CHANGES,
+        PPO_REWRITTEN,
     ),
     "ppo_rnn": Small(
         ppo_rnn,
@@ -223,30 +267,10 @@ SMALL = {
     "td3": Small(
         td3,
         "gymnax/Pendulum-v1",
-        {"total_timesteps": 96, "num_envs": 2, "num_steps": 4, "features": (16,)}
-        | {"num_gradient_steps": 4, "normalize_observation": True, **OFF_POLICY},
+        TD3_CONFIG | {"normalize_observation": True},
         td3.Meta(actor_lr=1e-2, critic_lr=1e-2),
-        {
-            "actor_lr": _late,
-            "critic_lr": 1e-3,
-            "gamma": 0.8,
-            "tau": 0.5,
-            "exploration_noise": 0.9,
-            "noise_correlation": 0.9,
-            "smoothing_noise": 0.01,
-            "noise_clip": 0.01,
-            "td_loss": _dqn_reg,
-            "actor_loss": _squared_q,
-            "reward": _other_reward,
-            "optimizer": SGD,
-            "learn": 0.0,
-        },
-        {
-            "td_loss": _same_td_loss,
-            "reward": _same_reward,
-            "actor_loss": _same_actor_loss,
-            "learn": 1.0,
-        },
+        TD3_CHANGES,
+        TD3_REWRITTEN,
     ),
     "sac": Small(
         sac,
@@ -285,6 +309,17 @@ SMALL = {
         learns=False,
     ),
 }
+COUPLED = {
+    "td3_shared": Small(
+        td3_shared,
+        "gymnax/Pendulum-v1",
+        TD3_CONFIG,
+        td3_shared.Meta(actor_lr=1e-2, critic_lr=1e-2),
+        TD3_CHANGES | {"learn": 0.0},
+        TD3_REWRITTEN | {"learn": 1.0},
+    ),
+}
+EVERY = SMALL | COUPLED
 OFF_POLICY_LOOPS = ("dqn", "td3", "sac")
 
 FOUND = sorted(

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import metaevo
-from inner_loops import fixed_policy, td3
+from inner_loops import fixed_policy, td3_shared
 from metaevo import envs
 from metaevo.analysis import results
 from metaevo.cli import play
@@ -59,8 +59,8 @@ TINY = {
         "num_generations": 2,
         "inner": fixed_policy.Config(1000, 2, 500, features=(8,), num_eval_envs=2),
     },
-    "td3_cem_rl": {"inner": td3.Config(**TD3, shared_critic=True, num_eval_envs=2)},
-    "td3_dvd": {"inner": td3.Config(**TD3, shared_critic=True, num_eval_envs=2)},
+    "td3_cem_rl": {"inner": td3_shared.Config(**TD3, num_eval_envs=2)},
+    "td3_dvd": {"inner": td3_shared.Config(**TD3, num_eval_envs=2)},
 }
 
 

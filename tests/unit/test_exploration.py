@@ -8,6 +8,7 @@ from scipy import stats
 
 from metaevo import exploration, schedules
 from metaevo.rl import diversity
+from metaevo.rl import noise as action_noise
 from metaevo.slots import Context
 
 
@@ -27,7 +28,7 @@ def test_linear_schedule():
 def test_correlated_noise_is_standard_normal_with_that_correlation(rho):
     key = jax.random.key(0)
     white = jax.random.normal(key, (20_000,))
-    noise = np.asarray(exploration.correlated(white, white[0], rho))
+    noise = np.asarray(action_noise.correlated(white, white[0], rho))
     assert np.corrcoef(noise[1:], noise[:-1])[0, 1] == pytest.approx(rho, abs=0.02)
     assert noise.std() == pytest.approx(1.0, abs=0.06)
     if rho == 0:
@@ -37,14 +38,14 @@ def test_correlated_noise_is_standard_normal_with_that_correlation(rho):
 def test_correlated_noise_goes_on_where_it_was():
     """Two halves are one whole: what carries over is the last value alone."""
     white = jax.random.normal(jax.random.key(0), (10, 3))
-    whole = exploration.correlated(white, jnp.zeros(3), 0.9)
-    first = exploration.correlated(white[:5], jnp.zeros(3), 0.9)
-    second = exploration.correlated(white[5:], first[-1], 0.9)
+    whole = action_noise.correlated(white, jnp.zeros(3), 0.9)
+    first = action_noise.correlated(white[:5], jnp.zeros(3), 0.9)
+    second = action_noise.correlated(white[5:], first[-1], 0.9)
     np.testing.assert_array_equal(whole, jnp.concatenate([first, second]))
 
 
 def test_uniform_noise_is_uniform():
-    x = exploration.uniform(jax.random.normal(jax.random.key(0), (20_000,)))
+    x = action_noise.uniform(jax.random.normal(jax.random.key(0), (20_000,)))
     assert stats.kstest(np.asarray(x), stats.uniform(-1, 2).cdf).pvalue > 1e-3
 
 

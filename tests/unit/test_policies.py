@@ -10,11 +10,11 @@ import numpy as np
 import optax
 import probes
 import pytest
-from loops import SMALL
+from loops import COUPLED, SMALL, alone
 from test_artifacts import edit
 
 import metaevo
-from inner_loops import fixed_policy, td3
+from inner_loops import fixed_policy, td3, td3_shared
 from metaevo import envs, fitness, policies
 from metaevo.errors import ConfigError
 from metaevo.evaluators.local import LocalEvaluator
@@ -141,19 +141,19 @@ def test_policies_that_cannot_be_are_refused():
     with pytest.raises(ConfigError, match=r"inner\.features=\(\)"):
         fixed_policy.policy_space(envs.make(PENDULUM), fixed_policy.Config(features=()))
     with pytest.raises(ConfigError, match=r"inner\.normalize_observation=true"):
-        td3.policy_space(envs.make(PENDULUM), td3.Config(normalize_observation=True))
+        td3_shared.policy_space(
+            envs.make(PENDULUM), td3_shared.Config(normalize_observation=True)
+        )
 
 
 # --- TD3's space ----------------------------------------------------------------------
 
 
 def test_what_an_actor_learned_is_inherited():
-    small = SMALL["td3"]
-    config = td3.Config(
-        **small.config | {"normalize_observation": False, "num_segments": 1}
-    )
-    env = envs.make(small.env)
-    space, loop = td3.policy_space(env, config), td3.make(env, config, small.meta)
+    small = COUPLED["td3_shared"]
+    config = td3_shared.Config(**small.config, num_segments=1)
+    space = td3_shared.policy_space(envs.make(small.env), config)
+    loop = alone(small.make())
     assert space.inherit is not keep
     init, train = jax.jit(loop.init), jax.jit(loop.train)
     for learn in (0.0, 1.0):

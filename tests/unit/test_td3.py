@@ -1,14 +1,15 @@
-"""TD3: what is delayed, what is shared, and what costs nothing when it is off."""
+"""TD3, alone and with a critic that a population shares."""
 
 import jax
 import jax.numpy as jnp
+import loops
 import numpy as np
 import probes
 import pytest
-from loops import SGD, SMALL
+from loops import COUPLED, SGD, SMALL
 from test_inner_loops import close, equations, programs, same, trained
 
-from inner_loops import td3
+from inner_loops import td3, td3_shared
 from metaevo import envs, fitness, policies, slots, spaces
 from metaevo.engine import checks
 from metaevo.errors import ConfigError
@@ -16,7 +17,7 @@ from metaevo.evaluators.local import LocalEvaluator
 from metaevo.rl import diversity
 from metaevo.types import Proposal, Search, Space, Strategy
 
-SMALL_TD3 = SMALL["td3"]
+SMALL_TD3, SMALL_SHARED = SMALL["td3"], COUPLED["td3_shared"]
 LAST = fitness.last_segments(1)
 
 
@@ -62,19 +63,19 @@ def test_acting_is_greedy_and_within_bounds():
 
 def test_a_given_actor_is_where_learning_starts():
     """As CEM-RL, whose strategy proposes actors, needs it."""
-    actor = trained("td3")[0].agent.actor.params
-    meta = SMALL_TD3.meta._replace(actor=actor)
-    agent = SMALL_TD3.make(meta).init(jax.random.key(7), meta).agent
+    actor = trained("td3_shared")[0].agent.actor.params
+    meta = SMALL_SHARED.meta._replace(actor=actor)
+    agent = loops.alone(SMALL_SHARED.make(meta)).init(jax.random.key(7), meta).agent
     same(agent.actor.params, actor)
     same(agent.actor.target_params, actor)
 
 
 def test_one_that_does_not_learn_keeps_its_actor_but_not_its_critic():
-    plain = programs("td3")[0](jax.random.key(0), SMALL_TD3.meta).agent
-    kept = trained("td3", learn=0.0)[0].agent
-    same(kept.actor, plain.actor)
+    plain = programs("td3_shared")[0](jax.random.key(0), SMALL_SHARED.meta)
+    kept, _ = trained("td3_shared", learn=0.0)
+    same(kept.agent.actor, plain.agent.actor)
     with pytest.raises(AssertionError):
-        close(kept.critic.params, plain.critic.params, rtol=1e-4)
+        close(kept.shared.critic.params, plain.shared.critic.params, rtol=1e-4)
 
 
 # --- a population with one critic -----------------------------------------------------
@@ -93,12 +94,10 @@ def population(coef=None, num_devices=1, generations=1, size=4, newborn=False):
 
     Members live on, or are born anew in each generation.
     """
-    meta = SMALL_TD3.meta
+    meta = SMALL_SHARED.meta
     if coef is not None:
         meta = meta._replace(diversity_coef=coef)
-    loop = SMALL_TD3.make(
-        meta, shared_critic=True, normalize_observation=False, num_segments=2
-    )
+    loop = SMALL_SHARED.make(meta, num_segments=2)
     space = spaces.tune(actor_lr=spaces.log()) if coef is None else diverse(coef)
     search = Search(loop, space, None, 2, LAST, segments_per_generation=1)
     evaluate = LocalEvaluator(search, jax.devices()[:num_devices])
@@ -125,7 +124,7 @@ def test_the_shared_critic_is_the_same_on_one_and_two_devices():
 
 def test_everybodys_transitions_are_in_the_shared_buffer():
     _, state = population(generations=2)
-    config = SMALL_TD3.config
+    config = SMALL_SHARED.config
     rows, num_envs, _ = state.shared.rows.shape[1:]
     assert num_envs == 4 * config["num_envs"]
     written = np.abs(np.asarray(state.shared.rows[0])).sum(-1) > 0
@@ -157,13 +156,13 @@ def test_what_is_shared_has_no_axis_for_members():
     for size in (2, 4):
         _, state = population(generations=2, size=size)
         assert shapes(state.shared.critic) == expected
-        assert state.shared.rows.shape[2] == size * SMALL_TD3.config["num_envs"]
+        assert state.shared.rows.shape[2] == size * SMALL_SHARED.config["num_envs"]
         assert int(state.clock.update) == state.agent.age.max() == 4
 
 
 def test_newborns_find_the_critic_that_is_there():
     """As in CEM-RL: actors and their optimizers start anew, what is shared goes on."""
-    steps = 2 * SMALL_TD3.config["num_gradient_steps"]
+    steps = 2 * SMALL_SHARED.config["num_gradient_steps"]
     counts = {}
     for generations in (1, 2):
         _, state = population(generations=generations, newborn=True)
@@ -172,16 +171,14 @@ def test_newborns_find_the_critic_that_is_there():
         assert set(actor.opt_state.count[0].tolist()) == {steps // 2}
     assert counts == {1: [steps], 2: [2 * steps]}
     rows = np.abs(np.asarray(state.shared.rows[0, :, 0])).sum(-1) > 0
-    assert rows.sum() == 32 + 4 * SMALL_TD3.config["num_steps"]
+    assert rows.sum() == 32 + 4 * SMALL_SHARED.config["num_steps"]
 
 
 def test_schedules_of_what_is_shared_follow_the_population():
     """By members' ages they would differ, and start anew with newborns."""
     late = slots.function(lambda context: 1e-2 * (context.progress >= 0.5))
-    meta = SMALL_TD3.meta._replace(critic_lr=late, tau=late)
-    loop = SMALL_TD3.make(
-        meta, shared_critic=True, normalize_observation=False, num_segments=2
-    )
+    meta = SMALL_SHARED.meta._replace(critic_lr=late, tau=late)
+    loop = SMALL_SHARED.make(meta, num_segments=2)
     search = Search(loop, diverse(0.0), None, 2, LAST, segments_per_generation=1)
     evaluate = LocalEvaluator(search, jax.devices()[:1])
     carried, critics = (), []
@@ -212,13 +209,15 @@ def test_the_gradient_of_diversity_is_that_of_the_whole_population(num_devices, 
     def push(q, action, context):
         return weight * action.sum(-1) + 0.0 * q
 
-    config = td3.Config(
-        **{**SMALL_TD3.config, "normalize_observation": False, "num_segments": 1}
+    config = td3_shared.Config(
+        **SMALL_SHARED.config
         | {"total_timesteps": 72, "num_gradient_steps": 1, "policy_delay": 1}
-        | {"shared_critic": True, "batch_size": 32}
+        | {"num_segments": 1, "batch_size": 32}
     )
-    meta = td3.Meta(actor_lr=0.1, actor_loss=push, diversity_coef=coef, optimizer=SGD)
-    loop, policy = td3.make(env, config, meta), policies.of(env, config)
+    meta = td3_shared.Meta(
+        actor_lr=0.1, actor_loss=push, diversity_coef=coef, optimizer=SGD
+    )
+    loop, policy = td3_shared.make(env, config, meta), policies.of(env, config)
     actor = jax.vmap(policy.init)(jax.random.split(jax.random.key(0), size))
     noise = jax.random.split(jax.random.key(1), len(jax.tree.leaves(actor)))
     noise = jax.tree.unflatten(jax.tree.structure(actor), list(noise))
@@ -258,7 +257,7 @@ def test_the_gradient_of_diversity_is_that_of_the_whole_population(num_devices, 
     close(step, jax.tree.map(jnp.subtract, expected, actor), rtol=1e-3, atol=1e-6)
 
 
-@pytest.mark.parametrize("slot", td3.OF_CRITIC)
+@pytest.mark.parametrize("slot", td3_shared.OF_CRITIC)
 def test_members_cannot_differ_in_what_acts_on_the_shared_critic(slot):
     """It would be nobody's critic, or fail deep inside JAX."""
     replaced = {slot: SMALL_TD3.changes[slot]}
@@ -272,17 +271,14 @@ def test_members_cannot_differ_in_what_acts_on_the_shared_critic(slot):
         solution=None,
     )
 
-    def checked(shared_critic):
-        loop = SMALL_TD3.make(
-            shared_critic=shared_critic, normalize_observation=False, num_segments=2
-        )
-        per = 1 if shared_critic else None
+    def checked(small, per):
+        loop = small.make(num_segments=2)
         search = Search(loop, space, strategy, 2, LAST, segments_per_generation=per)
         return checks.check(search)
 
-    assert checked(False).params.shape == (4,)
+    assert checked(SMALL_TD3, None).params.shape == (4,)
     with pytest.raises(ConfigError, match=f"slot '{slot}' cannot evolve here"):
-        checked(True)
+        checked(SMALL_SHARED, 1)
 
 
 def test_what_is_off_costs_nothing():
@@ -296,12 +292,12 @@ def test_what_is_off_costs_nothing():
 
 
 def test_options_that_do_not_go_together_are_refused():
-    with pytest.raises(ConfigError, match=r"diversity_coef needs inner\.shared_critic"):
-        SMALL_TD3.make(SMALL_TD3.meta._replace(diversity_coef=1.0))
+    assert "diversity_coef" not in td3.Meta._fields
     with pytest.raises(ConfigError, match=r"inner\.normalize_observation"):
-        SMALL_TD3.make(shared_critic=True)
-    with pytest.raises(ConfigError, match=r"inner\.policy_delay=3"):
-        SMALL_TD3.make(policy_delay=3)
+        SMALL_SHARED.make(normalize_observation=True)
     env = envs.make("gymnax/Pendulum-v1")._replace(action=envs.Box((1,)))
-    with pytest.raises(ConfigError, match="finite bounds"):
-        td3.make(env)
+    for small in (SMALL_TD3, SMALL_SHARED):
+        with pytest.raises(ConfigError, match=r"inner\.policy_delay=3"):
+            small.make(policy_delay=3)
+        with pytest.raises(ConfigError, match="finite bounds"):
+            small.module.make(env)

@@ -1,0 +1,340 @@
+"""Common parts of PPO and recurrent PPO: the loss, its slots, learning from a rollout.
+
+Proximal policy optimization, Schulman et al., 2017, https://arxiv.org/abs/1707.06347.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from metaevo import drifts, envs, losses, optimizers, population, rewards, slots, spaces
+from metaevo.rl import minibatches, normalization, returns, rollouts, training
+from metaevo.rl.rollouts import learned_from
+from metaevo.slots import Context, Slot
+from metaevo.types import InnerState
+
+# --- the loss -------------------------------------------------------------------------
+
+
+class Batch(NamedTuple):
+    """Inputs of the loss; leaves [..., *shape] with the same leading axes."""
+
+    obs: jax.Array  # normalized
+    action: jax.Array
+    log_prob: jax.Array  # of the policy that acted
+    value: jax.Array  # before learning
+    advantage: jax.Array
+    target: jax.Array  # of the value: advantage + value
+
+
+def standardized(advantage: jax.Array, axis: int | None) -> jax.Array:
+    """Advantages of mean 0 and deviation 1 over `axis`, None for all axes."""
+    advantage = advantage - advantage.mean(axis, keepdims=True)
+    return advantage / (advantage.std(axis, keepdims=True) + 1e-8)
+
+
+def loss(
+    pi: Any, value: jax.Array, batch: Batch, meta: Meta, context: Context
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """PPO's loss as mirror learning (Kuba et al., 2022) writes it.
+
+    −E[r A − drift(r, A)] + E[policy_loss] + c_v E[value_loss] − c_e E[entropy], which
+    with the default drift is the clipped objective.
+
+    Args:
+        pi, value: the distribution and the value now, at the observations of `batch`.
+        batch: of one minibatch, with standardized advantages.
+        context: `context.stats` holds `STATS` and `clip_eps`, `context.return_std` is
+            the deviation of the rollout's value targets.
+
+    Returns:
+        the loss and the `STATS` of this minibatch.
+    """
+    log_prob = pi.log_prob(batch.action)
+    log_ratio = log_prob - batch.log_prob
+    ratio = jnp.exp(log_ratio)
+    entropy = pi.entropy()
+    clip_eps = slots.value(meta.clip_eps, context)
+
+    drift = meta.drift(log_ratio, batch.advantage, clip_eps, context)
+    policy_loss = -(ratio * batch.advantage - drift).mean()
+    if meta.policy_loss is not None:
+        policy_loss += meta.policy_loss(
+            log_prob, log_ratio, batch.advantage, entropy, context
+        ).mean()
+    value_loss = meta.value_loss(value, batch.target, batch.value, context).mean()
+    total = (
+        policy_loss
+        + slots.value(meta.vf_coef, context) * value_loss
+        - slots.value(meta.ent_coef, context) * entropy.mean()
+    )
+    return total, {
+        "entropy": entropy.mean(),
+        "kl": (ratio - 1 - log_ratio).mean(),
+        "clip_fraction": (jnp.abs(ratio - 1) > clip_eps).mean(dtype=jnp.float32),
+    }
+
+
+STATS = ("entropy", "kl", "clip_fraction")
+"""Names in `context.stats`: means over the last update's minibatches."""
+
+
+# --- slots and state ------------------------------------------------------------------
+
+
+class Meta(NamedTuple):
+    """Slots of PPO and recurrent PPO.
+
+    Attributes:
+        lr: Adam's step size, before annealing.
+        gamma: discount, in [0, 1].
+        gae_lambda: trace decay, in [0, 1].
+        ent_coef, vf_coef: weights of entropy bonus and value loss.
+        clip_eps: ε of the policy's clip, and of the default value loss.
+        max_grad_norm: global norm that gradients are clipped to.
+        drift: `(log_ratio, advantage, clip_eps, context) -> [...]`, >= 0.
+        value_loss: `(value, target, old_value, context) -> [...]`.
+        policy_loss: added term `(log_prob, log_ratio, advantage, entropy, context)
+            -> [...]`, or None.
+        reward: `(obs, action, reward, next_obs, terminated, context) -> scalar`, the
+            reward that the agent learns from; `context.stats` holds `gamma`.
+        optimizer: an `optimizers.Optimizer`: gives a direction.
+        activation: `(x) -> [...]`, of hidden layers; None: that of the Config.
+
+    `context.stats` of all slots holds `entropy`, `kl` and `clip_fraction`, means over
+    the last update's minibatches, 0 before the first; of the losses also `clip_eps`.
+    """
+
+    lr: Slot = 2.5e-4
+    gamma: Slot = 0.99
+    gae_lambda: Slot = 0.95
+    ent_coef: Slot = 0.01
+    vf_coef: Slot = 0.5
+    clip_eps: Slot = 0.2
+    max_grad_norm: Slot = 0.5
+    drift: Slot = drifts.ppo_clip
+    value_loss: Slot = losses.clipped_square
+    policy_loss: Slot | None = None
+    reward: Slot = rewards.identity
+    optimizer: Slot = optimizers.adam
+    activation: Slot | None = None
+
+
+TUNABLE = spaces.tune(
+    lr=spaces.log(),
+    gamma=spaces.one_minus_log(),
+    gae_lambda=spaces.one_minus_log(),
+    ent_coef=spaces.log(),
+    vf_coef=spaces.log(),
+    clip_eps=spaces.log(),
+    max_grad_norm=spaces.log(),
+)
+"""The space that a baseline is tuned in."""
+
+
+class Agent(NamedTuple):
+    """Networks, optimizer state, normalizers."""
+
+    age: jax.Array  # int32, updates since birth
+    params: Any
+    opt_state: Any
+    obs_stats: normalization.RunningStats
+    return_stats: normalization.RunningStats
+    stats: dict[str, jax.Array]  # of the last update, for the context
+
+
+class Normalizers(NamedTuple):
+    """Of observations, and of rewards by the deviation of discounted returns."""
+
+    obs: normalization.Normalizer
+    reward: normalization.Normalizer
+
+
+class Rollout(NamedTuple):
+    """One rollout; leaves [T, E, ...]."""
+
+    obs: jax.Array  # normalized
+    action: jax.Array
+    log_prob: jax.Array
+    reward: jax.Array  # that the agent learns from
+    terminated: jax.Array
+    done: jax.Array
+    next_obs: jax.Array  # the true one, normalized
+    raw_obs: jax.Array
+    finished: rollouts.Finished
+    memory: Any = ()  # after seeing obs
+
+
+def normalizers(config: Any) -> Normalizers:
+    """The normalizers of a Config."""
+    return Normalizers(
+        normalization.observations(config.normalize_observation),
+        normalization.rewards(config.normalize_reward),
+    )
+
+
+def newborn(env: envs.Env, params: Any, meta: Meta) -> Agent:
+    """An agent with these parameters."""
+    return Agent(
+        jnp.int32(0),
+        params,
+        meta.optimizer.init(params),
+        normalization.init(env.observation.shape),
+        normalization.init(()),
+        dict.fromkeys(STATS, jnp.zeros(())),
+    )
+
+
+# --- rollout --------------------------------------------------------------------------
+
+
+def packed_transition(
+    env: envs.Env, before: rollouts.Episodes, action: jax.Array, out: envs.Step
+) -> rollouts.Transition:
+    """A step of E environments as a rollout keeps it, in bytes where that is exact."""
+    return rollouts.Transition(
+        envs.packed(env, before.obs),
+        action,
+        out.reward,
+        envs.packed(env, out.final_obs),
+        out.terminated,
+        out.done,
+    )
+
+
+def finish_rollout(
+    meta: Meta,
+    context: Context,
+    agent: Agent,
+    normalize: normalization.Normalizer,
+    steps: rollouts.Transition,
+    log_prob: jax.Array,
+    finished: rollouts.Finished,
+    discounted_return: jax.Array,
+    memory: Any = (),
+) -> tuple[jax.Array, Rollout, jax.Array]:
+    """Computes for all steps at once what acting does not need.
+
+    Args:
+        steps, log_prob, finished, memory: leaves [T, E, ...].
+        discounted_return: [E], of the learner's reward, before the rollout.
+
+    Returns:
+        the discounted return [E] after it, the rollout, and the discounted returns
+        [T, E] within.
+    """
+    reward = learned_from(meta, steps, context)
+    gamma = slots.value(meta.gamma, context)
+
+    def discount(before, at):
+        reward, done = at
+        discounted = reward + gamma * before
+        return jnp.where(done, 0.0, discounted), discounted
+
+    last, discounted = jax.lax.scan(discount, discounted_return, (reward, steps.done))
+    rollout = Rollout(
+        obs=normalize.apply(agent.obs_stats, steps.obs),
+        action=steps.action,
+        log_prob=log_prob,
+        reward=reward,
+        terminated=steps.terminated,
+        done=steps.done,
+        next_obs=normalize.apply(agent.obs_stats, steps.next_obs),
+        raw_obs=steps.obs,
+        finished=finished,
+        memory=memory,
+    )
+    return last, rollout, discounted
+
+
+# --- update ---------------------------------------------------------------------------
+
+
+class Parts(NamedTuple):
+    """The differences between PPO and recurrent PPO.
+
+    Attributes:
+        rollout: `(key, meta, context, agent, experience) -> (experience, Rollout,
+            discounted returns [T, E])`.
+        start: `experience -> the memory that a rollout begins with`, () for none.
+        values: `(meta, params, Rollout) -> (value, next value)`, [T, E] each.
+        split: `(Batch, Rollout, start, order) -> (drawn, take)` for
+            `minibatches.descend`; `order` is [steps, samples] int32.
+        loss: `(params, minibatch, meta, context) -> (scalar, STATS)`.
+        num_samples: what minibatches are drawn from: transitions or environments.
+    """
+
+    rollout: Callable[..., tuple[Any, Rollout, jax.Array]]
+    start: Callable[[Any], Any]
+    values: Callable[[Meta, Any, Rollout], tuple[jax.Array, jax.Array]]
+    split: Callable[..., tuple[Any, Callable[[Any], Any]]]
+    loss: Callable[..., tuple[jax.Array, dict[str, jax.Array]]]
+    num_samples: int
+
+
+def update_of(
+    config: Any, num_updates: int, normalize: Normalizers, parts: Parts
+) -> training.Update:
+    """The update: one rollout and the gradient steps on it."""
+
+    def learn(meta, context, params, opt_state, rollout, start, order):
+        value, next_value = parts.values(meta, params, rollout)
+        advantage = returns.generalized_advantage(
+            rollout.reward,
+            value,
+            next_value,
+            rollout.terminated,
+            rollout.done,
+            slots.value(meta.gamma, context),
+            slots.value(meta.gae_lambda, context),
+        )
+        target = advantage + value
+        clip_eps = slots.value(meta.clip_eps, context)
+        in_loss = context._replace(
+            return_std=target.std(), stats={**context.stats, "clip_eps": clip_eps}
+        )
+        kept = rollout.obs, rollout.action, rollout.log_prob
+        drawn, take = parts.split(
+            Batch(*kept, value, advantage, target), rollout, start, order
+        )
+        lr = training.learning_rate(meta, in_loss, config.anneal_lr)
+        learned = minibatches.descend(
+            parts.loss, drawn, take, params, opt_state, lr, meta, in_loss
+        )
+        # value − target, where the value loss is evaluated first.
+        error = {"error": -advantage.mean(), "squared": (advantage**2).mean()}
+        return *learned, error
+
+    def update(key, meta, state):
+        agent, experience, clock = state.agent, state.experience, state.clock
+        rollout_key, order_key = jax.random.split(jax.random.fold_in(key, clock.update))
+        context = training.context(agent.age, num_updates, agent.stats)
+        start = parts.start(experience)
+        experience, rollout, discounted = parts.rollout(
+            rollout_key, meta, context, agent, experience
+        )
+        obs_stats = normalize.obs.update(agent.obs_stats, rollout.raw_obs)
+        return_stats = normalize.reward.update(agent.return_stats, discounted)
+        reward = normalize.reward.apply(return_stats, rollout.reward)
+        rollout = rollout._replace(reward=reward)
+        order = minibatches.orders(
+            order_key, config.num_epochs, config.num_minibatches, parts.num_samples
+        )
+
+        @population.phase
+        def improve(params, opt_state, rollout, start, order):
+            return learn(meta, context, params, opt_state, rollout, start, order)
+
+        params, opt_state, stats, error = improve(
+            agent.params, agent.opt_state, rollout, start, order
+        )
+        agent = Agent(agent.age + 1, params, opt_state, obs_stats, return_stats, stats)
+        state = InnerState(agent, experience, (), training.tick(clock))
+        totals = rollouts.totals(rollout.finished)
+        return state, {**stats, **error, "totals": totals}
+
+    return update

@@ -1,0 +1,280 @@
+"""Common parts of TD3 with critics of its own and with shared ones: losses, learning.
+
+Twin delayed deep deterministic policy gradient, Fujimoto et al., 2018,
+https://arxiv.org/abs/1802.09477. `Meta` stands for the slots of either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from metaevo import envs, optimizers, slots
+from metaevo.errors import ConfigError
+from metaevo.rl import config_checks, critics, networks, noise, rollouts
+from metaevo.rl.rollouts import learned_from
+from metaevo.slots import Context
+
+# --- the losses -----------------------------------------------------------------------
+
+
+class Networks(NamedTuple):
+    """Actor and critics; actions in [−1, 1].
+
+    Attributes:
+        init: `key -> parameters of the actor`.
+        act: `(params, obs [..., *shape]) -> [..., A]`.
+        critics: two of them.
+    """
+
+    init: Callable[[Any], Any]
+    act: Callable[[Any, jax.Array], jax.Array]
+    critics: critics.Critics
+
+
+class Learner(NamedTuple):
+    """A network, its slow copy and its optimizer's state."""
+
+    params: Any
+    target_params: Any
+    opt_state: Any
+
+
+def target_of(
+    nets: Networks,
+    policy: Learner,
+    critic: Learner,
+    batch: rollouts.Transition,
+    noise: jax.Array,
+    meta: Any,
+    context: Context,
+) -> jax.Array:
+    """r + γ (1 − terminated) minⱼ Q⁻ⱼ(o', ã),  ã = clip(π⁻(o') + clip(σ' noise, ±c)).
+
+    Args:
+        noise: [B, A] standard normal.
+    """
+    clip = slots.value(meta.noise_clip, context)
+    noise = jnp.clip(slots.value(meta.smoothing_noise, context) * noise, -clip, clip)
+    next_action = nets.act(policy.target_params, batch.next_obs) + noise
+    next_q = nets.critics.values(
+        critic.target_params, batch.next_obs, jnp.clip(next_action, -1.0, 1.0)
+    ).min(0)
+    gamma = slots.value(meta.gamma, context)
+    return batch.reward + gamma * jnp.where(batch.terminated, 0.0, next_q)
+
+
+def critic_loss(params, nets, target, batch, meta, context):
+    """Sum over both critics of the mean TD loss.
+
+    The slot `td_loss` sees target − q, q [2, B] and the target, and in
+    `context.return_std` the deviation of the targets.
+    """
+    q = nets.critics.values(params, batch.obs, batch.action)
+    td_error = target - q
+    context = context._replace(return_std=target.std())
+    total = meta.td_loss(td_error, q, target, context).mean(-1).sum()
+    return total, {
+        "q": q.mean(),
+        "error": -td_error.mean(),
+        "squared": (td_error**2).mean(),
+    }
+
+
+def actor_loss(params, nets, critic, obs, meta, context):
+    """Mean of the slot `actor_loss`, by default −Q₁(o, π(o))."""
+    action = nets.act(params, obs)
+    q = nets.critics.values(critic.params, obs, action)[0]
+    return meta.actor_loss(q, action, context).mean()
+
+
+# --- networks -------------------------------------------------------------------------
+
+
+def checked_actions(env: envs.Env, config: Any) -> envs.Box:
+    """The actions of `env`, with sizes that fit each other.
+
+    Raises:
+        ConfigError: sizes that do not fit each other, or actions that are not
+            continuous.
+    """
+    config_checks.positive(config)
+    action = config_checks.box(env, "TD3")
+    if config.num_gradient_steps % config.policy_delay:
+        raise ConfigError(
+            f"inner.policy_delay={config.policy_delay} does not divide "
+            f"inner.num_gradient_steps={config.num_gradient_steps}"
+        )
+    return action
+
+
+def networks_of(observation: envs.Box, action: envs.Box, config: Any) -> Networks:
+    """The networks of a Config."""
+    actor = networks.mlp(
+        config.features,
+        action.shape[0],
+        0.01,
+        config.activation,
+        len(observation.shape),
+    )
+    return Networks(
+        lambda key: actor.init(key, jnp.zeros(observation.shape)),
+        lambda params, obs: jnp.tanh(actor.apply(params, obs)),
+        critics.twin(observation, action, config.features, config.activation),
+    )
+
+
+def newborn(params: Any, meta: Any) -> Learner:
+    """A learner whose slow copy is equal."""
+    return Learner(params, params, meta.optimizer.init(params))
+
+
+# --- acting ---------------------------------------------------------------------------
+
+
+def explore(
+    key: Any,
+    noise_key: Any,
+    env: envs.Env,
+    meta: Any,
+    context: Context,
+    episodes: rollouts.Episodes,
+    last_noise: jax.Array,
+    num_steps: int,
+    act: Callable[[jax.Array], jax.Array],
+    to_env: Callable[[jax.Array], jax.Array],
+) -> tuple[rollouts.Episodes, rollouts.Transition, rollouts.Finished, jax.Array]:
+    """T steps of E environments with noise on the actions.
+
+    Args:
+        last_noise: [E, A], of the step before.
+        act: observations [E, ...] to actions in [−1, 1].
+        to_env: from these to actions of the environment.
+
+    Returns:
+        episodes, transitions and ended episodes [T, E, ...], and the last noise.
+    """
+    sigma = slots.value(meta.exploration_noise, context)
+    drawn = noise.draw(noise_key, meta, context, last_noise, num_steps)
+    after, steps, finished = rollouts.collect(
+        key,
+        env,
+        episodes,
+        drawn,
+        lambda obs, noise: to_env(jnp.clip(act(obs) + sigma * noise, -1.0, 1.0)),
+    )
+    return after, steps, finished, drawn[-1]
+
+
+# --- learning -------------------------------------------------------------------------
+
+
+def shape_of(config: Any) -> tuple[int, int, int]:
+    """Steps of the actor, steps of the critics for each, and the minibatch."""
+    cycles = config.num_gradient_steps // config.policy_delay
+    return cycles, config.policy_delay, config.batch_size
+
+
+def batches_of(meta, context, to_unit, sampled, see):
+    """Transitions from the buffer as the losses take them.
+
+    Args:
+        to_unit: from actions of the environment to [−1, 1].
+        sampled: leaves [1, ...].
+        see: normalizes observations.
+    """
+    sampled = jax.tree.map(lambda x: x[0], sampled)
+    return sampled._replace(
+        obs=see(sampled.obs),
+        action=to_unit(sampled.action),
+        reward=learned_from(meta, sampled, context),
+        next_obs=see(sampled.next_obs),
+    )
+
+
+class Variant(NamedTuple):
+    """Changes that a population with a shared critic makes to learning.
+
+    Attributes:
+        critic_gradient: `gradient -> gradient`.
+        actor_gradient: `(gradient, params, obs, meta, context) -> (gradient, info)`.
+        actor_step: `(before, after, meta, context) -> Learner`, the actor's step that
+            is taken.
+    """
+
+    critic_gradient: Callable[[Any], Any] = lambda gradient: gradient
+    actor_gradient: Callable[..., tuple[Any, dict[str, jax.Array]]] = (
+        lambda gradient, params, obs, meta, context: (gradient, {})
+    )
+    actor_step: Callable[..., Learner] = lambda before, after, meta, context: after
+
+
+PLAIN = Variant()
+
+
+def critic_step(nets, policy, critic, batch, noise, meta, context, variant=PLAIN):
+    """One step of both critics on a minibatch [B, ...]."""
+    target = target_of(nets, policy, critic, batch, noise, meta, context)
+    gradient, info = jax.grad(critic_loss, has_aux=True)(
+        critic.params, nets, target, batch, meta, context
+    )
+    params, opt_state = optimizers.step(
+        meta.optimizer,
+        variant.critic_gradient(gradient),
+        critic.params,
+        critic.opt_state,
+        slots.value(meta.critic_lr, context),
+        context,
+    )
+    return Learner(params, critic.target_params, opt_state), info
+
+
+def actor_step(nets, policy, critic, obs, meta, context, variant=PLAIN):
+    """One step of the actor, and of both target networks."""
+    gradient = jax.grad(actor_loss)(policy.params, nets, critic, obs, meta, context)
+    gradient, info = variant.actor_gradient(gradient, policy.params, obs, meta, context)
+    params, opt_state = optimizers.step(
+        meta.optimizer,
+        gradient,
+        policy.params,
+        policy.opt_state,
+        slots.value(meta.actor_lr, context),
+        context,
+    )
+    tau = slots.value(meta.tau, context)
+    target = optax.incremental_update(params, policy.target_params, tau)
+    learned = Learner(params, target, opt_state)
+    learned = variant.actor_step(policy, learned, meta, context)
+    target = optax.incremental_update(critic.params, critic.target_params, tau)
+    return learned, critic._replace(target_params=target), info
+
+
+def learn(nets, policy, critic, batches, noise, meta, context, variant=PLAIN):
+    """Gradient steps on minibatches [U / delay, delay, B, ...].
+
+    The actor takes U / delay steps, each after `delay` steps of the critics, in a loop
+    of that length: no gradient is computed to be thrown away.
+    """
+
+    def cycle(carry, drawn):
+        policy, critic = carry
+
+        def step(critic, drawn):
+            batch, noise = drawn
+            return critic_step(
+                nets, policy, critic, batch, noise, meta, context, variant
+            )
+
+        critic, info = jax.lax.scan(step, critic, drawn)
+        obs = drawn[0].obs[-1]
+        policy, critic, more = actor_step(
+            nets, policy, critic, obs, meta, context, variant
+        )
+        return (policy, critic), info | more
+
+    (policy, critic), info = jax.lax.scan(cycle, (policy, critic), (batches, noise))
+    return policy, critic, jax.tree.map(jnp.mean, info)

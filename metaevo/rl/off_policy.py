@@ -1,0 +1,116 @@
+"""Parts of algorithms with a replay buffer: DQN, TD3, SAC."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from metaevo import envs
+from metaevo.rl import config_checks, noise, replay, rollouts
+from metaevo.rl.config_checks import Lifetime
+from metaevo.rl.rollouts import Transition
+from metaevo.slots import Context
+from metaevo.types import Key
+
+__all__ = ["Sizes", "insert_and_sample", "sizes", "warm_up"]
+
+
+class Sizes(NamedTuple):
+    """Sizes that follow from a Config.
+
+    Attributes:
+        lifetime: updates, warm-up not counted.
+        num_rows: capacity of the buffer in steps of all environments.
+        num_warmup: steps of the warm-up.
+        num_steps: steps between updates.
+        window: consecutive steps of a sample.
+    """
+
+    lifetime: Lifetime
+    num_rows: int
+    num_warmup: int
+    num_steps: int
+    window: int
+
+    def buffer(self, env: envs.Env, num_envs: int) -> replay.Replay:
+        """The replay buffer for `num_envs` environments."""
+        rows = self.num_rows, num_envs, self.num_warmup
+        return replay.make(env, *rows, self.num_steps, self.window)
+
+
+def sizes(config: Any, window: int = 1) -> Sizes:
+    """The `Sizes` of a Config.
+
+    Raises:
+        ConfigError: they do not fit each other.
+    """
+    num_rows, num_warmup = config_checks.ring(config, window)
+    lifetime = config_checks.lifetime(
+        config, config.num_envs * config.num_steps, num_warmup * config.num_envs
+    )
+    return Sizes(lifetime, num_rows, num_warmup, config.num_steps, window)
+
+
+def insert_and_sample(
+    key: Key,
+    buffer: replay.Replay,
+    rows: jax.Array,
+    update: jax.Array,
+    own_steps: jax.Array | None,
+    steps: Transition,
+    shape: tuple[int, ...],
+) -> tuple[jax.Array, Transition]:
+    """Adds the steps of this update to the buffer and samples from it.
+
+    Args:
+        rows: of the buffer.
+        update: updates done before, of the clock.
+        own_steps: steps since the member's birth, these included; None: as many as
+            were inserted.
+        steps: leaves [T, E, ...].
+        shape: of the samples.
+
+    Returns:
+        the rows, and transitions, leaves [window, *shape, ...].
+    """
+    num_steps = steps.reward.shape[0]
+    inserted = update * num_steps
+    rows = buffer.add(rows, inserted, steps)
+    inserted = inserted + num_steps
+    own_steps = inserted if own_steps is None else own_steps
+    return rows, buffer.sample(key, rows, inserted, own_steps, shape)
+
+
+def warm_up(
+    keys: Sequence[Key] | jax.Array,
+    env: envs.Env,
+    action: envs.Box,
+    num_envs: int,
+    num_steps: int,
+    meta: Any,
+) -> tuple[rollouts.Episodes, Transition, jax.Array]:
+    """Fresh environments with bounded actions after steps with uniform ones.
+
+    Args:
+        keys: [4], of the environments' starts, first noise, further noise and steps.
+        action: of `env`, bounded.
+        meta: with the slot `noise_correlation`.
+
+    Returns:
+        episodes, transitions [num_steps, num_envs, ...], and the last noise
+        [num_envs, A].
+    """
+    env_key, first_key, noise_key, step_key = keys
+    to_env, _ = envs.unit_box(action)
+    first = jax.random.normal(first_key, (num_envs, *action.shape))
+    drawn = noise.draw(noise_key, meta, Context(), first, num_steps)
+    episodes, steps, _ = rollouts.collect(
+        step_key,
+        env,
+        rollouts.start(env_key, env, num_envs),
+        noise.uniform(drawn),
+        lambda obs, noise: to_env(noise),
+    )
+    return episodes, steps, drawn[-1]
