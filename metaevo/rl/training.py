@@ -105,6 +105,7 @@ def inner_loop(
     evaluate = evaluation.of_agent(env, act, config.num_eval_envs, initial_carry)
     return InnerLoop(
         meta=slots.checked(meta),
+        config=config,
         init=_with_checked(init),
         train=_with_checked(train),
         evaluate=_with_checked(evaluate),
