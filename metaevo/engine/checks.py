@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from metaevo import slots
 from metaevo.errors import ArtifactError, ConfigError
 from metaevo.storage import artifacts
 from metaevo.types import InnerLoop, Params, Proposal, Search, Space
@@ -99,7 +100,7 @@ def check(search: Search) -> Proposal:
 
 def _bound(space: Space, loop: InnerLoop, params: Params) -> Any:
     """Call `Space.bind` for its errors, and check that no shared slot is replaced."""
-    meta = space.bind(params, loop.meta)
+    meta = slots.checked(space.bind(params, loop.meta))
     for name in loop.shared_slots:
         if getattr(meta, name) is not getattr(loop.meta, name):
             raise ConfigError(

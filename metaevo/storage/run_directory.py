@@ -44,6 +44,9 @@ RENAMED_SEARCHES = {
 }
 """Names of searches in metaevo 0.1, and their names since."""
 
+RETIRED_SETTINGS = ("shared_critic", "num_diversity_states", "diversity_coef")
+"""Settings of TD3 in metaevo 0.1 that are those of `td3_shared` since, or implied."""
+
 _PACKAGES = ("metaevo", "jax", "jaxlib", "optax", "flax", "evosax", "gymnax")
 _MAY_CHANGE = "num_generations"  # a larger value extends a run
 
@@ -282,9 +285,11 @@ def check_same_run(
         raise ConfigError(
             f"run.resume=false, and {directory} holds a run; give another run.directory"
         )
+    then = manifest["identity"]
     if manifest.get("schema", 1) == 1 and settings_0_1 is not None:
         settings = settings_0_1
-    changed = _differences(manifest["identity"], _identity(name, config, settings))
+        then = _without_retired(then, _identity(name, config, settings))
+    changed = _differences(then, _identity(name, config, settings))
     if changed:
         raise ConfigError(
             f"{directory} holds a run with other settings: {'; '.join(changed)}. "
@@ -326,6 +331,19 @@ def _identity(
 ) -> dict[str, Any]:
     plain = json.loads(json.dumps(settings, default=str))
     return {"search": name, "seed": config.seed, "settings": plain}
+
+
+def _without_retired(old: Any, new: Any) -> Any:
+    """Leave out settings of metaevo 0.1 that are retired, where `new` has none."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        return {
+            key: _without_retired(x, new.get(key))
+            for key, x in old.items()
+            if key in new or key not in RETIRED_SETTINGS
+        }
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        return [_without_retired(a, b) for a, b in zip(old, new, strict=True)]
+    return old
 
 
 def _differences(old: Mapping, new: Mapping, prefix: str = "") -> list[str]:

@@ -1,10 +1,9 @@
 """Every space in every inner loop that has its slot; `docs/spaces.md` has the table.
 
-After a change: python tests/contracts/test_everywhere.py, which writes the table.
+After a change: python tests/helpers/learned.py, which writes the table.
 """
 
 import json
-from pathlib import Path
 
 import jax
 import learned
@@ -20,12 +19,6 @@ from metaevo.engine import loop as engine
 from metaevo.errors import ConfigError
 from metaevo.types import Search
 from strategies.open_es import open_es
-
-DOCS = Path(__file__).parents[2] / "docs" / "spaces.md"
-BEGIN, END = (
-    "<!-- table of tests/contracts/test_everywhere.py -->\n",
-    "<!-- end of table -->\n",
-)
 
 PAIRS = learned.pairs()
 
@@ -57,7 +50,7 @@ def test_two_generations_run(space, loop, tmp_path):
 
 
 def test_the_table_in_the_docs_is_of_these_pairs():
-    inside = DOCS.read_text().split(BEGIN)[1].split(END)[0]
+    inside = learned.DOCS.read_text().split(learned.BEGIN)[1].split(learned.END)[0]
     assert inside.strip() == learned.table().strip()
 
 
@@ -80,10 +73,3 @@ def test_feedback_where_nothing_is_told_is_refused(loop, tmp_path):
     config = RunConfig(directory=str(tmp_path), held_out_seeds=0, wandb="disabled")
     with pytest.raises(ConfigError, match="has no 'clip_fraction'"):
         engine.run(search, config, "everywhere")
-
-
-if __name__ == "__main__":
-    before, rest = DOCS.read_text().split(BEGIN)
-    DOCS.write_text(
-        before + BEGIN + "\n" + learned.table() + "\n" + END + rest.split(END)[1]
-    )

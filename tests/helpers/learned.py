@@ -7,6 +7,7 @@ examples, each again with `temporal=True` where it has that setting.
 import functools
 import itertools
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -205,6 +206,10 @@ def pairs() -> dict[tuple[str, str], tuple[str, Callable]]:
     return found
 
 
+DOCS = Path(__file__).parents[2] / "docs" / "spaces.md"
+BEGIN, END = "<!-- table of tests/helpers/learned.py -->\n", "<!-- end of table -->\n"
+
+
 def table() -> str:
     """The table of `docs/spaces.md`."""
     rows: dict[str, dict[str, str]] = {}
@@ -280,3 +285,9 @@ def _switched_optimizer(learned, params, values, which):
 
     partial = jax.tree_util.Partial
     return slots.Optimizer(partial(init, params), partial(update, which, params))
+
+
+if __name__ == "__main__":
+    before, rest = DOCS.read_text().split(BEGIN)
+    after = rest.split(END)[1]
+    DOCS.write_text(f"{before}{BEGIN}\n{table()}\n{END}{after}")

@@ -1,5 +1,6 @@
 """The run directory: its manifest, read and written in one place."""
 
+import functools
 import json
 
 import pytest
@@ -102,3 +103,25 @@ def test_interrupted_write_of_json_leaves_the_old_file(tmp_path, monkeypatch):
         run_directory.write_json_atomic(path, {"x": 2})
     assert json.loads(path.read_text()) == {"x": 1}
     assert [p.name for p in tmp_path.iterdir()] == ["data.json"]
+
+
+def test_settings_of_version_0_1_that_are_retired_do_not_tell_runs_apart(tmp_path):
+    task = {"num_segments": 4, "meta": {"lr": 0.1}}
+    now = {"inner": {"num_steps": 4}, "search": {"tasks": [task]}}
+    old_task = task | {"meta": {"lr": 0.1, "diversity_coef": 0.0}}
+    old = {
+        "inner": {"num_steps": 4, "shared_critic": False},
+        "search": {"tasks": [old_task]},
+    }
+    manifest = create(tmp_path, settings=old)
+    first = {key: x for key, x in manifest.items() if key != "schema"}
+    check = functools.partial(
+        run_directory.check_same_run, tmp_path, name="toy", config=RunConfig()
+    )
+    check(manifest=first, settings={}, settings_0_1=now)
+    with pytest.raises(ConfigError, match=r"inner\.num_steps: 4 -> 5"):
+        other = now | {"inner": {"num_steps": 5}}
+        check(manifest=first, settings={}, settings_0_1=other)
+    # A run of this version is held to its own settings.
+    with pytest.raises(ConfigError, match="shared_critic"):
+        check(manifest=manifest, settings=now, settings_0_1=now)
