@@ -119,8 +119,8 @@ def test_settings_of_version_0_1_that_are_retired_do_not_tell_runs_apart(tmp_pat
         run_directory.check_same_run, tmp_path, name="toy", config=RunConfig()
     )
     check(manifest=first, settings={}, settings_0_1=now)
+    other = now | {"inner": {"num_steps": 5}}
     with pytest.raises(ConfigError, match=r"inner\.num_steps: 4 -> 5"):
-        other = now | {"inner": {"num_steps": 5}}
         check(manifest=first, settings={}, settings_0_1=other)
     # A run of this version is held to its own settings.
     with pytest.raises(ConfigError, match="shared_critic"):
