@@ -405,7 +405,7 @@ def test_another_configuration_in_the_same_directory_is_refused(tmp_path, capsys
         ({"space": spaces.tune(lrr=spaces.log())}, "Did you mean 'lr'"),
         ({"strategy": toys.pbt()}, "set segments_per_generation"),
         ({"segments_per_generation": 1}, "members are newborn in each generation"),
-        ({"space": toys.nameless_space()}, "operations one of"),
+        ({"space": toys.nameless_space()}, "its operations of"),
     ],
 )
 def test_search_that_cannot_run_is_refused_before_compilation(
