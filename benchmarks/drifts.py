@@ -32,7 +32,7 @@ SETTINGS = {
 
 
 def trained(env, config, meta):
-    """Runs on the same seeds for every `meta`."""
+    """Run on the same seeds for every `meta`."""
     loop = ppo.make(envs.make(env), config, meta)
     auc, key, devices = fitness.area_under_curve, jax.random.key(1), jax.devices()
     return holdout.train_hand_made(loop, auc, key, NUM_SEEDS, devices)

@@ -33,7 +33,7 @@ class Sample(NamedTuple):
 
 
 def timed(fn: Callable[[], object]) -> Sample:
-    """Times `fn`, which must wait for its own results."""
+    """Time `fn`, which must wait for its own results."""
     wall, cpu = time.perf_counter(), time.process_time()
     fn()
     return Sample(time.perf_counter() - wall, time.process_time() - cpu)
@@ -134,7 +134,7 @@ def _processor() -> str:
 
 
 class Results:
-    """A file of JSON lines, written anew: `results/BACKEND/NAME.jsonl`.
+    """A file of JSON lines, overwritten: `results/BACKEND/NAME.jsonl`.
 
     Every line is also printed, and holds the command and the `conditions`.
     """

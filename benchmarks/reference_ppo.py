@@ -199,7 +199,7 @@ def make_update(config):
 
 
 def train(keys, config=CONFIG, num_updates=None):
-    """Trains one agent per key.
+    """Train one agent per key.
 
     Returns:
         [len(keys), num_updates] mean return of the episodes that ended in each

@@ -96,7 +96,7 @@ def run(
     search: metaevo.Search,
     events: Mapping[int, Event] | None = None,
 ) -> dict[str, Any]:
-    """Runs a search on the cluster, and lets events happen in its generations.
+    """Run a search on the cluster, and let events happen in its generations.
 
     Returns:
         its digest, seconds per generation, and what the pool went through.

@@ -42,7 +42,7 @@ def transitions(num_rows):
 
 
 def total(batch):
-    """Of every number, lest some are not sampled at all."""
+    """Shares of every number; a number that is never sampled is found."""
     return sum(x.astype(jnp.float32).sum() for x in jax.tree.leaves(batch))
 
 

@@ -86,7 +86,7 @@ def against(
     flop: float | None = None,
     **facts,
 ) -> None:
-    """Times runners in turns; the first is ours. One line per runner and ratio.
+    """Time runners in turns; the first is ours. One line per runner and ratio.
 
     Args:
         flop: per frame; gives the share of the GEMM peak, measured in the same turns.

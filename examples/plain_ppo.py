@@ -91,7 +91,7 @@ def make_train(value_loss, num_updates):
         log_prob = jnp.take_along_axis(log_p, action[:, None], 1)[:, 0]
         value = network(params["critic"], obs)[:, 0]
         new_obs, done = jax.vmap(step)(obs, action)
-        # 500 steps and the task is solved: start anew.
+        # 500 steps and the task is solved: reset.
         length = length + 1
         done = done | (length >= 500)
         fresh = jax.vmap(reset)(jax.random.split(reset_key, NUM_ENVS))
@@ -181,7 +181,7 @@ def make_train(value_loss, num_updates):
 
 
 def main(path=None, num_updates=256, num_seeds=8):
-    """Trains `num_seeds` agents; returns their returns, [num_seeds]."""
+    """Train `num_seeds` agents; return their returns, [num_seeds]."""
     value_loss = evolved(path) if path else squared_error
     train = jax.jit(jax.vmap(make_train(value_loss, num_updates)))
     returns = train(jax.random.split(jax.random.key(0), num_seeds))

@@ -217,7 +217,7 @@ def finish_rollout(
     discounted_return: jax.Array,
     memory: Any = (),
 ) -> tuple[jax.Array, Rollout, jax.Array]:
-    """Computes for all steps at once what acting does not need.
+    """Compute for all steps at once what acting does not need.
 
     Args:
         steps, log_prob, finished, memory: leaves [T, E, ...].

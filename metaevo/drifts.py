@@ -54,7 +54,7 @@ def _excess(x, scale):
     """x − scale · tanh(x / scale) where x > 0, else 0.
 
     The sign of x decides: that of the difference, which near r = 1 is rounding error,
-    XLA finds anew for each term of the gradient, with other roundings, and a ReLU of it
+    XLA computes again for each term of the gradient, with other roundings, and a ReLU of it
     would let one term through and not the other.
     """
     x = jax.nn.relu(x)

@@ -99,7 +99,7 @@ def normalized(low: list[float], high: list[float]):
 def sanitize(
     fitness: Fitness | np.ndarray, mirrored: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Makes fitness finite, failed members ranking strictly last.
+    """Make fitness finite, failed members ranking strictly last.
 
     Args:
         fitness: [P]; NaN, +inf or -inf mark a failed member.

@@ -19,7 +19,7 @@ from metaevo.slots import Optimizer
 
 
 def from_optax(transformation: optax.GradientTransformation) -> Optimizer:
-    """Wraps an optax transformation that does not scale by a learning rate.
+    """Wrap an optax transformation that does not scale by a learning rate.
 
     `optax.scale_by_adam()`, not `optax.adam(1e-3)`. Call it once, at import: the
     result compares by the identity of its functions.

@@ -76,7 +76,7 @@ class Optimizer(NamedTuple):
 
 
 def function(fn: Callable) -> Partial:
-    """Makes a plain function a slot value; a decorator for hand-made defaults.
+    """Make a plain function a slot value; a decorator for hand-made defaults.
 
     >>> double = function(lambda x: 2 * x)
     >>> double(3.0), jax.tree.leaves(double)
@@ -127,7 +127,7 @@ def replace(meta: Any, **slots: Slot) -> Any:
 
 
 def optimizer(transformation: Any) -> Optimizer:
-    """Makes an optax transformation a slot value; see `optimizers.from_optax`."""
+    """Make an optax transformation a slot value; see `optimizers.from_optax`."""
 
     def update(gradient, state, params, context):
         del context
@@ -137,7 +137,7 @@ def optimizer(transformation: Any) -> Optimizer:
 
 
 def checked(meta: Any) -> Any:
-    """Replaces the slots of a `Meta` that JAX does not take by those it does.
+    """Replace the slots of a `Meta` that JAX does not take by those it does.
 
     Plain functions become `Partial`s and optax transformations `Optimizer`s; all other
     slots stay the same objects.

@@ -297,7 +297,7 @@ class Evaluator(Protocol):
     def score(
         self, key: Key, proposal: Proposal, carried: PyTree
     ) -> tuple[Sequence[Mapping[str, Any]], Sequence[PyTree]]:
-        """Evaluates agents as they are; see `LocalEvaluator.score`."""
+        """Evaluate agents as they are; see `LocalEvaluator.score`."""
         ...
 
     def template(self, proposal: Proposal) -> PyTree:

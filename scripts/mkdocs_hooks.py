@@ -2,5 +2,5 @@
 
 
 def on_page_markdown(markdown: str, **_) -> str:
-    """Hides the tag `test` of code blocks, which the site's Markdown does not know."""
+    """Hide the tag `test` of code blocks, which the site's Markdown does not know."""
     return markdown.replace("```console test", "```console")

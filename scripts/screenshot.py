@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def shoot(page: Path, picture: Path, width: int, height: int, dark: bool) -> None:
-    """Writes a PNG of the first `height` pixels of a local page."""
+    """Write a PNG of the first `height` pixels of a local page."""
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
         sys.exit(f"error: none of {', '.join(BROWSERS)} is on the PATH")

@@ -85,11 +85,11 @@ def pbt(
     def perturb_or_resample(key, params):
         factor_key, which_key, init_key = jax.random.split(key, 3)
         drawn = _for_each(factor_key, params, lambda k, x: _choice(k, x, factors))
-        anew = _for_each(
+        fresh = _for_each(
             which_key, params, lambda k, x: jax.random.bernoulli(k, resample, x.shape)
         )
         return jax.tree.map(
-            jnp.where, anew, space.init(init_key), space.perturb(params, drawn)
+            jnp.where, fresh, space.init(init_key), space.perturb(params, drawn)
         )
 
     change = explore or perturb_or_resample

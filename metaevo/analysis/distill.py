@@ -56,7 +56,7 @@ class Check(NamedTuple):
 
 
 def within(original: np.ndarray, closed: np.ndarray) -> Check:
-    """Compares training with a closed form with training with the original.
+    """Compare training with a closed form with training with the original.
 
     Args:
         original, closed: [N] fitness on the same seeds; not finite where a run failed.
@@ -136,7 +136,7 @@ def distill(
     say: Callable[[str], None] = lambda line: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> list[str]:
-    """Fits, trains, and keeps closed forms in `DIRECTORY/closed_form` or says why not.
+    """Fit, train and keep closed forms in `DIRECTORY/closed_form`, or say why not.
 
     Args:
         search: the run's.

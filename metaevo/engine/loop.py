@@ -60,7 +60,7 @@ def run(
     should_stop: Callable[[], bool] = lambda: False,
     source: str | Path | None = None,
 ) -> Result | None:
-    """Run or resumes a search to its last generation, then reports.
+    """Run or resume a search to its last generation, then report.
 
     A directory that holds a run of another search is refused: of another environment,
     `Config`, slot, strategy, space, fitness, size or seed; see `engine.identity`. The
@@ -158,7 +158,7 @@ def run(
 
 
 def _run(job: Job, changes: Sequence[str], changed_sources: Sequence[str]) -> Result:
-    """Restores, searches, finishes; closes the journal whatever happens."""
+    """Restore, search and finish; close the journal in any case."""
     progress = _restore(job)
     journal = Journal(job, progress.generation, progress.log_bytes)
     with contextlib.closing(journal), _noted(job, journal):
@@ -257,7 +257,7 @@ def _generation(job: Job, progress: Progress) -> tuple[State, dict[str, Any]]:
         # Nothing to learn from; the next generation starts from the same state.
         carried = state.carried
     else:
-        # All may be healthy and have no score yet: then all are told to be equal.
+        # If all are healthy and have no score yet, they are told to be equal.
         proposal = proposal._replace(params=evaluated.params)
         strategy = job.programs.tell(
             role[_TELL], strategy, proposal, jnp.asarray(scores)
@@ -359,7 +359,7 @@ def _restore(job: Job) -> Progress:
         if lines > job.config.checkpoint_every:
             raise CheckpointError(
                 f"{paths.metrics} has {lines} generations, and {paths.checkpoints} no "
-                "checkpoint; move the directory away to start anew"
+                "checkpoint; move the directory away to start over"
             )
         return Progress(initial_state(job))
     arrays, manifest = loaded

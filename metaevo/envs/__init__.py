@@ -98,7 +98,7 @@ class Env(NamedTuple):
 
 
 def make(name: str) -> Env:
-    """Makes an environment.
+    """Make an environment.
 
     Args:
         name: `SUITE/NAME`, or an import path `package.module:function` of a function
@@ -204,7 +204,7 @@ def select(env: Env, indices: Sequence[int]) -> Env:
 def auto_reset(
     state: PyTree, step: Step, fresh_state: PyTree, fresh_obs: jax.Array
 ) -> tuple[PyTree, Step]:
-    """Replaces an ended episode by a fresh one; `final_obs` is kept.
+    """Replace an ended episode by a fresh one; `final_obs` is kept.
 
     Fresh starts may be drawn beforehand for many steps at once, which costs less
     than a reset inside a scan.

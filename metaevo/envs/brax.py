@@ -56,7 +56,7 @@ def names() -> list[str]:
 
 
 def make(name: str) -> Env:
-    """Makes a Brax environment.
+    """Make a Brax environment.
 
     Args:
         name: `NAME` or `NAME/BACKEND`; the backends are spring, the fastest and the
@@ -80,7 +80,7 @@ def make(name: str) -> Env:
 
 
 def adapt(env, name: str = "", max_steps: int = MAX_STEPS) -> Env:
-    """Wraps a Brax environment without wrappers; actions are in [−1, 1]."""
+    """Wrap a Brax environment without wrappers; actions are in [−1, 1]."""
     # A state's leaves must not change type between steps; reset's types decide.
     types = jax.eval_shape(env.reset, jax.random.key(0))
 

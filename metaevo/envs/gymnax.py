@@ -30,7 +30,7 @@ def names() -> list[str]:
 
 
 def make(name: str) -> Env:
-    """Makes a gymnax environment with its default parameters.
+    """Make a gymnax environment with its default parameters.
 
     Raises:
         ConfigError: there is no such environment, or it cannot be used offline.
@@ -46,7 +46,7 @@ def make(name: str) -> Env:
 
 
 def adapt(env, params, name: str) -> Env:
-    """Wraps a gymnax environment object; `params` are its gymnax parameters."""
+    """Wrap a gymnax environment object; `params` are its gymnax parameters."""
     from gymnax.environments import spaces
 
     space = env.observation_space(params)

@@ -368,7 +368,7 @@ class LocalEvaluator:
             task: Index of the task.
             args: Arguments of the programs.
             ids: Members of the round.
-            sources: Members whose state is continued; None: all start anew.
+            sources: Members whose state is continued; None: all are newborn.
             old: State of the last generation.
         """
         programs = self._programs[task]
@@ -411,7 +411,7 @@ def _sources(
     number that is not finite is not continued, because it would never recover.
 
     Returns:
-        The sources; None if all members, and what they share, start anew.
+        The sources; None if all members, and what they share, are newborn.
     """
     agent = np.full(size, -1) if parents is None else np.asarray(parents)
     if old is None or (not loop.coupled and (agent < 0).all()):

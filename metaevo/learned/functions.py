@@ -170,7 +170,7 @@ def layers(features: Sequence[int], name: str = "features") -> tuple[int, ...]:
 
 
 def positive(**settings: float) -> None:
-    """Raises ValueError unless all are positive, finite numbers."""
+    """Raise ValueError unless all are positive, finite numbers."""
     for name, value in settings.items():
         if not isinstance(value, int | float) or not 0 < value < math.inf:
             raise ValueError(f"{name}={value!r} is not a positive number")

@@ -138,7 +138,7 @@ class Operation(NamedTuple):
 
 
 def operation(name: str, *, slot: str, **values: Any) -> Callable[[_Builder], _Builder]:
-    """Registers the builder of a learned function; a decorator.
+    """Register the builder of a learned function; a decorator.
 
     The builder's parameters are the operation's settings. `temporal` is optional in
     artifacts, so that those without it stay as they are.

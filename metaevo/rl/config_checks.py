@@ -23,7 +23,7 @@ __all__ = [
 
 
 def positive(config: Any) -> None:
-    """Checks that a Config's integers are positive and its activation exists.
+    """Check that a Config's integers are positive and its activation exists.
 
     Raises:
         ConfigError: an integer is below 1, or flax.linen has no such activation.

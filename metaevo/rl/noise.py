@@ -15,7 +15,7 @@ __all__ = ["correlated", "draw", "uniform"]
 
 
 def uniform(normal: jax.Array) -> jax.Array:
-    """Maps standard normal noise to noise that is uniform in [−1, 1].
+    """Map standard normal noise to noise that is uniform in [−1, 1].
 
     >>> uniform(jnp.array([0.0, -100.0, 100.0])).tolist()
     [0.0, -1.0, 1.0]

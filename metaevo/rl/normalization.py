@@ -38,7 +38,7 @@ def init(shape: tuple[int, ...]) -> RunningStats:
 
 
 def update(stats: RunningStats, batch: jax.Array) -> RunningStats:
-    """Merges a batch [..., *shape] (Chan et al., 1979, parallel variance)."""
+    """Merge a batch [..., *shape] (Chan et al., 1979, parallel variance)."""
     axes = tuple(range(batch.ndim - stats.mean.ndim))
     size = batch.size / max(stats.mean.size, 1)
     total = stats.count + size

@@ -62,7 +62,7 @@ def insert_and_sample(
     steps: Transition,
     shape: tuple[int, ...],
 ) -> tuple[jax.Array, Transition]:
-    """Adds the steps of this update to the buffer and samples from it.
+    """Add the steps of this update to the buffer and sample from it.
 
     Args:
         rows: of the buffer.

@@ -50,7 +50,7 @@ def make(
     num_steps: int = 1,
     window: int = 1,
 ) -> Replay:
-    """Makes a ring for transitions of `env`.
+    """Make a ring for transitions of `env`.
 
     Args:
         num_rows: capacity in steps of E environments, a multiple of `num_steps`.
@@ -129,7 +129,7 @@ def make(
 
 
 def _write(rows: jax.Array, steps: jax.Array, at: jax.Array, axis: int = 0):
-    """Writes `steps` into `rows` from index `at` of `axis` on.
+    """Write `steps` into `rows` from index `at` of `axis` on.
 
     JAX batches such a write into a scatter even if all write at one index, which on CPU
     costs several times as much.

@@ -67,7 +67,7 @@ def save(
     values: Mapping[str, float],
     provenance: Mapping[str, Any],
 ) -> None:
-    """Saves a solution.
+    """Save a solution.
 
     Args:
         params: {slot: pytree of nested dicts of arrays}.
@@ -130,7 +130,7 @@ def complete(spec: Mapping[str, Mapping], meta: Any, default: Any) -> dict[str, 
 
 
 def check(params: Params, spec: Mapping[str, Mapping]) -> None:
-    """Checks that a space's solutions can be saved and loaded again.
+    """Check that a space's solutions can be saved and loaded again.
 
     Args:
         params: shapes, from `jax.eval_shape(space.init, key)`.
@@ -164,7 +164,7 @@ def _named(params: Params) -> dict[str, Any]:
 
 
 def load(path: str | Path) -> Artifact:
-    """Loads an artifact.
+    """Load an artifact.
 
     Args:
         path: the `solution` folder of a run, or the run's folder.

@@ -217,7 +217,7 @@ def program(fn: Callable, arrays: Sequence[jax.ShapeDtypeStruct]) -> dict[str, A
         return _constant(x.val) if isinstance(x, core.Literal) else scope[x]
 
     def walk(closed, operands):
-        """Writes a function's equations down; returns its results."""
+        """Write a function's equations down; return its results."""
         jaxpr = closed.jaxpr
         constants = map(_constant, closed.consts)
         scope = dict(zip(jaxpr.constvars, constants, strict=True))

@@ -11,7 +11,7 @@ from metaevo.types import Space, Strategy
 
 
 def compiled(strategy: Strategy) -> Strategy:
-    """The strategy with programs for its three steps, traced anew for each call."""
+    """The strategy with programs for its three steps, traced again for each call."""
     steps = {x: getattr(strategy, x) for x in ("init", "ask", "tell")}
     return strategy._replace(
         **{name: jax.jit(functools.partial(step)) for name, step in steps.items()}

@@ -92,7 +92,7 @@ def diverse(coef: float) -> Space:
 def population(coef=None, num_devices=1, generations=1, size=4, newborn=False):
     """`size` members over a shared critic; returns the evaluation and what lives on.
 
-    Members live on, or are born anew in each generation.
+    Members live on, or are born again in each generation.
     """
     meta = SMALL_SHARED.meta
     if coef is not None:
@@ -161,7 +161,7 @@ def test_what_is_shared_has_no_axis_for_members():
 
 
 def test_newborns_find_the_critic_that_is_there():
-    """As in CEM-RL: actors and their optimizers start anew, what is shared goes on."""
+    """As in CEM-RL: actors and their optimizers start over; what is shared goes on."""
     steps = 2 * SMALL_SHARED.config["num_gradient_steps"]
     counts = {}
     for generations in (1, 2):
@@ -175,7 +175,7 @@ def test_newborns_find_the_critic_that_is_there():
 
 
 def test_schedules_of_what_is_shared_follow_the_population():
-    """By members' ages they would differ, and start anew with newborns."""
+    """By members' ages they would differ, and start over with newborns."""
     late = slots.function(lambda context: 1e-2 * (context.progress >= 0.5))
     meta = SMALL_SHARED.meta._replace(critic_lr=late, tau=late)
     loop = SMALL_SHARED.make(meta, num_segments=2)

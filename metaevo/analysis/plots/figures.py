@@ -63,7 +63,7 @@ def figure(
     caption: str,
     num_panels: int = 1,
 ) -> dict[str, Any]:
-    """Draws a figure as PNG file and inline SVGs, and writes its CSV."""
+    """Draw a figure as PNG file and inline SVGs, and write its CSV."""
     (folder / f"{name}.png").write_bytes(png(draw, num_panels))
     svgs = _svgs(draw, num_panels, name)
     write_csv(folder / f"{name}.csv", *table)
@@ -127,7 +127,7 @@ def page(template: str, **values: Any) -> str:
 
 
 def legend_above(axes: Any, num_columns: int) -> None:
-    """Draws the legend above the panel, where it hides no curve."""
+    """Draw the legend above the panel, where it hides no curve."""
     axes.legend(
         loc="lower left",
         bbox_to_anchor=(0, 1),

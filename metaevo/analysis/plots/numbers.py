@@ -64,7 +64,7 @@ def over_life(evolved: Sequence[Evolved]) -> Portrait:
 
 
 def _scale(panel: Any, y: np.ndarray) -> None:
-    """Makes the axis of factors of more than 10 logarithmic."""
+    """Make the axis of factors of more than 10 logarithmic."""
     if y.min() > 0 and y.max() > 10 * y.min():
         panel.set_yscale("log")
 

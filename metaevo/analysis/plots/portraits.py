@@ -79,7 +79,7 @@ def moments(op: Mapping[str, Any], **stats: float) -> dict[str, Context]:
 
 
 def lines(panel: Any, x: Any, ours: Mapping, theirs: tuple | None) -> None:
-    """Draws evolved curves by label, in one color and several styles.
+    """Draw evolved curves by label, in one color and several styles.
 
     Args:
         panel: matplotlib axes.
@@ -95,7 +95,7 @@ def lines(panel: Any, x: Any, ours: Mapping, theirs: tuple | None) -> None:
 
 
 def zero(panel: Any) -> None:
-    """Draws both axes through the origin."""
+    """Draw both axes through the origin."""
     panel.axhline(0, color=figures.INK, lw=0.5, zorder=0)
     panel.axvline(0, color=figures.INK, lw=0.5, zorder=0)
 
