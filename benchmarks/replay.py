@@ -42,7 +42,7 @@ def transitions(num_rows):
 
 
 def total(batch):
-    """Shares of every number; a number that is never sampled is found."""
+    """Sum of all numbers, so that every one of them is sampled."""
     return sum(x.astype(jnp.float32).sum() for x in jax.tree.leaves(batch))
 
 

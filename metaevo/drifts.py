@@ -53,9 +53,9 @@ def zero(log_ratio, advantage, clip_eps, context=None):
 def _excess(x, scale):
     """x − scale · tanh(x / scale) where x > 0, else 0.
 
-    The sign of x decides: that of the difference, which near r = 1 is rounding error,
-    XLA computes again for each term of the gradient, with other roundings, and a ReLU of it
-    would let one term through and not the other.
+    The sign of x decides. The sign of the difference is rounding error near r = 1: XLA
+    computes the difference again for each term of the gradient, with other roundings,
+    and a ReLU of it would let one term through and not the other.
     """
     x = jax.nn.relu(x)
     excess = x - scale * jnp.tanh(x / scale)
