@@ -26,9 +26,12 @@ lint: install
 PYTEST := $(BIN)/python -m pytest -m "not slow and not gpu" -n 3
 
 # Units, contracts, the engine and doctests: what a change must keep, in minutes. All
-# targets share the compilation cache, ~/.cache/metaevo.
+# targets share the compilation cache, ~/.cache/metaevo. Nine tenths of the time of these
+# tests is compilation, so their programs are compiled with few optimizations; the other
+# targets compile as users do.
+QUICK_XLA := --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true
 test: lint
-	$(PYTEST) --dist worksteal --doctest-modules metaevo inner_loops strategies \
+	XLA_FLAGS="$(QUICK_XLA)" $(PYTEST) --dist worksteal --doctest-modules metaevo inner_loops strategies \
 	    tests/unit tests/contracts tests/engine
 
 # Processes that are killed, several hosts, wandb, what the docs show, and short learning.

@@ -5,18 +5,15 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 import metaevo
-from inner_loops import ppo
-from metaevo import closed_forms, envs, fitness, losses, spaces
-from metaevo.analysis import distill, report
+from metaevo import closed_forms, fitness, losses
+from metaevo.analysis import distill
 from metaevo.errors import ConfigError
 from metaevo.slots import Context
 from metaevo.storage import artifacts
 from metaevo.types import InnerLoop, InnerState
-from strategies.open_es import open_es
 
 KEY = jax.random.key(0)
 
@@ -159,35 +156,3 @@ def test_what_has_no_closed_form_is_said_before_anything_is_trained(tmp_path):
     search = metaevo.Search(together, None, None, 1, fitness.final_return)
     with pytest.raises(ConfigError, match="coupled"):
         distill.distill(search, tmp_path, 4, 0, jax.devices())
-
-
-# --- with a real search ---------------------------------------------------------------
-
-
-def test_a_search_and_its_closed_form_in_the_report(tmp_path):
-    space = spaces.replace(value_loss=losses.residual_network("zero", (4,)))
-    sizes = {"num_segments": 2, "features": (8,)}
-    search = metaevo.Search(
-        ppo.make(envs.make("gymnax/CartPole-v1"), ppo.Config(2048, **sizes)),
-        space,
-        open_es(space, 4, 0.5, optax.adam(0.3)),
-        2,
-        fitness.area_under_curve,
-    )
-    run = tmp_path / "run"
-    config = metaevo.RunConfig(
-        directory=str(run), held_out_seeds=4, wandb="disabled", devices=1
-    )
-    metaevo.run(search, config, "tiny")
-    assert "Closed form" not in (run / "report" / "index.html").read_text()
-    lines = distill.distill(search, run, 4, 0, jax.devices()[:1])
-    assert "x = value - target" in lines[0]
-    assert "(4 seeds" in lines[1]
-    kept = distill.read(run)["kept"]
-    assert (run / "closed_form" / "manifest.json").exists() == kept
-    if kept:
-        loss = metaevo.load(run / "closed_form").value_loss
-        assert np.isfinite(loss(jnp.ones(3), jnp.zeros(3), jnp.ones(3))).all()
-    page = report.write(run).read_text()
-    assert "Closed form" in page
-    assert distill.read(run)["forms"]["value_loss"]["formula"].split(",")[0] in page

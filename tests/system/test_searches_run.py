@@ -1,0 +1,63 @@
+"""Searches of the folder from end to end: run, artifact, comparison, report."""
+
+import dataclasses
+import importlib
+import json
+
+import numpy as np
+import pytest
+
+import metaevo
+
+# What runs in seconds, of each.
+TINY = {
+    "dqn_td_loss": {"env": "gymnax/Catch-bsuite"},
+    "ppo_hyperparameters": {},
+    "ppo_schedules": {"kind": "cubic"},
+    "ppo_reward_potential": {"env": "gymnax/Catch-bsuite"},
+    "sac_hyperparameters": {},
+    "ppo_drift": {"envs": ("gymnax/CartPole-v1", "gymnax/Catch-bsuite")},
+    "ppo_dpo_constants": {},
+    "ppo_optimizer": {"kind": "recurrent"},
+    "sac_target_entropy": {},
+    "td3_td_loss": {},
+}
+# The rest are like one of these.
+QUICK = {"dqn_td_loss", "ppo_optimizer", "ppo_drift", "ppo_schedules"}
+QUICK |= {"ppo_reward_potential"}
+DRAWS_A_LOSS = {"dqn_td_loss", "td3_td_loss"}
+DRAWS_SCHEDULES = {"ppo_schedules", "sac_target_entropy"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
+        for name in TINY
+    ],
+)
+def test_a_search_runs_from_end_to_end(name, tmp_path):
+    module = importlib.import_module(f"searches.{name}")
+    search = module.search
+    default = search.__kwdefaults__ or dict(
+        zip(search.__code__.co_varnames, search.__defaults__, strict=False)
+    )
+    sizes = {"total_timesteps": 512, "num_segments": 2, "features": (8,)}
+    sizes |= {"learning_starts": 128, "batch_size": 16, "num_steps": 16}
+    config = type(default["inner"])
+    known = {field.name for field in dataclasses.fields(config)}
+    inner = config(**{name: x for name, x in sizes.items() if name in known})
+    made = search(population_size=4, num_generations=2, inner=inner, **TINY[name])
+    config = metaevo.RunConfig(
+        directory=str(tmp_path / name), held_out_seeds=4, wandb="disabled"
+    )
+    metaevo.run(made, config, name)
+    records = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
+    assert len(records) == 2
+    assert all(np.isfinite(json.loads(x)["fitness_mean"]) for x in records)
+    artifact = metaevo.load(tmp_path / name)
+    assert set(artifact.slots) == set(made.space.spec)
+    page = (tmp_path / name / "report" / "index.html").read_text()
+    assert "Held-out seeds" in page
+    assert ("The evolved td loss" in page) == (name in DRAWS_A_LOSS)
+    assert ("The evolved schedules" in page) == (name in DRAWS_SCHEDULES)
