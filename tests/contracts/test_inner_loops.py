@@ -40,7 +40,7 @@ def close(a, b, **tolerance):
 
 
 def numbers(agent):
-    """What an agent learned; its optimizer's state differs between optimizers."""
+    """Numbers that an agent learned; states of optimizers differ in form."""
     fields = agent._asdict()
     named = {k: v for k, v in fields.items() if k in ("params", "actor", "critic")}
     networks = {k: getattr(v, "params", v) for k, v in named.items()}
@@ -280,7 +280,7 @@ def lifted(name, num_members=3, **config):
 
 @pytest.mark.parametrize("name", SMALL)
 def test_members_equal_single_runs_after_one_update(name):
-    """What a member learns does not depend on the others in its chunk."""
+    """The learning of a member does not depend on the others in its chunk."""
     updates = {"total_timesteps": SMALL[name].config["total_timesteps"] // 4}
     if name in OFF_POLICY_LOOPS:
         config = SMALL[name].config

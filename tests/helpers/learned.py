@@ -87,7 +87,7 @@ def _drawn(name, shape, size):
     return size * rng.normal(size=shape)
 
 
-# What a function reads of its context.
+# Entries of the context that a function may read.
 READ = {"progress": 0.55, "entropy": 1.3, "kl": 0.007, "clip_fraction": 0.1}
 
 
@@ -102,7 +102,7 @@ class Case(NamedTuple):
 
     @property
     def slot(self):
-        """Where it goes; a number slot for what moves numbers."""
+        """The slot that takes it; a number slot for functions that move numbers."""
         kind = self.operation.slot
         return "gamma" if kind == "number" else kind
 
