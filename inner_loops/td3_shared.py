@@ -261,7 +261,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         noise_key, act_key, sample_key, smoothing_key = jax.random.split(
             jax.random.fold_in(key, clock.update), 4
         )
-        # What is shared is as old as the population, and so is the schedule for it.
+        # The schedules of shared slots follow the age of the population.
         context = training.context(clock.update, sizes.lifetime.num_updates)
         after, steps, finished, noise = _td3.explore(
             act_key,
