@@ -17,8 +17,12 @@ class RunConfig:
 
     Attributes:
         seed: all randomness of the run follows from it.
+        seeds: number of searches, with the seeds `seed`, `seed + 1`, …, one after
+            another and then compared as `metaevo compare` does. For the command line;
+            `metaevo.run` runs one.
         directory: directory of the results; None: `runs/SEARCH/seedN-DIGEST`, one per
-            configuration.
+            configuration. With several `seeds` those of each search are in `seedN`
+            below it, and the comparison in `compare`.
         devices: number of JAX devices to use; None: all.
         resume: continue the run in `directory`. If False, a directory that holds a run
             is refused. Nothing is overwritten in either case.
@@ -50,6 +54,7 @@ class RunConfig:
     """
 
     seed: int = 0
+    seeds: int = 1
     directory: str | None = None
     devices: int | None = None
     resume: bool = True
@@ -71,6 +76,13 @@ class RunConfig:
         if self.wandb not in WANDB_MODES:
             raise ConfigError(
                 f"run.wandb={self.wandb!r} must be one of {', '.join(WANDB_MODES)}"
+            )
+        if self.seeds < 1:
+            raise ConfigError(f"run.seeds={self.seeds} must be >= 1")
+        if self.seeds > 1 and (self.distributed or self.evaluator == "ray"):
+            raise ConfigError(
+                f"run.seeds={self.seeds} is for run.evaluator=local on one machine; "
+                "start a job per run.seed, then: metaevo compare RUN RUN ..."
             )
         if self.checkpoint_every < 1:
             raise ConfigError(

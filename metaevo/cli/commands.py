@@ -123,7 +123,14 @@ def _play(directory: str, *arguments: str) -> None:
 
 
 def _compare(first: str, *rest: str) -> None:
-    directories = [word for word in (first, *rest) if "=" not in word]
+    from metaevo.cli import several
+
+    directories = [
+        run
+        for word in (first, *rest)
+        if "=" not in word
+        for run in several.expanded(word)
+    ]
     on = [word.removeprefix("on=") for word in rest if word.startswith("on=")]
     others = [word for word in rest if "=" in word and not word.startswith("on=")]
     chosen = config.parse_options(CompareOptions, others)
@@ -144,7 +151,7 @@ def _compare(first: str, *rest: str) -> None:
     print("\n".join([*lines, f"comparison: {out / 'index.html'}"]))
 
 
-def _grouped(directories: Sequence[str]) -> dict[str, list[Path]]:
+def _grouped(directories: Sequence[Path]) -> dict[str, list[Path]]:
     """Group finished runs that differ in their seed alone.
 
     Returns:
@@ -154,13 +161,13 @@ def _grouped(directories: Sequence[str]) -> dict[str, list[Path]]:
     groups: dict[str, list[Path]] = {}
     kinds: list[tuple[str, Any]] = []
     for directory in directories:
-        identity = runs.finished(directory)["identity"]
+        identity = runs.finished(str(directory))["identity"]
         kind = (identity["search"], identity["settings"])
         if kind not in kinds:
             kinds.append(kind)
         earlier = [k for k in kinds[: kinds.index(kind)] if k[0] == kind[0]]
         name = kind[0] + (f" {len(earlier) + 1}" if earlier else "")
-        groups.setdefault(name, []).append(Path(directory))
+        groups.setdefault(name, []).append(directory)
     return groups
 
 
@@ -267,8 +274,9 @@ COMMANDS = {
         _compare,
         "RUN ... key=value ...",
         "learned, hand-made, tuned and random on fresh seeds",
-        "Runs that differ in their seed alone count as one candidate. A comparison\n"
-        "that was stopped continues when it is started again.",
+        "Runs that differ in their seed alone count as one candidate. A directory of\n"
+        "run.seeds=N stands for its runs. A comparison that was stopped continues\n"
+        "when it is started again.",
         "metaevo compare runs/a runs/b on=env=gymnax/Acrobot-v1",
         CompareOptions,
     ),

@@ -12,7 +12,7 @@ the files.
 
 from __future__ import annotations
 
-import hashlib
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -24,15 +24,15 @@ from metaevo import population
 from metaevo.analysis import holdout
 from metaevo.analysis.holdout import HeldOut
 from metaevo.cli import compare_report
-from metaevo.cli.compare_report import AS_TRAINED, HAND_MADE, TUNED, Scores, slug
+from metaevo.cli.compare_report import AS_TRAINED, HAND_MADE, TUNED, Scores
 from metaevo.cli.options import CompareOptions
 from metaevo.config import RunConfig
-from metaevo.engine import identity
+from metaevo.engine import checks, identity
 from metaevo.engine import loop as engine
 from metaevo.engine.loggers.console import ConsoleLogger
 from metaevo.errors import ConfigError
 from metaevo.evaluators import choose
-from metaevo.storage import artifacts, checkpoint
+from metaevo.storage import artifacts, checkpoint, run_directory
 from metaevo.types import Key, Params, Search, Space
 
 
@@ -48,6 +48,22 @@ class Candidate(NamedTuple):
     params: Sequence[Params]
 
 
+class Group(NamedTuple):
+    """Searches that differ in their seed alone.
+
+    Attributes:
+        name: Name of the learned candidate.
+        directories: One finished run per search.
+        search: The search, with the number of generations that the runs have done.
+        frames: Frames that each of the searches trained for.
+    """
+
+    name: str
+    directories: Sequence[Path]
+    search: Search
+    frames: int
+
+
 def compare(
     groups: Mapping[str, Sequence[Path]],
     make: Callable[[Path, Sequence[str]], Search],
@@ -58,8 +74,11 @@ def compare(
 ) -> list[str]:
     """Train all candidates, and write table, figures and sentences to `out`.
 
-    What was trained is kept there, so that the same call continues where the last one
-    stopped.
+    Groups that share their setting and the way that they were searched share their
+    baselines. Others are trained in their own setting, beside a hand-made algorithm of
+    that setting that is tuned by their own strategy. What was trained is kept in `out`
+    under the identity of all that it depends on, so that the same call continues where
+    the last one stopped and another call does not read it.
 
     Args:
         groups: Directories of finished runs by name; those of a group differ in
@@ -77,72 +96,168 @@ def compare(
         ConfigError: The runs cannot be compared.
         InterruptedRunError: `should_stop` returned True.
     """
+    _check_own(out)
     console = ConsoleLogger(0)
-    runs = [run for group in groups.values() for run in group]
-    search = make(runs[0], ())
-    for run in runs[1:]:
-        _comparable(runs[0], search, run, make(run, ()))
-    candidates = {HAND_MADE: Candidate(holdout.HAND_MADE, [holdout.NOTHING])}
-    candidates |= {name: _learned(directories) for name, directories in groups.items()}
-    first = next(iter(groups.values()))
-    if settings.tuned:
-        candidates[TUNED] = _tuned(search, len(first), out, console, should_stop)
+    alike = _alike([_group(name, runs, make) for name, runs in groups.items()])
+    _check_comparable([group for section in alike for group in section], settings)
     key = jax.random.fold_in(jax.random.key(settings.seed), 0x5EED)
-    conditions = {AS_TRAINED: search}
-    for changes in settings.on:
-        conditions[changes] = make(runs[0], changes.split(";"))
-
+    train = functools.partial(
+        _trained, out=out, key=key, devices=devices, should_stop=should_stop
+    )
     found: dict[tuple[str, str], Scores] = {}
+    controls: dict[str, np.ndarray] = {}
     try:
-        for condition, tasks in conditions.items():
-            for name, candidate in candidates.items():
-                console.now(f"{condition}: {name}")
-                trained = _trained(
-                    out, condition, name, tasks, candidate, key, settings.seeds,
-                    devices, should_stop,
-                )  # fmt: skip
-                for task in range(len(tasks.tasks)):
-                    env = tasks.tasks[task].env
-                    place = condition
-                    if len(tasks.tasks) > 1:
-                        place += f", {env.name if env else f'task {task}'}"
-                    found[place, name] = compare_report.scores(trained, task)
-        control = None
-        if settings.controls and not search.strategy.persistent_agents:
-            console.now(f"random control: {settings.controls} searches")
-            random = Candidate(search.space, random_solutions(search, settings))
-            trained = _trained(
-                out, AS_TRAINED, "random", search, random, key,
-                settings.control_seeds, devices, should_stop,
-            )  # fmt: skip
-            control = np.stack([x.fitness for x in trained]).mean(1)
+        for section in alike:
+            search, directories = section[0].search, section[0].directories
+            names = [group.name for group in section]
+            candidates = {HAND_MADE: Candidate(holdout.HAND_MADE, [holdout.NOTHING])}
+            candidates |= {x.name: _learned(x.directories) for x in section}
+            if settings.tuned:
+                candidates[TUNED] = _tuned(section[0], out, console, should_stop)
+            conditions = {AS_TRAINED: search}
+            for changes in settings.on:
+                conditions[changes] = make(directories[0], changes.split(";"))
+            for condition, tasks in conditions.items():
+                if len(alike) > 1:
+                    condition += f" ({', '.join(names)})"
+                for name, candidate in candidates.items():
+                    console.now(f"{condition}: {name}")
+                    trained = train(tasks, candidate, settings.seeds)
+                    for task, place in enumerate(_places(condition, tasks)):
+                        found[place, name] = compare_report.scores(trained, task)
+            for group in section:
+                if settings.controls and not search.strategy.persistent_agents:
+                    console.now(f"random control: {settings.controls} searches")
+                    random = random_solutions(group.search, settings)
+                    control = Candidate(group.search.space, random)
+                    trained = train(group.search, control, settings.control_seeds)
+                    controls[group.name] = np.stack([x.fitness for x in trained]).mean(
+                        1
+                    )
     finally:
         console.close()
     return compare_report.write(
-        out, found, list(groups), search.fitness.name, control, settings
+        out,
+        found,
+        {group.name: group.frames for section in alike for group in section},
+        alike[0][0].search.fitness.name,
+        controls,
+        settings,
     )
 
 
-def _comparable(first: Path, a: Search, run: Path, b: Search) -> None:
-    """Check that two runs' candidates can be trained in one setting.
+def _check_own(out: Path) -> None:
+    """Check that a folder is empty, or holds a comparison.
 
     Raises:
-        ConfigError: They cannot.
+        ConfigError: It holds other files, which would be written over.
+    """
+    ours = any((out / name).is_dir() for name in ("trained", "tuned"))
+    if out.is_dir() and any(out.iterdir()) and not ours:
+        raise ConfigError(
+            f"out={out} holds other files than a comparison; give another folder"
+        )
+
+
+def _group(
+    name: str,
+    directories: Sequence[Path],
+    make: Callable[[Path, Sequence[str]], Search],
+) -> Group:
+    """Return a group of runs with the budget that each of its solutions had.
+
+    Raises:
+        ConfigError: The runs differ in more than their seed, or their members cannot
+            be trained alone.
+    """
+    search, *others = (make(directory, ()) for directory in directories)
+    for directory, other in zip(directories[1:], others, strict=True):
+        if identity.identity(other) != identity.identity(search):
+            raise ConfigError(
+                f"{directories[0]} and {directory} cannot be compared as one "
+                "candidate: they are runs of different searches"
+            )
+    done = {directory: generations(directory) for directory in directories}
+    first = directories[0]
+    for directory, num in done.items():
+        if num != done[first]:
+            raise ConfigError(
+                f"{first} did {done[first]} generations and {directory} {num}; extend "
+                f"the shorter one with: metaevo resume RUN num_generations="
+                f"{max(done.values())}"
+            )
+    search = search._replace(num_generations=done[first])
+    holdout.require_uncoupled(search, first)
+    size = identity.population_size(search)
+    frames = checks.frames_per_generation(search, size) * done[first]
+    return Group(name, directories, search, frames)
+
+
+def generations(directory: Path) -> int:
+    """Return the number of generations after which a run's solution was taken.
+
+    It may be more than the run was started with, because runs can be extended.
+    """
+    paths = run_directory.paths(directory)
+    provenance = artifacts.load(paths.solution).manifest["provenance"]
+    if "generations" in provenance:
+        return provenance["generations"]
+    history = run_directory.read_history(directory)  # before 0.2
+    return max(x["generation"] for x in history if x["event"] == "finished")
+
+
+def _alike(groups: Sequence[Group]) -> list[list[Group]]:
+    """Join groups that share their setting, strategy, budget and number of searches."""
+    joined: dict[str, list[Group]] = {}
+    for group in groups:
+        facts = identity.identity(group.search)
+        del facts["space"]
+        size = len(group.directories), group.frames
+        joined.setdefault(identity.digest(facts, size), []).append(group)
+    return list(joined.values())
+
+
+def _places(condition: str, search: Search) -> list[str]:
+    """Name a setting, once per task."""
+    if len(search.tasks) == 1:
+        return [condition]
+    envs = [loop.env for loop in search.tasks]
+    return [
+        f"{condition}, {env.name if env else f'task {i}'}" for i, env in enumerate(envs)
+    ]
+
+
+def _check_comparable(groups: Sequence[Group], settings: CompareOptions) -> None:
+    """Check that all groups searched for the same, for equally long.
+
+    Raises:
+        ConfigError: They did not; the message names what differs.
     """
 
-    def facts(search):
+    def facts(group: Group) -> list:
         return [
             (loop.env and loop.env.name, loop.num_segments, loop.frames_per_segment)
-            for loop in search.tasks
-        ] + [search.fitness.name, type(search.tasks[0].meta).__module__]
+            for loop in group.search.tasks
+        ] + [
+            group.search.fitness.name,
+            type(group.search.tasks[0].meta).__module__,
+        ]
 
-    if facts(a) != facts(b):
-        raise ConfigError(
-            f"{first} and {run} cannot be compared: {facts(a)} is not {facts(b)} "
-            "(environments, segments and their frames, fitness, algorithm)"
-        )
-    for search in (a, b):
-        holdout.require_uncoupled(search, run)
+    first = groups[0]
+    for group in groups[1:]:
+        if facts(first) != facts(group):
+            raise ConfigError(
+                f"{first.directories[0]} and {group.directories[0]} cannot be "
+                f"compared: {facts(first)} is not {facts(group)} (environments, "
+                "segments and their frames, fitness, algorithm)"
+            )
+        least, most = sorted((first.frames, group.frames))
+        if most > 1.01 * least and not settings.unequal_budgets:
+            raise ConfigError(
+                f"{first.name} was searched for {first.frames:,} frames and "
+                f"{group.name} for {group.frames:,}; extend the shorter one with "
+                "metaevo resume, or give unequal_budgets=true"
+            )
 
 
 def _learned(directories: Sequence[Path]) -> Candidate:
@@ -153,26 +268,35 @@ def _learned(directories: Sequence[Path]) -> Candidate:
     return Candidate(bound[0][0], [params for _, params in bound])
 
 
-def _tuned(
-    search: Search, num: int, out: Path, console: ConsoleLogger, should_stop: Callable
-) -> Candidate:
-    """Search the hand-made algorithm's hyperparameters, as the rival was searched."""
-    numbers = search.tasks[0].tunable
-    if (
-        numbers is None
-        or search.strategy.with_space is None
-        or search.strategy.persistent_agents
-    ):
+def tuning(search: Search) -> Search:
+    """Return the search for hyperparameters that equals a search in all else.
+
+    Raises:
+        ConfigError: The algorithm names no hyperparameters, or the strategy cannot
+            search them.
+    """
+    numbers, with_space = search.tasks[0].tunable, search.strategy.with_space
+    if numbers is None or with_space is None or search.strategy.persistent_agents:
         raise ConfigError(
             "tuned=true: this search's algorithm names no hyperparameters, or its "
             "strategy cannot go over another space; give tuned=false"
         )
-    alike = search._replace(space=numbers, strategy=search.strategy.with_space(numbers))
+    return search._replace(space=numbers, strategy=with_space(numbers))
+
+
+def _tuned(
+    group: Group, out: Path, console: ConsoleLogger, should_stop: Callable
+) -> Candidate:
+    """Search the hand-made algorithm's hyperparameters, as the rival was searched."""
+    alike, num = tuning(group.search), len(group.directories)
+    digest = identity.digest(
+        identity.identity(alike), identity.sources(alike), alike.num_generations
+    )
     found = []
     for seed in range(num):
         config = RunConfig(
             seed=seed,
-            directory=str(out / "tuned" / f"seed{seed}"),
+            directory=str(out / "tuned" / digest[:12] / f"seed{seed}"),
             held_out_seeds=0,
             wandb="disabled",
         )
@@ -180,7 +304,7 @@ def _tuned(
         result = engine.run(alike, config, "tuned", should_stop=should_stop)
         assert result is not None, "this is the only process"
         found.append(result.solution)
-    return Candidate(numbers, found)
+    return Candidate(alike.space, found)
 
 
 def random_solutions(search: Search, settings: CompareOptions) -> list[Params]:
@@ -211,34 +335,29 @@ def random_solutions(search: Search, settings: CompareOptions) -> list[Params]:
 
 
 def _trained(
-    out: Path,
-    condition: str,
-    name: str,
     search: Search,
     candidate: Candidate,
-    key: Key,
     num_seeds: int,
+    out: Path,
+    key: Key,
     devices: list,
     should_stop: Callable[[], bool],
 ) -> list[HeldOut]:
     """Return the runs of a candidate's params, from `out` if they are there."""
-    folder = out / "trained" / slug(condition) / slug(name)
     arrays = {
         f"{i}/{path}": np.asarray(x)
         for i, params in enumerate(candidate.params)
         for path, x in checkpoint.to_arrays(params).items()
     }
-    digest = hashlib.sha256(
-        identity.digest(
-            identity.identity(search),
-            identity.sources(search),
-            condition,
-            num_seeds,
-            candidate.space.spec,
-        ).encode()
-        + jax.random.key_data(key).tobytes()
-        + b"".join(arrays[path].tobytes() for path in sorted(arrays))
-    ).hexdigest()
+    digest = identity.digest(
+        identity.lifetime(search),
+        identity.sources(search),
+        candidate.space.spec,
+        num_seeds,
+        {path: identity.plain(x) for path, x in arrays.items()},
+        identity.plain(jax.random.key_data(key)),
+    )
+    folder = out / "trained" / digest[:16]
     if folder.is_dir():
         runs, facts = holdout.load(folder)
         if facts["what"] == digest:

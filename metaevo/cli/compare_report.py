@@ -64,9 +64,13 @@ def difference(a: Scores, b: Scores) -> stats.Paired:
     return widest._replace(num_failed=over_seeds.num_failed)
 
 
-def _table(found: Found, optimum: float | None = None) -> list[dict[str, Any]]:
+def _table(
+    found: Found, frames: Mapping[str, int], optimum: float | None = None
+) -> list[dict[str, Any]]:
     """Return a row per setting and candidate."""
     rows = []
+    # A tuned algorithm stands beside the learned ones whose frames it had.
+    learned = {place: frames[name] for place, name in found if name in frames}
     for (condition, name), scores in found.items():
         flat = scores.fitness.ravel()
         finite = flat[np.isfinite(flat)]
@@ -75,6 +79,7 @@ def _table(found: Found, optimum: float | None = None) -> list[dict[str, Any]]:
             "setting": condition,
             "candidate": name,
             "searches": len(scores.fitness),
+            "frames": 0 if name == HAND_MADE else learned.get(condition, 0),
             "runs": len(flat),
             "failed": len(flat) - len(finite),
             "mean": holdout.average(flat),
@@ -100,7 +105,7 @@ def _sentences(
     found: Found,
     groups: Sequence[str],
     measure: str,
-    control: np.ndarray | None,
+    controls: Mapping[str, np.ndarray],
     settings: CompareOptions,
 ) -> list[str]:
     """Return a sentence per setting and group, and one per group on the control."""
@@ -121,18 +126,17 @@ def _sentences(
             f"{name}{where}: {' and '.join(parts)}; {measure}, {len(scores.fitness)} "
             f"searches x {scores.fitness.shape[1]} seeds, 95 % intervals"
         )
-    if control is not None:
+    for name, control in controls.items():
         bar = float(np.percentile(control[np.isfinite(control)], PERCENTILE))
-        for name in groups:
-            # On the control's own seeds, the first of all.
-            places = [place for place, other in found if other == name]
-            own = found[places[0], name].fitness[:, : settings.control_seeds]
-            mean = holdout.average(own)
-            word = "beats" if mean > bar else "does not beat"
-            lines.append(
-                f"{name} {word} the {PERCENTILE}th percentile of {len(control)} random "
-                f"searches: {mean:.2f} against {bar:.2f}"
-            )
+        # On the control's own seeds, the first of all.
+        places = [place for place, other in found if other == name]
+        own = found[places[0], name].fitness[:, : settings.control_seeds]
+        mean = holdout.average(own)
+        word = "beats" if mean > bar else "does not beat"
+        lines.append(
+            f"{name} {word} the {PERCENTILE}th percentile of {len(control)} random "
+            f"searches: {mean:.2f} against {bar:.2f}"
+        )
     return lines
 
 
@@ -142,9 +146,9 @@ def _sentences(
 def write(
     out: Path,
     found: Found,
-    groups: Sequence[str],
+    frames: Mapping[str, int],
     measure: str,
-    control: np.ndarray | None,
+    controls: Mapping[str, np.ndarray],
     settings: CompareOptions,
 ) -> list[str]:
     """Write table.csv, sentences.txt, figures and index.html.
@@ -152,16 +156,18 @@ def write(
     Args:
         out: Folder of the files.
         found: Scores by setting and candidate.
-        groups: Names of the learned candidates.
+        frames: Frames of each search of a learned candidate, by its name. The
+            searches that tuned the hand-made algorithm had as many.
         measure: Name of the fitness.
-        control: Mean fitness of each random search, [searches]; None: none were run.
+        controls: Mean fitness of each random search, [searches], by the name of the
+            learned candidate; empty if none were run.
         settings: Options of the command.
 
     Returns:
         The sentences.
     """
-    rows = _table(found, settings.optimum)
-    lines = _sentences(found, groups, measure, control, settings)
+    rows = _table(found, frames, settings.optimum)
+    lines = _sentences(found, list(frames), measure, controls, settings)
     out.mkdir(parents=True, exist_ok=True)
     columns = list(dict.fromkeys(key for row in rows for key in row))
     figures.write_csv(

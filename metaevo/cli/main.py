@@ -16,11 +16,16 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from metaevo.cli import commands, config
 from metaevo.cli.signals import on_signals
+from metaevo.config import RunConfig
 from metaevo.errors import ConfigError, InterruptedRunError, MetaevoError
 from metaevo.types import Search
+
+if TYPE_CHECKING:
+    from metaevo.engine.job import Result
 
 FLAGS = ("-h", "--help", "--cfg", "--cfg-diff", "--dry-run")
 ALIASES = {"distil": "distill"}
@@ -111,6 +116,7 @@ def _run(
 
     if run_config.directory:
         run_directory.check_writable("run.directory", run_config.directory)
+    from metaevo.cli import several
     from metaevo.engine import dry_run
     from metaevo.engine import loop as engine
     from metaevo.evaluators.devices import configure
@@ -126,12 +132,20 @@ def _run(
     if dry:
         print(dry_run.plan(search(**arguments), run_config))
         return
-    engine.run(
-        search(**arguments),
-        run_config,
-        Path(inspect.getfile(search)).stem,
-        config.settings(arguments),
-        config.changes(search, given),
-        should_stop,
-        inspect.getfile(search),
-    )
+    made, source = search(**arguments), inspect.getfile(search)
+
+    def run(one: RunConfig) -> Result | None:
+        return engine.run(
+            made,
+            one,
+            Path(source).stem,
+            config.settings(arguments),
+            config.changes(search, given | {"run": one}),
+            should_stop,
+            source,
+        )
+
+    if run_config.seeds == 1:
+        run(run_config)
+    else:
+        several.run(made, run_config, Path(source).stem, run, should_stop)

@@ -36,6 +36,7 @@ class CompareOptions:
         control_seeds: Fresh seeds on which each random search's result is trained.
         on: Other settings, each `key=value` or several joined by `;`.
         seed: Seed of the fresh seeds.
+        unequal_budgets: Compare searches that trained for different numbers of frames.
         optimum: Highest fitness that counts. The optimality gap is the mean distance
             by which runs stay below it.
         out: Folder of the results; None: `compare` in the first run's directory.
@@ -52,6 +53,9 @@ class CompareOptions:
         (), "another setting, on='KEY=VALUE;KEY=VALUE'; repeatable"
     )
     seed: int = _option(0, "seed of the fresh seeds")
+    unequal_budgets: bool = _option(
+        False, "compare searches of different numbers of frames, too"
+    )
     optimum: float | None = _option(None, "highest fitness that counts")
     out: str | None = _option(None, "folder of the results; default RUN/compare")
 

@@ -36,7 +36,11 @@ def finish(job: Job, state: State, journal: Journal) -> Result:
         if scores is not None and scores.best is not None:
             best = scores.best
         solution = results.schedule(job.search, records, best)
-    provenance = {"search": job.name, "run": job.manifest}
+    provenance = {
+        "search": job.name,
+        "run": job.manifest,
+        "generations": journal.generation,
+    }
     results.save(job.directory, job.search, solution, provenance)
     held_out = _hold_out(job, state, solution)
     report.write(job.directory)

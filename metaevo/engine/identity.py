@@ -50,13 +50,9 @@ def identity(search: Search) -> dict[str, Plain]:
         Slots that hold functions are described by the function's name and the values
         that it closes over.
     """
-    key = jax.random.key(0)
-    state = jax.eval_shape(search.strategy.init, key)
-    proposal, _ = jax.eval_shape(search.strategy.ask, key, state)
-    shapes = jax.eval_shape(search.space.init, key)
-    tasks = {f"task{i}": _loop(loop) for i, loop in enumerate(search.tasks)}
+    shapes = jax.eval_shape(search.space.init, jax.random.key(0))
     return {
-        "population_size": population.size(proposal.params),
+        "population_size": population_size(search),
         "space": {
             "slots": plain(search.space.spec),
             "params": {
@@ -65,13 +61,26 @@ def identity(search: Search) -> dict[str, Plain]:
             },
         },
         "strategy": _strategy(search.strategy),
-        "fitness": plain(search.fitness),
         "aggregate": plain(search.aggregate),
         "num_seeds": search.num_seeds,
         "segments_per_generation": search.segments_per_generation,
         "common_random_numbers": search.common_random_numbers,
-        **tasks,
+        **lifetime(search),
     }
+
+
+def lifetime(search: Search) -> dict[str, Plain]:
+    """Describe what a search trains and how it is scored, without how it searches."""
+    tasks = {f"task{i}": _loop(loop) for i, loop in enumerate(search.tasks)}
+    return {"fitness": plain(search.fitness), **tasks}
+
+
+def population_size(search: Search) -> int:
+    """Return the number of members of a search's proposals."""
+    key = jax.random.key(0)
+    state = jax.eval_shape(search.strategy.init, key)
+    proposal, _ = jax.eval_shape(search.strategy.ask, key, state)
+    return population.size(proposal.params)
 
 
 def digest(*data: Plain) -> str:

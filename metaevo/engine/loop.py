@@ -89,6 +89,10 @@ def run(
         NumericalError: every member failed in three generations in a row. The last
             checkpoint is intact.
     """
+    if config.seeds != 1:
+        raise ConfigError(
+            f"run.seeds={config.seeds} is for the command line; run one seed at a time"
+        )
     if settings is None and config.directory is None:
         raise ConfigError(
             "RunConfig(directory=...) is needed: without settings a default one could "

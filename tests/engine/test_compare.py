@@ -117,6 +117,104 @@ def test_searches_that_disagree_widen_the_interval():
     assert found.verdict == "no difference"
 
 
+def finished(folder, made, seed=0):
+    """The directory of a finished search."""
+    config = metaevo.RunConfig(
+        seed=seed,
+        directory=str(folder),
+        held_out_seeds=0,
+        wandb="disabled",
+        devices=1,
+    )
+    metaevo.run(made, config, "toy")
+    return folder
+
+
+def rows_of(out):
+    return list(csv.DictReader((out / "table.csv").open()))
+
+
+def test_baseline_of_an_extended_run_is_tuned_for_as_long(tmp_path):
+    """Both sides search the same number alike: neither finds more than the other."""
+    finished(tmp_path / "run", search(2))
+    finished(tmp_path / "run", search(12))
+    compared(
+        [tmp_path / "run"],
+        tmp_path / "out",
+        lambda run, changes: search(2),  # as the manifest has it
+        controls=0,
+    )
+    learned, tuned = rows_of(tmp_path / "out")[1:]
+    assert learned["frames"] == tuned["frames"] == str(12 * 16 * 4)
+    assert learned["mean"] == tuned["mean"]
+    (tuned_run,) = (tmp_path / "out" / "tuned").glob("*/seed0")
+    assert compare.generations(tuned_run) == 12
+
+
+def test_another_problem_in_the_same_folder_is_trained_itself(tmp_path):
+    means = {}
+    for dim in (3, 30):
+        made = search(2, dim=dim)
+        run = finished(tmp_path / f"run{dim}", made)
+        for out in ("common", f"own{dim}"):
+            compared([run], tmp_path / out, lambda *_, made=made: made, controls=0)
+            means[dim, out] = [row["mean"] for row in rows_of(tmp_path / out)]
+    for dim in (3, 30):
+        assert means[dim, "common"] == means[dim, f"own{dim}"]
+    assert means[3, "common"] != means[30, "common"]
+
+
+def test_each_group_is_trained_in_its_own_setting(tmp_path):
+    """A group's rows are the same beside another group as alone."""
+
+    def made(target):
+        loop = toys.quadratic()._replace(tunable=toys.space())
+        loop = loop._replace(meta=toys.Meta(target=target))
+        return search(2)._replace(inner_loop=loop)
+
+    searches = {tmp_path / name: made(x) for name, x in (("a", 1.0), ("b", 2.0))}
+    groups = {run.name: [finished(run, made)] for run, made in searches.items()}
+    settings = CompareOptions(seeds=8, controls=0)
+
+    def rows(groups, out):
+        compare.compare(
+            groups, lambda run, _: searches[run], out, settings, jax.devices()[:1]
+        )
+        return [
+            {key: x for key, x in row.items() if key != "setting"}
+            for row in rows_of(out)
+        ]
+
+    together = rows(groups, tmp_path / "together")
+    alone = [
+        rows({name: runs}, tmp_path / f"out-{name}") for name, runs in groups.items()
+    ]
+    assert together == alone[0] + alone[1]
+    assert alone[0][0] != alone[1][0]  # the hand-made ones differ
+
+
+def test_unequal_budgets_are_refused_or_asked_for(runs, tmp_path):
+    long, short = runs[0], finished(tmp_path / "short", search(2))
+    strategy = open_es(toys.space(), 8, 0.2, optax.sgd(0.2))
+    other = finished(tmp_path / "other", search(15)._replace(strategy=strategy))
+
+    def make(run, changes):
+        return search()._replace(strategy=strategy) if run == other else search()
+
+    def both(groups, **options):
+        chosen = CompareOptions(seeds=8, controls=0, tuned=False, **options)
+        out = tmp_path / "out"
+        compare.compare(groups, make, out, chosen, jax.devices()[:1])
+
+    with pytest.raises(ConfigError, match="did 15 generations and"):
+        both({"toy": [long, short]})
+    with pytest.raises(ConfigError, match="960 frames and small for 480"):
+        both({"toy": [long], "small": [other]})
+    both({"toy": [long], "small": [other]}, unequal_budgets=True)
+    frames = {row["candidate"]: row["frames"] for row in rows_of(tmp_path / "out")}
+    assert (frames["toy"], frames["small"]) == ("960", "480")
+
+
 def test_what_cannot_be_compared_is_refused(runs, tmp_path):
     def other(run, changes):
         return search(num_segments=2 if Path(run).name == "1" else 4)

@@ -1,0 +1,132 @@
+"""Several searches that differ in their seed, one after another, and their comparison.
+
+One search says what its solution is worth. Only several say what searching is worth.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from metaevo.analysis import results
+from metaevo.cli import compare, runs
+from metaevo.cli.options import CompareOptions
+from metaevo.config import RunConfig
+from metaevo.engine.job import Result
+from metaevo.errors import ConfigError
+from metaevo.evaluators.devices import choose_devices
+from metaevo.storage import run_directory
+from metaevo.types import Search
+
+
+def run(
+    search: Search,
+    config: RunConfig,
+    name: str,
+    run_one: Callable[[RunConfig], Result | None],
+    should_stop: Callable[[], bool],
+) -> None:
+    """Run or resume `run.seeds` searches, and compare what they found.
+
+    Searches that are done are not run again, so the same command continues where it
+    stopped, and a larger `run.seeds` adds searches.
+
+    Args:
+        search: The search.
+        config: How to run it.
+        name: Name of the search.
+        run_one: Runs the search with one seed.
+        should_stop: Asked often; True abandons what is being done.
+
+    Raises:
+        ConfigError: `run.directory` holds a run.
+        InterruptedRunError: `should_stop` or `run.max_seconds` ended the command.
+    """
+    root = None if config.directory is None else Path(config.directory)
+    if root is not None and run_directory.has_manifest(root):
+        raise ConfigError(
+            f"run.directory={root} holds a run; run.seeds={config.seeds} needs a "
+            "directory for several"
+        )
+    limit = float("inf") if config.max_seconds is None else config.max_seconds
+    deadline = time.monotonic() + limit
+    directories = []
+    for i in range(config.seeds):
+        seed = config.seed + i
+        left = max(deadline - time.monotonic(), 0.0)
+        print(f"search {i + 1} of {config.seeds}: run.seed={seed}", flush=True)
+        result = run_one(
+            dataclasses.replace(
+                config,
+                seed=seed,
+                seeds=1,
+                directory=None if root is None else str(root / f"seed{seed}"),
+                max_seconds=None if config.max_seconds is None else left,
+            )
+        )
+        assert result is not None, "this is the only process"
+        directories.append(result.directory)
+    for line in _compared(
+        search,
+        config,
+        name,
+        directories,
+        root or directories[0],
+        lambda: should_stop() or time.monotonic() > deadline,
+    ):
+        print(line)
+
+
+def _compared(
+    search: Search,
+    config: RunConfig,
+    name: str,
+    directories: list[Path],
+    root: Path,
+    should_stop: Callable[[], bool],
+) -> list[str]:
+    """Compare the runs, and return the sentences, or one that says why not."""
+    if not config.held_out_seeds:
+        return ["no comparison of the searches: run.held_out_seeds=0"]
+    if results.breeds_policies(search) or search.coupled:
+        return [
+            "no comparison of the searches: what evolved cannot be trained alone; the "
+            "report of each has its scores"
+        ]
+    try:
+        compare.tuning(search)
+        tuned = True
+    except ConfigError:
+        tuned = False
+    options = CompareOptions(seeds=max(config.held_out_seeds, 3), tuned=tuned)
+    out = root / "compare"
+    lines = compare.compare(
+        {name: directories},
+        runs.remade,
+        out,
+        options,
+        choose_devices(config),
+        should_stop,
+    )
+    words = " ".join(map(str, directories))
+    return [
+        *lines,
+        f"comparison: {out / 'index.html'}",
+        f"other settings and options: metaevo compare {words} out={out} on=...",
+    ]
+
+
+def expanded(directory: str | Path) -> list[Path]:
+    """Return the runs in a directory: itself, or those of `run.seeds` below it."""
+    directory = Path(directory)
+    if run_directory.has_manifest(directory):
+        return [directory]
+    below = [
+        path.parent
+        for path in directory.glob("seed*/manifest.json")
+        if path.parent.name.removeprefix("seed").isdecimal()
+    ]
+    ordered = sorted(below, key=lambda path: int(path.name.removeprefix("seed")))
+    return ordered or [directory]
