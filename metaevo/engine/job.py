@@ -102,7 +102,9 @@ class Job(NamedTuple):
         programs: compiled functions of the strategy.
         keys: random keys by role.
         console: terminal output.
-        deadline: `time.monotonic` after which no generation starts.
+        deadline: `time.monotonic` after which no generation starts, and no step of what
+            follows the last one.
+        should_stop: True if the run was asked to stop.
     """
 
     search: Search
@@ -116,6 +118,7 @@ class Job(NamedTuple):
     keys: Keys
     console: ConsoleLogger
     deadline: float
+    should_stop: Callable[[], bool]
 
 
 def keys(seed: int) -> Keys:

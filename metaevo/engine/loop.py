@@ -153,6 +153,7 @@ def run(
             keys=keys(config.seed),
             console=console,
             deadline=time.monotonic() + limit,
+            should_stop=should_stop,
         )
         return _run(job, changes, run_directory.changed_sources(manifest, sources))
 
@@ -160,19 +161,30 @@ def run(
 def _run(job: Job, changes: Sequence[str], changed_sources: Sequence[str]) -> Result:
     """Restore, search and finish; close the journal in any case."""
     progress = _restore(job)
+    if progress.generation > job.search.num_generations:
+        raise ConfigError(
+            f"num_generations={job.search.num_generations}: {job.directory} holds "
+            f"{progress.generation} generations; give as many or more"
+        )
     journal = Journal(job, progress.generation, progress.log_bytes)
     with contextlib.closing(journal), _noted(job, journal):
         progress = _try_again(job, progress)
         _greet(job, progress, changes)
-        run_directory.note(job.directory, "started", progress.generation)
+        if (result := finish.already(job, progress)) is not None:
+            return result
+        run_directory.note(
+            job.directory,
+            "started",
+            progress.generation,
+            num_generations=job.search.num_generations,
+        )
         for name in changed_sources:
             event = f"{name} has changed since this run was started"
             job.console.say(f"warning: {event}")
             run_directory.note(job.directory, event, progress.generation)
         journal.open_loggers()
         progress = _search(job, journal, progress)
-        run_directory.note(job.directory, "finished", progress.generation)
-        return finish.finish(job, progress.state, journal)
+        return finish.finish(job, progress, journal)
 
 
 @contextlib.contextmanager
@@ -223,21 +235,23 @@ def _search(job: Job, journal: Journal, progress: Progress) -> Progress:
         )
         last = progress.generation == search.num_generations
         hopeless = progress.failures == MAX_FAILURES
-        late = not last and time.monotonic() > job.deadline
+        late = time.monotonic() > job.deadline
         due = progress.generation % config.checkpoint_every == 0
         if last or hopeless or late or due:
             _save(job, journal, progress)
         saved = progress.generation - len(journal.pending)
-        job.console.now(
-            f"generation {progress.generation + 1}; checkpoint before generation "
-            f"{saved + 1}"
-        )
+        if not last:
+            job.console.now(
+                f"generation {progress.generation + 1}; checkpoint before generation "
+                f"{saved + 1}"
+            )
         if hopeless:
             raise _all_failed_error(job, progress)
         if late:
+            following = f"generation {progress.generation}"
             raise InterruptedRunError(
-                f"run.max_seconds={config.max_seconds:g} are over, "
-                f"stopped before generation {progress.generation}"
+                f"run.max_seconds={config.max_seconds:g} are over, stopped before "
+                f"{'what follows the last generation' if last else following}"
             )
     return progress
 
