@@ -20,13 +20,13 @@ from metaevo.analysis import holdout, lineage, report, results, stats
 from metaevo.analysis.holdout import HeldOut
 from metaevo.analysis.results import Agents, Scores, Solution
 from metaevo.analysis.steps import Steps
-from metaevo.engine import identity
+from metaevo.engine import costs, identity
 from metaevo.engine.job import Job, Progress, Result, State, initial_state
 from metaevo.engine.journal import Journal
 from metaevo.errors import ArtifactError, CheckpointError, InterruptedRunError
 from metaevo.storage import artifacts, checkpoint, jsonl, run_directory
 from metaevo.text import duration
-from metaevo.types import PyTree, Search
+from metaevo.types import PyTree
 
 COMPARISON = "the comparison on held-out seeds"
 
@@ -136,7 +136,7 @@ def _equal(a: PyTree, b: PyTree) -> bool:
 def _enough(job: Job, ending: Ending) -> bool:
     """Return True if all that is asked for was found, on as many seeds."""
     num, search = job.config.held_out_seeds, job.search
-    if compares(search):
+    if costs.compares(search):
         runs = ending.held_out.get(results.SOLUTION)
         if num > (0 if runs is None else runs.fitness.shape[1]):
             return False
@@ -144,23 +144,13 @@ def _enough(job: Job, ending: Ending) -> bool:
         names = (results.SOLUTION, results.HAND_MADE) if num else ()
         if not all((paths.agents / name).is_dir() for name in names):
             return False
-    if num and scores_agents(search):
+    if num and costs.scores_agents(search):
         scored = ending.scores.evaluations if ending.scores else {}
         return len(scored.get(results.BEST, ())) >= max(1, num // 4)
     return True
 
 
 # --- what is made ---------------------------------------------------------------------
-
-
-def compares(search: Search) -> bool:
-    """Return True if candidates are trained on held-out seeds after the search."""
-    return not (search.coupled or results.breeds_policies(search))
-
-
-def scores_agents(search: Search) -> bool:
-    """Return True if agents are scored as they are after the search."""
-    return search.strategy.persistent_agents or results.breeds_policies(search)
 
 
 def _make(job: Job, progress: Progress) -> Ending:
@@ -192,7 +182,7 @@ def _solution(job: Job, state: State, scores: Scores | None) -> Solution:
 def _score(job: Job, state: State, steps: Steps) -> tuple[Scores | None, Agents]:
     """Score agents on fresh episodes, if the search breeds agents or policies."""
     search, num = job.search, job.config.held_out_seeds
-    if not num or not scores_agents(search):
+    if not num or not costs.scores_agents(search):
         return None, {}
     persistent = search.strategy.persistent_agents
     with _stage(job, "scoring agents on fresh episodes", "the scoring of agents"):
@@ -226,12 +216,15 @@ def _hold_out(
 ) -> tuple[dict[str, HeldOut], dict, Agents]:
     """Train solution, start and hand-made algorithm on the same fresh seeds."""
     search, num_seeds = job.search, job.config.held_out_seeds
-    if not num_seeds or results.breeds_policies(search):
-        return {}, {}, {}
-    if search.coupled:
-        job.console.say(f"no comparison on held-out seeds: {holdout.COUPLED}")
+    if not num_seeds or not costs.compares(search):
+        if num_seeds and search.coupled:
+            job.console.say(f"no comparison on held-out seeds: {holdout.COUPLED}")
         return {}, {}, {}
     began = time.monotonic()
+    job.console.say(
+        f"comparing {costs.num_candidates(search)} candidates on {num_seeds} held-out "
+        f"seeds, {costs.frames_compared(search, job.config):,} frames"
+    )
     with _stage(job, f"comparing on {num_seeds} held-out seeds", COMPARISON):
         learned = {results.SOLUTION: solution.params}
         if not search.strategy.persistent_agents:

@@ -20,12 +20,13 @@ import numpy as np
 from metaevo import fitness, population
 from metaevo.analysis import report
 from metaevo.config import RunConfig
-from metaevo.engine import checks, finish, identity
+from metaevo.engine import checks, costs, finish, identity
 from metaevo.engine.job import (
     Job,
     Progress,
     Result,
     State,
+    greeting,
     initial_state,
     keys,
     programs,
@@ -41,8 +42,7 @@ from metaevo.errors import (
 )
 from metaevo.evaluators import choose, distributed
 from metaevo.storage import checkpoint, jsonl, run_directory
-from metaevo.text import byte_size
-from metaevo.types import Evaluated, Proposal, Search
+from metaevo.types import Evaluated, Search
 
 __all__ = ["MAX_FAILURES", "Result", "run"]
 
@@ -137,8 +137,11 @@ def run(
                 changes,
                 sources,
             )
+        following = costs.generations_after(
+            search, config, size, factory.num_devices, factory.platform
+        )
         console = stack.enter_context(
-            contextlib.closing(ConsoleLogger(search.num_generations))
+            contextlib.closing(ConsoleLogger(search.num_generations, following))
         )
         limit = float("inf") if config.max_seconds is None else config.max_seconds
         job = Job(
@@ -169,7 +172,7 @@ def _run(job: Job, changes: Sequence[str], changed_sources: Sequence[str]) -> Re
     journal = Journal(job, progress.generation, progress.log_bytes)
     with contextlib.closing(journal), _noted(job, journal):
         progress = _try_again(job, progress)
-        _greet(job, progress, changes)
+        job.console.say(*greeting(job, progress, changes))
         if (result := finish.already(job, progress)) is not None:
             return result
         run_directory.note(
@@ -214,7 +217,7 @@ def _search(job: Job, journal: Journal, progress: Progress) -> Progress:
     while progress.generation < search.num_generations:
         started = time.monotonic()
         try:
-            state, record = _generation(job, progress)
+            state, record = generation(job, progress)
         except InterruptedRunError:
             _save(job, journal, progress)
             raise InterruptedRunError(
@@ -256,7 +259,7 @@ def _search(job: Job, journal: Journal, progress: Progress) -> Progress:
     return progress
 
 
-def _generation(job: Job, progress: Progress) -> tuple[State, dict[str, Any]]:
+def generation(job: Job, progress: Progress) -> tuple[State, dict[str, Any]]:
     """Run one generation; returns the state after it and its record."""
     search, state = job.search, progress.state
     key = jax.random.fold_in(job.keys.generations, progress.generation)
@@ -409,27 +412,3 @@ def _drawn(job: Job, state: State) -> bytes | None:
     solution = job.programs.solution(state.strategy)
     meta = job.search.space.bind(solution, job.search.tasks[0].meta)
     return report.evolved(job.search.space, meta, solution)
-
-
-# --- the terminal ---------------------------------------------------------------------
-
-
-def _greet(job: Job, progress: Progress, changes: Sequence[str]) -> None:
-    """Print the head of a run: what is searched, with what, where."""
-    search = job.search
-    proposal: Proposal = proposal_shapes(job, progress.state.strategy)
-    loops = ", ".join(
-        f"{loop.frames_per_segment * loop.num_segments:,} frames"
-        for loop in search.tasks
-    )
-    start = f"resumed at generation {progress.generation}"
-    held = job.evaluator.state_bytes(proposal)
-    job.console.say(
-        f"{job.name}: {population.size(proposal.params)} members x "
-        f"{search.num_seeds} seeds, lifetimes of {loops}",
-        f"evolving {', '.join(search.space.spec)} for the {search.fitness.name}",
-        f"changed: {', '.join(changes) or 'nothing'}",
-        f"{job.factory.num_devices} {job.factory.platform} device(s), chunks of "
-        f"{job.manifest['chunk_size']}, {byte_size(held)} of state and buffers",
-        f"{job.directory}: {start if progress.generation else 'new'}",
-    )
