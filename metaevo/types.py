@@ -288,11 +288,22 @@ class Evaluator(Protocol):
 
     `carried` holds agents that live on between generations and is opaque to the
     caller, who only keeps it and checkpoints it.
+
+    Attributes:
+        num_devices: number of devices that members may be divided among.
     """
 
+    num_devices: int
+
     def __call__(
-        self, key: Key, proposal: Proposal, carried: PyTree
-    ) -> tuple[Evaluated, PyTree]: ...
+        self,
+        key: Key,
+        proposal: Proposal,
+        carried: PyTree,
+        places: np.ndarray | None = None,
+    ) -> tuple[Evaluated, PyTree]:
+        """Train and score; `places` as in `LocalEvaluator`."""
+        ...
 
     def score(
         self, key: Key, proposal: Proposal, carried: PyTree

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from metaevo.analysis import stats
+from metaevo.analysis.steps import Steps
 from metaevo.errors import ConfigError
+from metaevo.evaluators.layout import default_chunk_size
 from metaevo.evaluators.local import LocalEvaluator
 from metaevo.storage import checkpoint
 from metaevo.types import (
@@ -95,19 +98,107 @@ def train(
     evaluator = make(alone(search, space), evaluate=True, keep_agents=True)
     results, agents = {}, {}
     for name, params in candidates.items():
-        evaluated, states = evaluator(key, Proposal(copies(params, num_seeds)), None)
-        results[name] = HeldOut(
-            fitness=evaluated.fitness[:, 0],
-            final_return=np.stack(
-                [np.asarray(x["return"][0]) for x in evaluated.evaluation]
-            ),
-            train=tuple(
-                {metric: np.asarray(x[0]) for metric, x in metrics.items()}
-                for metrics in evaluated.train
-            ),
-        )
-        agents[name] = jax.tree.map(lambda x: x[0], states[0].agent)
+        results[name], agents[name] = _trained(evaluator, params, key, num_seeds, None)
     return results, agents
+
+
+def train_kept(
+    steps: Steps,
+    search: Search,
+    space: Space,
+    candidates: Mapping[str, Params],
+    key: Key,
+    num_seeds: int,
+    make: Callable[..., Evaluator],
+    keep_agents: Collection[str] = (),
+) -> tuple[dict[str, HeldOut], dict[str, dict[str, np.ndarray]]]:
+    """Train as `train` does, to the same bits, and keep the runs as they finish.
+
+    Each candidate's seeds are cut into the rounds of the evaluator, which are kept one
+    by one. A seed's random numbers depend on the key and its index, and a round's
+    program on its width alone, so neither a stop nor other devices change the bits.
+
+    Args:
+        steps: keeps the runs; its digest tells one search from another. Params, space,
+            key and width are compared beside it.
+        keep_agents: names whose agents are kept and returned, too.
+
+    Returns:
+        name -> runs, and name -> arrays of the trained agents of the first task by
+        path, [N, ...], for the names in `keep_agents`.
+
+    Raises:
+        InterruptedRunError: the evaluator or `steps.pause` raised it. The same call
+            continues after the last round that was kept.
+    """
+    num_devices = make(alone(search, space)).num_devices
+    width = search.chunk_size or default_chunk_size(num_seeds, num_devices)
+    alike = alone(search._replace(chunk_size=width), space)
+
+    @functools.cache
+    def evaluator(cut: bool) -> Evaluator:
+        del cut  # an evaluator evaluates whole populations, or parts
+        return make(alike, evaluate=True, keep_agents=True)
+
+    results, agents = {}, {}
+    for name, params in candidates.items():
+        with_agents = name in keep_agents
+        given = checkpoint.to_arrays((params, key))
+        facts = dict(space.spec), width, with_agents
+        parts = []
+        while (first := sum(len(x["fitness"].T) for x in parts)) < num_seeds:
+            last = min(first + width * num_devices, num_seeds)
+
+            def part(params=params, with_agents=with_agents, first=first, last=last):
+                ids = None if last - first == num_seeds else np.arange(first, last)
+                train = evaluator(cut=ids is not None)
+                runs, agent = _trained(train, params, key, last - first, ids)
+                arrays = _to_arrays(runs)
+                if with_agents:
+                    named = checkpoint.to_arrays(agent)
+                    arrays |= {f"{_AGENTS}{path}": x for path, x in named.items()}
+                return arrays
+
+            parts.append(steps.step(f"{name}/seed{first}", part, given, *facts))
+        joined = {
+            path: np.concatenate([x[path] for x in parts], _seeds_axis(path))
+            for path in parts[0]
+        }
+        joined = {
+            path: np.take(x, np.arange(num_seeds), _seeds_axis(path))
+            for path, x in joined.items()
+        }
+        results[name] = _from_arrays(joined)
+        if with_agents:
+            agents[name] = {
+                path.removeprefix(_AGENTS): x
+                for path, x in joined.items()
+                if path.startswith(_AGENTS)
+            }
+    return results, agents
+
+
+def _trained(
+    evaluator: Evaluator,
+    params: Params,
+    key: Key,
+    num_seeds: int,
+    places: np.ndarray | None,
+) -> tuple[HeldOut, PyTree]:
+    """Train one candidate on all seeds, or on those at `places` alone."""
+    proposal = Proposal(copies(params, num_seeds))
+    evaluated, states = evaluator(key, proposal, None, places)
+    runs = HeldOut(
+        fitness=evaluated.fitness[:, 0],
+        final_return=np.stack(
+            [np.asarray(x["return"][0]) for x in evaluated.evaluation]
+        ),
+        train=tuple(
+            {metric: np.asarray(x[0]) for metric, x in metrics.items()}
+            for metrics in evaluated.train
+        ),
+    )
+    return runs, jax.tree.map(lambda x: x[0], states[0].agent)
 
 
 def alone(search: Search, space: Space) -> Search:
@@ -228,13 +319,11 @@ def visited(held_out: Mapping[str, HeldOut]) -> tuple[float, float] | None:
 
 def save(folder: Path, held_out: Mapping[str, HeldOut], facts: Mapping) -> None:
     """Save runs, and `facts` about them as plain data."""
-    arrays = {}
-    for name, runs in held_out.items():
-        arrays[f"{name}/fitness"] = runs.fitness
-        arrays[f"{name}/final_return"] = runs.final_return
-        for task, metrics in enumerate(runs.train):
-            for metric, x in metrics.items():
-                arrays[f"{name}/train/{task}/{metric}"] = x
+    arrays = {
+        f"{name}/{path}": x
+        for name, runs in held_out.items()
+        for path, x in _to_arrays(runs).items()
+    }
     checkpoint.write(folder, arrays, {"names": list(held_out), **facts})
 
 
@@ -245,14 +334,44 @@ def load(folder: Path) -> tuple[dict[str, HeldOut], dict]:
         CheckpointError: the files are missing or were altered.
     """
     arrays, facts = checkpoint.read(folder)
-    held_out = {}
-    for name in facts["names"]:
-        fitness = arrays[f"{name}/fitness"]
-        train = []
-        for task in range(len(fitness)):
-            prefix = f"{name}/train/{task}/"
-            train.append(
-                {k.removeprefix(prefix): x for k, x in arrays.items() if prefix in k}
-            )
-        held_out[name] = HeldOut(fitness, arrays[f"{name}/final_return"], tuple(train))
+    held_out = {
+        name: _from_arrays(
+            {
+                path.removeprefix(f"{name}/"): x
+                for path, x in arrays.items()
+                if path.startswith(f"{name}/")
+            }
+        )
+        for name in facts["names"]
+    }
     return held_out, facts
+
+
+_AGENTS = "agents/"
+
+
+def _to_arrays(runs: HeldOut) -> dict[str, np.ndarray]:
+    """Runs as arrays by path: `fitness`, `final_return`, `train/TASK/METRIC`."""
+    arrays = {"fitness": runs.fitness, "final_return": runs.final_return}
+    for task, metrics in enumerate(runs.train):
+        arrays |= {f"train/{task}/{metric}": x for metric, x in metrics.items()}
+    return arrays
+
+
+def _from_arrays(arrays: Mapping[str, np.ndarray]) -> HeldOut:
+    train = []
+    for task in range(len(arrays["fitness"])):
+        prefix = f"train/{task}/"
+        train.append(
+            {
+                path.removeprefix(prefix): x
+                for path, x in arrays.items()
+                if path.startswith(prefix)
+            }
+        )
+    return HeldOut(arrays["fitness"], arrays["final_return"], tuple(train))
+
+
+def _seeds_axis(path: str) -> int:
+    """The axis of the seeds in an array of `_to_arrays`, or of agents."""
+    return 1 if path in ("fitness", "final_return") else 0

@@ -1,11 +1,12 @@
 """The report of a run: one offline HTML file, and the data of each figure as CSV.
 
-A report is made from the files of the run directory alone, at any time.
+A report is made from the files of the run directory alone, at any time: of a run that
+has not ended, it shows what there is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -44,59 +45,68 @@ def verdict_sentence(paired: stats.Paired, measure: str) -> str:
     )
 
 
-def write(directory: str | Path) -> Path:
+def write(directory: str | Path, between: Callable[[], None] = lambda: None) -> Path:
     """Write `DIRECTORY/report/`: `index.html`, and a PNG and a CSV per figure.
 
     Args:
-        directory: directory of a run that has finished at least once.
+        directory: directory of a run, which need not have finished.
+        between: called often; what it raises ends the work.
 
     Returns:
         the path of `index.html`.
 
     Raises:
         ConfigError: there is no run.
-        ArtifactError: the solution is missing or was altered.
+        ArtifactError: the solution was altered.
         CheckpointError: other files of the run are damaged.
     """
     directory = Path(directory)
     paths = run_directory.paths(directory)
     folder = paths.report
-    folder.mkdir(exist_ok=True)
     manifest = run_directory.read_manifest(directory)
-    records = jsonl.read(paths.metrics)
-    artifact = artifacts.load(paths.solution)
+    folder.mkdir(exist_ok=True)
+    records = jsonl.read(paths.metrics) if paths.metrics.exists() else []
     held_out, facts = {}, {"measure": "fitness", "noise": None}
     if paths.held_out.is_dir():
         held_out, facts = holdout.load(paths.held_out)
     measure = facts["measure"]
     scores = results.read_scores(directory)
 
-    drawn: list[dict | None] = [_fitness(folder, records, measure)]
+    drawn: list[dict | None] = []
+    if records:
+        drawn.append(_fitness(folder, records, measure))
     for task, frames in enumerate(facts.get("frames_per_segment", ())):
-        drawn.append(_learning_curves(folder, held_out, task, frames))
-    spec, params = artifact.manifest["slots"], artifacts.params(paths.solution)
-    for portrait in gallery.gallery(
-        artifact.slots, spec, params, holdout.visited(held_out)
-    ):
-        drawn.append(figures.figure(folder, *portrait))
-    if "parents" in records[-1]:
+        drawn.append(_learning_curves(folder, held_out, task, frames, between))
+    slots = {}
+    if paths.solution.is_dir():
+        artifact = artifacts.load(paths.solution)
+        slots, spec = artifact.slots, artifact.manifest["slots"]
+        params = artifacts.params(paths.solution)
+        for portrait in gallery.gallery(slots, spec, params, holdout.visited(held_out)):
+            between()
+            drawn.append(figures.figure(folder, *portrait))
+    replayed = bool(records) and "parents" in records[-1]
+    if replayed:
+        between()
         drawn.append(_lineage(folder, records, scores))
-    drawn.append(_strategy(folder, records))
+    if records:
+        drawn.append(_strategy(folder, records))
 
     if held_out:
         _held_out_table(folder, held_out)
     page = figures.page(
         "report.html",
         manifest=manifest,
+        unfinished=_unfinished(directory, len(records)),
         verdicts=[
             verdict_sentence(paired, measure) for paired in holdout.verdicts(held_out)
         ],
         figures=[figure for figure in drawn if figure],
-        table=_estimates(held_out),
+        table=_estimates(held_out, between),
         agents=_agents(scores),
-        replayed="parents" in records[-1],
+        replayed=replayed,
         measure=measure,
-        numbers={k: v for k, v in artifact.slots.items() if isinstance(v, float)},
+        numbers={k: v for k, v in slots.items() if isinstance(v, float)},
         noise=facts["noise"],
         closed=distill.sentences(directory),
         records=records,
@@ -108,6 +118,27 @@ def write(directory: str | Path) -> Path:
     path = folder / "index.html"
     path.write_text(page)
     return path
+
+
+def _unfinished(directory: Path, done: int) -> str | None:
+    """Say how far an unfinished run is; None if it is finished.
+
+    Args:
+        done: generations in the log.
+    """
+    finished = run_directory.generation_finished(directory)
+    asked = run_directory.generations_asked(directory)
+    at_its_end = finished if asked is None else asked
+    if finished is not None and finished == done == at_its_end:
+        return None
+    text = f"This run is unfinished: generation {done}"
+    text += f" of {asked} is done." if asked is not None else " is done."
+    if not run_directory.paths(directory).solution.is_dir():
+        return f"{text} There is no solution yet."
+    return (
+        f"{text} The solution, and what was compared with it, are those of an earlier "
+        "end of the run" + (f", generation {finished}." if finished else ".")
+    )
 
 
 # --- figures --------------------------------------------------------------------------
@@ -156,7 +187,11 @@ def _fitness(folder: Path, records: list[dict], measure: str) -> dict:
 
 
 def _learning_curves(
-    folder: Path, held_out: Mapping[str, HeldOut], task: int, frames_per_segment: int
+    folder: Path,
+    held_out: Mapping[str, HeldOut],
+    task: int,
+    frames_per_segment: int,
+    between: Callable[[], None],
 ) -> dict | None:
     if not held_out:
         return None
@@ -165,6 +200,7 @@ def _learning_curves(
     for name, runs in held_out.items():
         curve = runs.train[task]["return"]
         for k in range(curve.shape[1]):
+            between()
             scores = curve[np.isfinite(curve[:, k]), k]
             if len(scores) >= 3:
                 frames = frames_per_segment * (k + 1)
@@ -317,13 +353,16 @@ def _held_out_table(folder: Path, held_out: Mapping[str, HeldOut]) -> None:
     figures.write_csv(folder / "held_out.csv", header, rows)
 
 
-def _estimates(held_out: Mapping[str, HeldOut]) -> list[dict[str, Any]]:
+def _estimates(
+    held_out: Mapping[str, HeldOut], between: Callable[[], None]
+) -> list[dict[str, Any]]:
     """Estimate interquartile means and P(better than hand-made), a row each."""
     rows = []
     for name, runs in held_out.items():
         for task in range(len(runs.fitness)):
             cells = {"name": name, "task": task}
             for key in ("fitness", "final_return"):
+                between()
                 scores = getattr(runs, key)[task]
                 finite = scores[np.isfinite(scores)]
                 cells[f"{key}_failed"] = len(scores) - len(finite)

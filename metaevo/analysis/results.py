@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ import numpy as np
 from metaevo import spaces
 from metaevo.analysis import holdout, lineage
 from metaevo.analysis.holdout import HeldOut
+from metaevo.analysis.steps import Steps
 from metaevo.storage import artifacts, checkpoint, run_directory
 from metaevo.types import Evaluator, Key, Params, Proposal, PyTree, Search, Space
 
@@ -35,10 +37,16 @@ __all__ = [
     "read_scores",
     "save",
     "schedule",
+    "write_agents",
     "write_scores",
 ]
 
 BEST, AVERAGE, SOLUTION = "best agent", "population mean", "solution"
+HAND_MADE = "hand-made"
+_RETURNS = "returns"
+
+Agents = Mapping[str, Mapping[str, np.ndarray]]
+"""Trained agents by name: arrays by path, with an axis of seeds before all others."""
 
 
 class Solution(NamedTuple):
@@ -103,20 +111,18 @@ def save(
 
 
 def compare(
-    directory: Path,
+    steps: Steps,
     search: Search,
     space: Space,
     learned: Mapping[str, Params],
     key: Key,
     num_seeds: int,
     make: Callable[..., Evaluator],
-) -> dict[str, HeldOut]:
+) -> tuple[dict[str, HeldOut], Agents]:
     """Train learned and hand-made candidates on the same fresh seeds.
 
-    The agents of the solution and of the hand-made algorithm are saved.
-
     Args:
-        directory: the run directory.
+        steps: keeps the runs as they finish.
         search: gives the inner loops and the fitness.
         space: binds the learned candidates.
         learned: params of `space` by name, `solution` among them.
@@ -125,94 +131,141 @@ def compare(
         make: makes evaluators.
 
     Returns:
-        runs by name, those of `hand-made` among them.
+        runs by name, those of `hand-made` among them; and the agents of the solution
+        and of the hand-made algorithm.
     """
-    hand_made = {"hand-made": holdout.NOTHING}
-    held_out = {}
+    hand_made = {HAND_MADE: holdout.NOTHING}
+    held_out, agents = {}, {}
     for bound_by, candidates in (
         (space, learned),
         (holdout.HAND_MADE, hand_made),
     ):
-        runs, agents = holdout.train(search, bound_by, candidates, key, num_seeds, make)
+        runs, trained = holdout.train_kept(
+            steps,
+            search,
+            bound_by,
+            candidates,
+            key,
+            num_seeds,
+            make,
+            keep_agents=(SOLUTION, HAND_MADE),
+        )
         held_out |= runs
-        for name in agents.keys() & {SOLUTION, "hand-made"}:
-            _keep(directory, name, agents[name])
-    return held_out
+        agents |= trained
+    return held_out, agents
 
 
 def best_agent(
-    directory: Path,
+    steps: Steps,
     evaluator: Evaluator,
     proposal: Proposal,
     carried: PyTree,
     key: Key,
     num_evaluations: int,
-) -> Scores:
-    """Choose the best agent of a population, score it on fresh episodes, and save it.
+) -> tuple[Scores, Agents]:
+    """Choose the best agent of a population, and score it on fresh episodes.
 
     Args:
-        directory: the run directory.
+        steps: keeps the evaluations as they finish.
         evaluator: evaluator of the search.
         proposal: the population.
         carried: agents that live on; None: newborn ones with the proposal's params.
         key: determines the episodes.
         num_evaluations: number of evaluations to choose by, and again to report. Each
             is the mean of the loop's evaluation over seeds and tasks.
+
+    Returns:
+        the scores, and the agents of the best member.
     """
 
-    def scores(role):
-        keys = jax.random.split(jax.random.fold_in(key, role), num_evaluations)
-        rounds = []
-        for key_ in keys:
+    def scored(role, i, best=None):
+        def evaluate():
+            key_ = jax.random.split(jax.random.fold_in(key, role), num_evaluations)[i]
             tasks, agents = evaluator.score(key_, proposal, carried)
             returns = np.stack([np.asarray(task["return"]) for task in tasks])
-            rounds.append(returns.mean((0, 1)))
-        return np.stack(rounds), agents[0]
+            arrays = {_RETURNS: returns.mean((0, 1))}
+            if best is not None:
+                taken = jax.tree.map(lambda x: np.asarray(x[:, best]), agents[0])
+                arrays |= checkpoint.to_arrays(taken)
+            return arrays
 
-    chosen_by = scores(0)[0].mean(0)
+        named = checkpoint.to_arrays(key)
+        return steps.step(
+            f"{BEST}/{role}-{i}", evaluate, named, i, num_evaluations, best
+        )
+
+    def rounds(role):
+        return np.stack([scored(role, i)[_RETURNS] for i in range(num_evaluations)])
+
+    chosen_by = rounds(0).mean(0)
     best = int(np.argmax(np.where(np.isfinite(chosen_by), chosen_by, -np.inf)))
-    fresh, agents = scores(1)
-    _keep(directory, "best", jax.tree.map(lambda x: np.asarray(x[:, best]), agents))
-    return Scores(best, {BEST: fresh[:, best], AVERAGE: fresh.mean(1)})
+    fresh = [dict(scored(1, i, best)) for i in range(num_evaluations)]
+    returns = np.stack([x.pop(_RETURNS) for x in fresh])
+    scores = Scores(best, {BEST: returns[:, best], AVERAGE: returns.mean(1)})
+    return scores, {"best": fresh[-1]}
 
 
 def policies(
-    directory: Path,
+    steps: Steps,
     search: Search,
     params: Params,
     key: Key,
     num_evaluations: int,
     make: Callable[..., Evaluator],
-) -> np.ndarray:
-    """Score the policy `params` as it is on fresh episodes, and save it.
+) -> tuple[np.ndarray, Agents]:
+    """Score the policy `params` as it is on fresh episodes.
 
     Returns:
-        [N] returns.
+        [N] returns, and the policy as an agent.
     """
-    alone = holdout.alone(search, search.space)
-    copies = holdout.copies(params, num_evaluations)
-    scored, agents = make(alone).score(key, Proposal(copies), None)
-    _keep(directory, SOLUTION, jax.tree.map(lambda x: np.asarray(x[0, :1]), agents[0]))
-    return np.stack([np.asarray(task["return"])[0] for task in scored]).mean(0)
+
+    def evaluate():
+        copies = holdout.copies(params, num_evaluations)
+        alone = make(holdout.alone(search, search.space))
+        tasks, agents = alone.score(key, Proposal(copies), None)
+        taken = jax.tree.map(lambda x: np.asarray(x[0, :1]), agents[0])
+        returns = np.stack([np.asarray(task["return"])[0] for task in tasks])
+        return {_RETURNS: returns.mean(0), **checkpoint.to_arrays(taken)}
+
+    given = checkpoint.to_arrays((params, key))
+    found = dict(steps.step(f"{SOLUTION}/policy", evaluate, given, num_evaluations))
+    return found.pop(_RETURNS), {SOLUTION: found}
 
 
 def noise(
-    search: Search, evaluator: Evaluator, proposal: Proposal, keys: Sequence[Key]
+    steps: Steps,
+    search: Search,
+    evaluator: Evaluator,
+    proposal: Proposal,
+    keys: Sequence[Key],
 ) -> dict[str, float | None]:
-    """Estimate the noise of the fitness from two evaluations; see `holdout.noise`."""
+    """Estimate the noise of the fitness from two evaluations; see `holdout.noise`.
+
+    Args:
+        steps: keeps the evaluations as they finish.
+    """
+
+    def fitness(key):
+        evaluated, _ = evaluator(key, proposal, ())
+        return {"fitness": np.asarray(search.aggregate(jnp.asarray(evaluated.fitness)))}
+
     first, second = (
-        np.asarray(
-            search.aggregate(jnp.asarray(evaluator(key, proposal, ())[0].fitness))
-        )
-        for key in keys
+        steps.step(f"noise/{i}", partial(fitness, key), checkpoint.to_arrays(key))
+        for i, key in enumerate(keys)
     )
-    return holdout.noise(first, second)
+    return holdout.noise(first["fitness"], second["fitness"])
+
+
+def write_agents(directory: Path, agents: Agents) -> None:
+    """Write `agents/NAME` for each name."""
+    for name, arrays in agents.items():
+        checkpoint.write(run_directory.paths(directory).agents / name, arrays, {})
 
 
 def write_scores(directory: Path, scores: Scores) -> None:
     """Write `agents/scores.json`, for the report."""
     folder = run_directory.paths(directory).agents
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     plain = {name: x.tolist() for name, x in scores.evaluations.items()}
     data = {"best": scores.best, "evaluations": plain}
     run_directory.write_json_atomic(folder / "scores.json", data)
@@ -226,8 +279,3 @@ def read_scores(directory: Path) -> Scores | None:
     found = json.loads(path.read_text())
     evaluations = {k: np.asarray(x, float) for k, x in found["evaluations"].items()}
     return Scores(found["best"], evaluations)
-
-
-def _keep(directory: Path, name: str, agents: PyTree) -> None:
-    folder = run_directory.paths(directory).agents / name
-    checkpoint.write(folder, checkpoint.to_arrays(agents), {})

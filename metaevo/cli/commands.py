@@ -18,7 +18,12 @@ from metaevo.cli import config, listing, runs
 from metaevo.cli.options import CompareOptions, DistillOptions, PlayOptions
 from metaevo.cli.signals import on_signals
 from metaevo.errors import CheckpointError, ConfigError
-from metaevo.storage.run_directory import check_writable, read_manifest
+from metaevo.storage.run_directory import (
+    check_writable,
+    generations_asked,
+    generations_done,
+    read_manifest,
+)
 
 
 class Command(NamedTuple):
@@ -98,12 +103,16 @@ def _run(name: str, *arguments: str) -> None:
 
 def _resume(directory: str, *arguments: str) -> None:
     manifest = read_manifest(directory)
-    given = [*manifest["changes"], f"run.directory={directory}", *arguments]
-    _run(manifest["identity"]["search"], *given)
+    given = [*manifest["changes"], f"run.directory={directory}"]
+    if "num_generations" in manifest["identity"]["settings"]:
+        # An extension that was interrupted is not in the manifest.
+        asked = generations_asked(directory) or 0
+        given.append(f"num_generations={max(asked, generations_done(directory))}")
+    _run(manifest["identity"]["search"], *given, *arguments)
 
 
 def _report(directory: str) -> None:
-    runs.finished(directory)
+    read_manifest(directory)
     from metaevo.analysis import report
 
     print(report.write(directory))
@@ -252,14 +261,16 @@ COMMANDS = {
         _resume,
         "RUN key=value ...",
         "continues a run, RUN its directory",
-        "With the settings it was started with; a larger num_generations extends it.",
+        "With the settings it was started with, to the largest num_generations asked\n"
+        "for since it last finished; a larger one extends it.",
         "metaevo resume runs/demo num_generations=40",
     ),
     "report": Command(
         _report,
         "RUN",
         "writes its report again",
-        "From the run's files alone, to RUN/report/index.html.",
+        "From the run's files alone, to RUN/report/index.html. The run need not have\n"
+        "finished.",
         "metaevo report runs/demo",
     ),
     "play": Command(

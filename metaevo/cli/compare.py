@@ -200,8 +200,8 @@ def generations(directory: Path) -> int:
     """
     paths = run_directory.paths(directory)
     provenance = artifacts.load(paths.solution).manifest["provenance"]
-    if "generations" in provenance:
-        return provenance["generations"]
+    if "generation" in provenance:
+        return provenance["generation"]
     history = run_directory.read_history(directory)  # before 0.2
     return max(x["generation"] for x in history if x["event"] == "finished")
 

@@ -130,7 +130,7 @@ def _run(
         configure(driver=run_config.evaluator == "ray" and not dry)
     arguments = {key: value for key, value in given.items() if key != "run"}
     if dry:
-        print(dry_run.plan(search(**arguments), run_config))
+        print(dry_run.plan(search(**arguments), run_config, should_stop))
         return
     made, source = search(**arguments), inspect.getfile(search)
 

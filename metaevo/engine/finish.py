@@ -1,130 +1,329 @@
-"""The end of a run: artifact, scores, comparison on held-out seeds, report."""
+"""The end of a run: artifact, scores, comparison on held-out seeds, report.
+
+It is made in steps that are kept in `conclusion/` as they finish, so that a process
+that is stopped continues. When all are there, they replace what an earlier end of the
+run has left. So `held_out/`, `agents/` and `closed_form/` always belong to `solution/`.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import jax
+import numpy as np
 
 from metaevo.analysis import holdout, lineage, report, results, stats
 from metaevo.analysis.holdout import HeldOut
-from metaevo.analysis.results import Scores, Solution
-from metaevo.engine.job import Job, Result, State, initial_state
+from metaevo.analysis.results import Agents, Scores, Solution
+from metaevo.analysis.steps import Steps
+from metaevo.engine import costs, identity
+from metaevo.engine.job import Job, Progress, Result, State, initial_state
 from metaevo.engine.journal import Journal
-from metaevo.storage import jsonl, run_directory
+from metaevo.errors import ArtifactError, CheckpointError, InterruptedRunError
+from metaevo.storage import artifacts, checkpoint, jsonl, run_directory
 from metaevo.text import duration
+from metaevo.types import PyTree
+
+COMPARISON = "the comparison on held-out seeds"
 
 
-def finish(job: Job, state: State, journal: Journal) -> Result:
-    """Save and compares the solution of a search, and writes the report.
+class Ending(NamedTuple):
+    """What the end of a run has found.
+
+    Attributes:
+        solution: the solution that is reported.
+        scores: returns of agents as they are; None if none were scored.
+        held_out: runs on held-out seeds by name; empty if they were not made.
+        facts: about them, as plain data.
+        agents: trained agents that are not written yet.
+    """
+
+    solution: Solution
+    scores: Scores | None
+    held_out: Mapping[str, HeldOut]
+    facts: Mapping
+    agents: Agents
+
+
+def finish(job: Job, progress: Progress, journal: Journal) -> Result:
+    """Save and compare the solution of a search, and write the report.
+
+    What an earlier end of the run has found is used if it is of the same solution and
+    of as many seeds.
 
     Args:
-        state: after the last generation.
+        progress: after the last generation.
         journal: its loggers get the report.
+
+    Raises:
+        InterruptedRunError: asked to stop, or out of time; the same call continues.
     """
-    paths = run_directory.paths(job.directory)
-    for stale in (paths.held_out, paths.agents, paths.closed_form):
-        shutil.rmtree(stale, ignore_errors=True)
-    params = jax.device_get(job.programs.solution(state.strategy))
-    solution = Solution(job.search.space, params)
-    scores = _score(job, state, solution)
-    if job.search.strategy.persistent_agents:
-        records = jsonl.read(paths.metrics)
-        best = lineage.fittest(records[-1])
-        if scores is not None and scores.best is not None:
-            best = scores.best
-        solution = results.schedule(job.search, records, best)
-    provenance = {
-        "search": job.name,
-        "run": job.manifest,
-        "generations": journal.generation,
-    }
-    results.save(job.directory, job.search, solution, provenance)
-    held_out = _hold_out(job, state, solution)
-    report.write(job.directory)
+    found = ending = _found(job, progress)
+    noted = run_directory.generation_finished(job.directory)
+    if ending is None or not _enough(job, ending):
+        ending, noted = _make(job, progress), None
+        _publish(job, progress, ending, found)
+    if noted != progress.generation:
+        run_directory.note(job.directory, run_directory.FINISHED, progress.generation)
+    with _stage(job, "writing the report", "the report"):
+        report.write(job.directory, lambda: _stop_if_asked(job))
     journal.finish()
-    verdicts = holdout.verdicts(held_out)
-    _conclude(job, held_out, verdicts, scores)
-    return Result(job.directory, solution.params, held_out, verdicts)
+    return _result(job, ending)
 
 
-def _score(job: Job, state: State, solution: Solution) -> Scores | None:
+def already(job: Job, progress: Progress) -> Result | None:
+    """Return the result of a run that is finished, with no work left to do.
+
+    Nothing is changed.
+
+    Returns:
+        the result; None if the run, the comparison that is asked for, or the report is
+        not done.
+    """
+    page = run_directory.paths(job.directory).report / "index.html"
+    if (
+        progress.generation < job.search.num_generations
+        or not page.is_file()
+        or run_directory.generation_finished(job.directory) != progress.generation
+    ):
+        return None
+    ending = _found(job, progress)
+    if ending is None or not _enough(job, ending):
+        return None
+    job.console.say(f"already finished, at generation {progress.generation}")
+    return _result(job, ending)
+
+
+# --- what is there --------------------------------------------------------------------
+
+
+def _found(job: Job, progress: Progress) -> Ending | None:
+    """What an earlier end of the run has left; None if it is of another solution."""
+    paths = run_directory.paths(job.directory)
+    try:
+        there = artifacts.load(paths.solution)
+        params = artifacts.params(paths.solution)
+    except ArtifactError:
+        return None
+    scores, held_out, facts = None, {}, {}
+    with contextlib.suppress(CheckpointError, ValueError, KeyError):
+        scores = results.read_scores(job.directory)
+    if paths.held_out.is_dir():
+        with contextlib.suppress(CheckpointError, KeyError):
+            held_out, facts = holdout.load(paths.held_out)
+    generation = there.manifest["provenance"].get(
+        "generation", run_directory.generation_finished(job.directory)
+    )
+    solution = _solution(job, progress.state, scores)
+    if generation != progress.generation or not _equal(params, solution.params):
+        return None
+    return Ending(solution, scores, held_out, facts, {})
+
+
+def _equal(a: PyTree, b: PyTree) -> bool:
+    """Return True if two trees hold the same bits under the same names."""
+    a, b = checkpoint.to_arrays(a), checkpoint.to_arrays(b)
+    return a.keys() == b.keys() and all(
+        a[name].dtype == b[name].dtype and np.array_equal(a[name], b[name])
+        for name in a
+    )
+
+
+def _enough(job: Job, ending: Ending) -> bool:
+    """Return True if all that is asked for was found, on as many seeds."""
+    num, search = job.config.held_out_seeds, job.search
+    if costs.compares(search):
+        runs = ending.held_out.get(results.SOLUTION)
+        if num > (0 if runs is None else runs.fitness.shape[1]):
+            return False
+        paths = run_directory.paths(job.directory)
+        names = (results.SOLUTION, results.HAND_MADE) if num else ()
+        if not all((paths.agents / name).is_dir() for name in names):
+            return False
+    if num and costs.scores_agents(search):
+        scored = ending.scores.evaluations if ending.scores else {}
+        return len(scored.get(results.BEST, ())) >= max(1, num // 4)
+    return True
+
+
+# --- what is made ---------------------------------------------------------------------
+
+
+def _make(job: Job, progress: Progress) -> Ending:
+    """Score, compare and measure the noise; all of it is kept in `conclusion/`."""
+    search, state = job.search, progress.state
+    digest = identity.digest(
+        identity.identity(search), identity.sources(search), progress.generation
+    )
+    folder = run_directory.paths(job.directory).conclusion
+    steps = Steps(folder, digest, lambda: _pause(job))
+    scores, agents = _score(job, state, steps)
+    solution = _solution(job, state, scores)
+    held_out, facts, trained = _hold_out(job, state, solution, steps)
+    return Ending(solution, scores, held_out, facts, {**agents, **trained})
+
+
+def _solution(job: Job, state: State, scores: Scores | None) -> Solution:
+    """The solution; for agents that live on, the schedule of the best one's line."""
+    if not job.search.strategy.persistent_agents:
+        params = jax.device_get(job.programs.solution(state.strategy))
+        return Solution(job.search.space, params)
+    records = jsonl.read(run_directory.paths(job.directory).metrics)
+    best = lineage.fittest(records[-1])
+    if scores is not None and scores.best is not None:
+        best = scores.best
+    return results.schedule(job.search, records, best)
+
+
+def _score(job: Job, state: State, steps: Steps) -> tuple[Scores | None, Agents]:
     """Score agents on fresh episodes, if the search breeds agents or policies."""
     search, num = job.search, job.config.held_out_seeds
-    policies = results.breeds_policies(search)
-    if not num or not (search.strategy.persistent_agents or policies):
-        return None
-    job.console.now("scoring agents on fresh episodes")
-    proposal, _ = job.programs.ask(job.keys.scores, state.strategy)
-    carried = state.carried if search.strategy.persistent_agents else None
-    scores = results.best_agent(
-        job.directory,
-        job.evaluator,
-        proposal,
-        carried,
-        job.keys.scores,
-        max(1, num // 4),
-    )
-    if policies and not search.strategy.persistent_agents:
-        returns = results.policies(
-            job.directory,
-            search,
-            solution.params,
-            job.keys.held_out,
-            num,
-            job.factory.make_after,
+    if not num or not costs.scores_agents(search):
+        return None, {}
+    persistent = search.strategy.persistent_agents
+    with _stage(job, "scoring agents on fresh episodes", "the scoring of agents"):
+        proposal, _ = job.programs.ask(job.keys.scores, state.strategy)
+        scores, agents = results.best_agent(
+            steps,
+            job.evaluator,
+            proposal,
+            state.carried if persistent else None,
+            job.keys.scores,
+            max(1, num // 4),
         )
-        scores = scores._replace(
-            evaluations={results.SOLUTION: returns, **scores.evaluations}
-        )
-    results.write_scores(job.directory, scores)
-    return scores
+        if not persistent:
+            returns, policy = results.policies(
+                steps,
+                search,
+                _solution(job, state, None).params,
+                job.keys.held_out,
+                num,
+                job.factory.make_after,
+            )
+            agents = {**agents, **policy}
+            scores = scores._replace(
+                evaluations={results.SOLUTION: returns, **scores.evaluations}
+            )
+    return scores, agents
 
 
-def _hold_out(job: Job, state: State, solution: Solution) -> dict[str, HeldOut]:
+def _hold_out(
+    job: Job, state: State, solution: Solution, steps: Steps
+) -> tuple[dict[str, HeldOut], dict, Agents]:
     """Train solution, start and hand-made algorithm on the same fresh seeds."""
     search, num_seeds = job.search, job.config.held_out_seeds
-    if not num_seeds or results.breeds_policies(search):
-        return {}
-    if search.coupled:
-        job.console.say(f"no comparison on held-out seeds: {holdout.COUPLED}")
-        return {}
+    if not num_seeds or not costs.compares(search):
+        if num_seeds and search.coupled:
+            job.console.say(f"no comparison on held-out seeds: {holdout.COUPLED}")
+        return {}, {}, {}
     began = time.monotonic()
-    job.console.now(f"comparing on {num_seeds} held-out seeds")
-    learned = {results.SOLUTION: solution.params}
-    if not search.strategy.persistent_agents:
-        start = initial_state(job).strategy
-        learned["start"] = jax.device_get(job.programs.solution(start))
-    held_out = results.compare(
-        job.directory,
-        search,
-        solution.space,
-        learned,
-        job.keys.held_out,
-        num_seeds,
-        job.factory.make_after,
+    job.console.say(
+        f"comparing {costs.num_candidates(search)} candidates on {num_seeds} held-out "
+        f"seeds, {costs.frames_compared(search, job.config):,} frames"
     )
+    with _stage(job, f"comparing on {num_seeds} held-out seeds", COMPARISON):
+        learned = {results.SOLUTION: solution.params}
+        if not search.strategy.persistent_agents:
+            start = initial_state(job).strategy
+            learned["start"] = jax.device_get(job.programs.solution(start))
+        held_out, agents = results.compare(
+            steps,
+            search,
+            solution.space,
+            learned,
+            job.keys.held_out,
+            num_seeds,
+            job.factory.make_after,
+        )
     facts = {
         "measure": search.fitness.name,
         "frames_per_segment": [loop.frames_per_segment for loop in search.tasks],
-        "noise": _noise(job, state),
+        "noise": _noise(job, state, steps),
     }
-    holdout.save(run_directory.paths(job.directory).held_out, held_out, facts)
     seconds = duration(time.monotonic() - began)
     job.console.say(f"compared on {num_seeds} held-out seeds in {seconds}")
-    return held_out
+    return held_out, facts, agents
 
 
-def _noise(job: Job, state: State) -> dict[str, float | None] | None:
+def _noise(job: Job, state: State, steps: Steps) -> dict[str, float | None] | None:
     """Noise of the fitness; None for agents that live on and cannot live twice."""
     if job.search.segments_per_generation is not None:
         return None
-    job.console.now("evaluating one population twice")
-    keys = [jax.random.fold_in(job.keys.noise, i) for i in range(3)]
-    proposal, _ = job.programs.ask(keys[0], state.strategy)
-    return results.noise(job.search, job.evaluator, proposal, keys[1:])
+    with _stage(job, "evaluating one population twice", "the measurement of noise"):
+        keys = [jax.random.fold_in(job.keys.noise, i) for i in range(3)]
+        proposal, _ = job.programs.ask(keys[0], state.strategy)
+        return results.noise(steps, job.search, job.evaluator, proposal, keys[1:])
+
+
+def _publish(
+    job: Job, progress: Progress, ending: Ending, found: Ending | None
+) -> None:
+    """Write what was made, in place of what is there.
+
+    What belongs to another solution is removed before the solution is replaced. All
+    that was made is in `conclusion/` until it is written.
+
+    Args:
+        found: what is there; None if it belongs to another solution.
+    """
+    paths = run_directory.paths(job.directory)
+    if found is None or not _equal(found.solution.params, ending.solution.params):
+        for stale in (paths.closed_form, paths.held_out, paths.agents):
+            shutil.rmtree(stale, ignore_errors=True)
+    (paths.report / "index.html").unlink(missing_ok=True)
+    provenance = {
+        "search": job.name,
+        "run": job.manifest,
+        "generation": progress.generation,
+    }
+    results.save(job.directory, job.search, ending.solution, provenance)
+    if ending.held_out:
+        holdout.save(paths.held_out, ending.held_out, ending.facts)
+    results.write_agents(job.directory, ending.agents)
+    if ending.scores is not None:
+        results.write_scores(job.directory, ending.scores)
+    shutil.rmtree(paths.conclusion, ignore_errors=True)
+
+
+# --- stopping -------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _stage(job: Job, activity: str, name: str) -> Iterator[None]:
+    """Show an activity, and say where the run was stopped if it is."""
+    job.console.now(activity)
+    try:
+        yield
+    except InterruptedRunError as error:
+        raise InterruptedRunError(f"{error or 'stopped'} in {name}") from None
+
+
+def _stop_if_asked(job: Job) -> None:
+    if job.should_stop():
+        raise InterruptedRunError
+
+
+def _pause(job: Job) -> None:
+    """Stop between two steps if asked to, or out of time."""
+    _stop_if_asked(job)
+    if time.monotonic() > job.deadline:
+        raise InterruptedRunError(
+            f"run.max_seconds={job.config.max_seconds:g} are over, stopped"
+        )
+
+
+# --- the result -----------------------------------------------------------------------
+
+
+def _result(job: Job, ending: Ending) -> Result:
+    """Print the scores, the verdicts and the places of the files; return them."""
+    verdicts = holdout.verdicts(ending.held_out)
+    _conclude(job, ending.held_out, verdicts, ending.scores)
+    return Result(job.directory, ending.solution.params, ending.held_out, verdicts)
 
 
 def _conclude(

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from metaevo import population
 from metaevo.analysis import stats
 from metaevo.analysis.holdout import HeldOut
 from metaevo.config import RunConfig
 from metaevo.engine.loggers.console import ConsoleLogger
 from metaevo.evaluators.choose import EvaluatorFactory
+from metaevo.text import byte_size
 from metaevo.types import Evaluator, Key, Params, Proposal, PyTree, Search
 
 
@@ -102,7 +104,9 @@ class Job(NamedTuple):
         programs: compiled functions of the strategy.
         keys: random keys by role.
         console: terminal output.
-        deadline: `time.monotonic` after which no generation starts.
+        deadline: `time.monotonic` after which no generation starts, and no step of what
+            follows the last one.
+        should_stop: True if the run was asked to stop.
     """
 
     search: Search
@@ -116,6 +120,7 @@ class Job(NamedTuple):
     keys: Keys
     console: ConsoleLogger
     deadline: float
+    should_stop: Callable[[], bool]
 
 
 def keys(seed: int) -> Keys:
@@ -148,6 +153,27 @@ def programs(search: Search) -> Programs:
 def initial_state(job: Job) -> State:
     """Return the state before generation 0."""
     return State(jax.jit(job.search.strategy.init)(job.keys.init), ())
+
+
+def greeting(job: Job, progress: Progress, changes: Sequence[str]) -> list[str]:
+    """Return the head of a run as lines: what is searched, with what, where."""
+    search = job.search
+    proposal = proposal_shapes(job, progress.state.strategy)
+    loops = ", ".join(
+        f"{loop.frames_per_segment * loop.num_segments:,} frames"
+        for loop in search.tasks
+    )
+    start = f"resumed at generation {progress.generation}"
+    held = job.evaluator.state_bytes(proposal)
+    return [
+        f"{job.name}: {population.size(proposal.params)} members x "
+        f"{search.num_seeds} seeds, lifetimes of {loops}",
+        f"evolving {', '.join(search.space.spec)} for the {search.fitness.name}",
+        f"changed: {', '.join(changes) or 'nothing'}",
+        f"{job.factory.num_devices} {job.factory.platform} device(s), chunks of "
+        f"{job.manifest['chunk_size']}, {byte_size(held)} of state and buffers",
+        f"{job.directory}: {start if progress.generation else 'new'}",
+    ]
 
 
 def proposal_shapes(job: Job, strategy_state: PyTree) -> Proposal:

@@ -20,12 +20,13 @@ import numpy as np
 from metaevo import fitness, population
 from metaevo.analysis import report
 from metaevo.config import RunConfig
-from metaevo.engine import checks, finish, identity
+from metaevo.engine import checks, costs, finish, identity
 from metaevo.engine.job import (
     Job,
     Progress,
     Result,
     State,
+    greeting,
     initial_state,
     keys,
     programs,
@@ -41,8 +42,7 @@ from metaevo.errors import (
 )
 from metaevo.evaluators import choose, distributed
 from metaevo.storage import checkpoint, jsonl, run_directory
-from metaevo.text import byte_size
-from metaevo.types import Evaluated, Proposal, Search
+from metaevo.types import Evaluated, Search
 
 __all__ = ["MAX_FAILURES", "Result", "run"]
 
@@ -141,8 +141,11 @@ def run(
                 changes,
                 sources,
             )
+        following = costs.generations_after(
+            search, config, size, factory.num_devices, factory.platform
+        )
         console = stack.enter_context(
-            contextlib.closing(ConsoleLogger(search.num_generations))
+            contextlib.closing(ConsoleLogger(search.num_generations, following))
         )
         limit = float("inf") if config.max_seconds is None else config.max_seconds
         job = Job(
@@ -157,6 +160,7 @@ def run(
             keys=keys(config.seed),
             console=console,
             deadline=time.monotonic() + limit,
+            should_stop=should_stop,
         )
         return _run(job, changes, run_directory.changed_sources(manifest, sources))
 
@@ -164,19 +168,30 @@ def run(
 def _run(job: Job, changes: Sequence[str], changed_sources: Sequence[str]) -> Result:
     """Restore, search and finish; close the journal in any case."""
     progress = _restore(job)
+    if progress.generation > job.search.num_generations:
+        raise ConfigError(
+            f"num_generations={job.search.num_generations}: {job.directory} holds "
+            f"{progress.generation} generations; give as many or more"
+        )
     journal = Journal(job, progress.generation, progress.log_bytes)
     with contextlib.closing(journal), _noted(job, journal):
         progress = _try_again(job, progress)
-        _greet(job, progress, changes)
-        run_directory.note(job.directory, "started", progress.generation)
+        job.console.say(*greeting(job, progress, changes))
+        if (result := finish.already(job, progress)) is not None:
+            return result
+        run_directory.note(
+            job.directory,
+            "started",
+            progress.generation,
+            num_generations=job.search.num_generations,
+        )
         for name in changed_sources:
             event = f"{name} has changed since this run was started"
             job.console.say(f"warning: {event}")
             run_directory.note(job.directory, event, progress.generation)
         journal.open_loggers()
         progress = _search(job, journal, progress)
-        run_directory.note(job.directory, "finished", progress.generation)
-        return finish.finish(job, progress.state, journal)
+        return finish.finish(job, progress, journal)
 
 
 @contextlib.contextmanager
@@ -206,7 +221,7 @@ def _search(job: Job, journal: Journal, progress: Progress) -> Progress:
     while progress.generation < search.num_generations:
         started = time.monotonic()
         try:
-            state, record = _generation(job, progress)
+            state, record = generation(job, progress)
         except InterruptedRunError:
             _save(job, journal, progress)
             raise InterruptedRunError(
@@ -227,26 +242,28 @@ def _search(job: Job, journal: Journal, progress: Progress) -> Progress:
         )
         last = progress.generation == search.num_generations
         hopeless = progress.failures == MAX_FAILURES
-        late = not last and time.monotonic() > job.deadline
+        late = time.monotonic() > job.deadline
         due = progress.generation % config.checkpoint_every == 0
         if last or hopeless or late or due:
             _save(job, journal, progress)
         saved = progress.generation - len(journal.pending)
-        job.console.now(
-            f"generation {progress.generation + 1}; checkpoint before generation "
-            f"{saved + 1}"
-        )
+        if not last:
+            job.console.now(
+                f"generation {progress.generation + 1}; checkpoint before generation "
+                f"{saved + 1}"
+            )
         if hopeless:
             raise _all_failed_error(job, progress)
         if late:
+            following = f"generation {progress.generation}"
             raise InterruptedRunError(
-                f"run.max_seconds={config.max_seconds:g} are over, "
-                f"stopped before generation {progress.generation}"
+                f"run.max_seconds={config.max_seconds:g} are over, stopped before "
+                f"{'what follows the last generation' if last else following}"
             )
     return progress
 
 
-def _generation(job: Job, progress: Progress) -> tuple[State, dict[str, Any]]:
+def generation(job: Job, progress: Progress) -> tuple[State, dict[str, Any]]:
     """Run one generation; returns the state after it and its record."""
     search, state = job.search, progress.state
     key = jax.random.fold_in(job.keys.generations, progress.generation)
@@ -399,27 +416,3 @@ def _drawn(job: Job, state: State) -> bytes | None:
     solution = job.programs.solution(state.strategy)
     meta = job.search.space.bind(solution, job.search.tasks[0].meta)
     return report.evolved(job.search.space, meta, solution)
-
-
-# --- the terminal ---------------------------------------------------------------------
-
-
-def _greet(job: Job, progress: Progress, changes: Sequence[str]) -> None:
-    """Print the head of a run: what is searched, with what, where."""
-    search = job.search
-    proposal: Proposal = proposal_shapes(job, progress.state.strategy)
-    loops = ", ".join(
-        f"{loop.frames_per_segment * loop.num_segments:,} frames"
-        for loop in search.tasks
-    )
-    start = f"resumed at generation {progress.generation}"
-    held = job.evaluator.state_bytes(proposal)
-    job.console.say(
-        f"{job.name}: {population.size(proposal.params)} members x "
-        f"{search.num_seeds} seeds, lifetimes of {loops}",
-        f"evolving {', '.join(search.space.spec)} for the {search.fitness.name}",
-        f"changed: {', '.join(changes) or 'nothing'}",
-        f"{job.factory.num_devices} {job.factory.platform} device(s), chunks of "
-        f"{job.manifest['chunk_size']}, {byte_size(held)} of state and buffers",
-        f"{job.directory}: {start if progress.generation else 'new'}",
-    )

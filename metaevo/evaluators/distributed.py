@@ -123,13 +123,20 @@ class CoordinatorEvaluator:
 
     def __init__(self, inner: LocalEvaluator):
         self.inner = inner
-        self.programs = inner.programs
+        self.programs, self.num_devices = inner.programs, inner.num_devices
         self.template, self.state_bytes = inner.template, inner.state_bytes
         self._last: PyTree = ()
         send({"do": "begin", "chunk_size": inner.search.chunk_size})
 
-    def __call__(self, key: Key, proposal: Proposal, carried: PyTree) -> tuple:
+    def __call__(
+        self,
+        key: Key,
+        proposal: Proposal,
+        carried: PyTree,
+        places: np.ndarray | None = None,
+    ) -> tuple:
         """Train and score; see `LocalEvaluator`."""
+        assert places is None, "the workers evaluate whole populations"
         evaluated, self._last = self._everywhere("__call__", key, proposal, carried)
         return evaluated, self._last
 

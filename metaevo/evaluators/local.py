@@ -68,6 +68,7 @@ class LocalEvaluator:
 
     Attributes:
         all_devices: Devices that may be used; a population fills `devices`.
+        num_devices: Number of them.
         chunk_size: Members in one vmap; set when the programs are made.
         programs: Compiled functions by name and task, for counting compilations.
     """
@@ -86,6 +87,7 @@ class LocalEvaluator:
     ):
         self.search = search
         self.devices = self.all_devices = list(devices or jax.devices())
+        self.num_devices = len(self.all_devices)
         self.evaluate = evaluate
         self.should_stop = should_stop
         self.keep_agents = keep_agents

@@ -100,17 +100,22 @@ class RayEvaluator:
         check(search)
         self.search, self.hosts, self.should_stop = search, hosts, should_stop
         self.programs: dict[str, Any] = {}
+        self.num_devices = max(1, hosts.num_devices)
         self.payload = _payload(search, options)
         self.usual: deque[float] = deque(maxlen=50)  # seconds per round of a host
         here = LocalEvaluator(search, jax.devices()[:1], **options)
         self.template, self.state_bytes = here.template, here.state_bytes
 
     def __call__(
-        self, key: Key, proposal: Proposal, carried: PyTree
+        self,
+        key: Key,
+        proposal: Proposal,
+        carried: PyTree,
+        places: np.ndarray | None = None,
     ) -> tuple[Evaluated, PyTree]:
         """Train and score; the same bits as `LocalEvaluator`."""
         del carried
-        evaluated, agents = self._evaluate("__call__", key, proposal)
+        evaluated, agents = self._evaluate("__call__", key, proposal, places)
         if self.search.space.inherit is keep:
             evaluated = evaluated._replace(params=proposal.params)
         return evaluated, tuple(InnerState(agent, ()) for agent in agents)
@@ -122,7 +127,13 @@ class RayEvaluator:
         assert not carried, "agents do not live on here"
         return self._evaluate("score", key, proposal)
 
-    def _evaluate(self, method: str, key: Key, proposal: Proposal) -> PyTree:
+    def _evaluate(
+        self,
+        method: str,
+        key: Key,
+        proposal: Proposal,
+        places: np.ndarray | None = None,
+    ) -> PyTree:
         size, width = population.size(proposal.params), self.search.chunk_size
         assert width is not None, "chosen before generation 0"
         chunks = [
@@ -132,10 +143,11 @@ class RayEvaluator:
         key_data = np.asarray(keys.to_data(key))
 
         def send(actor: Actor, given: list[int]) -> Any:
-            places = np.concatenate([chunks[i] for i in given])
-            params = jax.tree.map(np.asarray, population.take(proposal.params, places))
+            ids = np.concatenate([chunks[i] for i in given])
+            params = jax.tree.map(np.asarray, population.take(proposal.params, ids))
+            there = ids if places is None else places[ids]
             work = actor.handle.work
-            return work.remote(self.payload, method, key_data, places, params)
+            return work.remote(self.payload, method, key_data, there, params)
 
         answers = _Generation(self, chunks, send).answered()
 

@@ -49,13 +49,13 @@ class JsonlLogger:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """Return all records of a file.
+    """Return all records of a file, without a last line that was not written whole.
 
     Raises:
         ValueError: a line is not JSON.
     """
     with open(path, "rb") as file:
-        return [json.loads(line) for line in file]
+        return [json.loads(line) for line in file if line.endswith(b"\n")]
 
 
 def _plain(x: Any) -> Any:

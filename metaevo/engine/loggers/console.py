@@ -28,10 +28,11 @@ class ConsoleLogger:
 
     Args:
         num_generations: horizon of the run, to estimate the time left.
+        following: what follows the last generation, in units of a generation's time.
     """
 
-    def __init__(self, num_generations: int):
-        self.num_generations = num_generations
+    def __init__(self, num_generations: int, following: float = 0.0):
+        self.num_generations, self.following = num_generations, following
         self.console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
         self._every = 1.0 if self.console.is_terminal else 30.0
         self._times: list[float] = []
@@ -85,7 +86,8 @@ class ConsoleLogger:
             return "?"
         recent = self._times[-11:]
         seconds = (recent[-1] - recent[0]) / (len(recent) - 1)
-        return duration(seconds * (self.num_generations - done))
+        left = self.num_generations - done + self.following
+        return duration(seconds * left)
 
 
 class _Status:

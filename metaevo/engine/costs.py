@@ -1,0 +1,92 @@
+"""The work that follows the last generation of a search, before it is done."""
+
+from __future__ import annotations
+
+from metaevo.analysis import results
+from metaevo.config import RunConfig
+from metaevo.engine import checks
+from metaevo.types import Search
+
+__all__ = [
+    "compares",
+    "frames_compared",
+    "generations_after",
+    "num_candidates",
+    "num_scorings",
+    "scores_agents",
+]
+
+
+def compares(search: Search) -> bool:
+    """Return True if candidates are trained on held-out seeds after the search."""
+    return not (search.coupled or results.breeds_policies(search))
+
+
+def scores_agents(search: Search) -> bool:
+    """Return True if agents are scored as they are after the search."""
+    return search.strategy.persistent_agents or results.breeds_policies(search)
+
+
+def num_candidates(search: Search) -> int:
+    """Return the number of candidates of a comparison.
+
+    The solution and the hand-made algorithm, and for a distribution its start.
+    """
+    return 2 if search.strategy.persistent_agents else 3
+
+
+def frames_compared(search: Search, config: RunConfig) -> int:
+    """Return the frames of the comparison on held-out seeds; 0 without one."""
+    if not compares(search):
+        return 0
+    lifetime = sum(loop.frames_per_segment * loop.num_segments for loop in search.tasks)
+    return num_candidates(search) * config.held_out_seeds * lifetime
+
+
+def num_scorings(search: Search, config: RunConfig) -> int:
+    """Return how often the agents of a population are scored after the search."""
+    if not config.held_out_seeds or not scores_agents(search):
+        return 0
+    return 2 * max(1, config.held_out_seeds // 4)
+
+
+def num_repeats(search: Search, config: RunConfig) -> int:
+    """Return how often a population is evaluated again, for the noise."""
+    measured = compares(search) and search.segments_per_generation is None
+    return 2 if measured and config.held_out_seeds else 0
+
+
+def generations_after(
+    search: Search,
+    config: RunConfig,
+    population_size: int,
+    num_devices: int,
+    platform: str,
+) -> float:
+    """Estimate what follows the last generation, in units of a generation's time.
+
+    A CPU needs time in proportion to frames. An accelerator needs it in proportion to
+    rounds, whatever their width. The scoring of policies counts as much as their
+    generation, and that of agents that live on, which is short, as nothing.
+
+    Args:
+        search: the search, its chunk size chosen.
+        population_size: P.
+        num_devices: number of devices among which members are divided.
+        platform: `cpu`, `gpu` or `tpu`.
+    """
+    other = float(num_repeats(search, config))
+    if results.breeds_policies(search):
+        other += num_scorings(search, config)
+    compared = frames_compared(search, config)
+    if platform == "cpu":
+        return other + compared / checks.frames_per_generation(search, population_size)
+    if not compared:
+        return other
+    width = (search.chunk_size or population_size) * num_devices
+    lifetime = sum(loop.num_segments for loop in search.tasks)
+    segments = sum(
+        search.segments_per_generation or loop.num_segments for loop in search.tasks
+    )
+    rounds = num_candidates(search) * -(-config.held_out_seeds // width) * lifetime
+    return other + rounds / (-(-population_size // width) * segments)
