@@ -106,7 +106,7 @@ def write(directory: str | Path) -> Path:
         num_seeds=len(next(iter(held_out.values())).fitness[0]) if held_out else 0,
     )
     path = folder / "index.html"
-    path.write_text(page)
+    path.write_text(page, encoding="utf-8")
     return path
 
 
