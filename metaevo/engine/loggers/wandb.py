@@ -297,7 +297,7 @@ def numbers(data: Any, key: str = "") -> dict[str, float | str]:
     """
     if isinstance(data, str):
         return {key: data}
-    if np.ndim(data) == 0 and isinstance(data, int | float | np.number):
+    if isinstance(data, int | float | np.number):
         return {key: float(data)} if math.isfinite(data) else {}
     if hasattr(data, "_asdict"):
         said = getattr(data, "verdict", None)
