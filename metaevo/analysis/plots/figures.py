@@ -139,8 +139,8 @@ def _save(figure: Any, buffer: io.IOBase, **options: Any) -> None:
 def plain(name: str) -> str:
     """A name as one short line of printable characters.
 
-    >>> plain("a" * 60), plain("two\nlines")
-    ('aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa…', 'two lines')
+    >>> len(plain("a" * 60)), plain("two" + chr(10) + "lines")
+    (48, 'two lines')
     """
     line = "".join(c if c.isprintable() else " " for c in name)
     return line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"
