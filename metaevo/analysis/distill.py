@@ -178,7 +178,7 @@ def distill(
 def read(directory: Path) -> dict[str, Any] | None:
     """The verdict of `distill` on a run; None if there is none."""
     path = directory / FOLDER / VERDICT
-    return json.loads(path.read_text()) if path.exists() else None
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
 def sentences(directory: Path) -> list[str]:

@@ -116,7 +116,7 @@ def write(directory: str | Path, between: Callable[[], None] = lambda: None) -> 
         num_seeds=len(next(iter(held_out.values())).fitness[0]) if held_out else 0,
     )
     path = folder / "index.html"
-    path.write_text(page)
+    path.write_text(page, encoding="utf-8")
     return path
 
 

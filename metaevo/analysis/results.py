@@ -276,6 +276,6 @@ def read_scores(directory: Path) -> Scores | None:
     path = run_directory.paths(directory).agents / "scores.json"
     if not path.exists():
         return None
-    found = json.loads(path.read_text())
+    found = json.loads(path.read_text(encoding="utf-8"))
     evaluations = {k: np.asarray(x, float) for k, x in found["evaluations"].items()}
     return Scores(found["best"], evaluations)

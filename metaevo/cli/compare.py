@@ -197,13 +197,18 @@ def generations(directory: Path) -> int:
     """Return the number of generations after which a run's solution was taken.
 
     It may be more than the run was started with, because runs can be extended.
+
+    Raises:
+        ConfigError: The run has not finished.
     """
     paths = run_directory.paths(directory)
     provenance = artifacts.load(paths.solution).manifest["provenance"]
     if "generation" in provenance:
         return provenance["generation"]
-    history = run_directory.read_history(directory)  # before 0.2
-    return max(x["generation"] for x in history if x["event"] == "finished")
+    finished = run_directory.generation_finished(directory)  # of metaevo 0.1
+    if finished is None:
+        raise ConfigError(f"{directory}: the run has not finished")
+    return finished
 
 
 def _alike(groups: Sequence[Group]) -> list[list[Group]]:

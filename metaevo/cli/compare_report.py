@@ -178,7 +178,7 @@ def write(
             for row in rows
         ],
     )
-    (out / "sentences.txt").write_text("\n".join(lines) + "\n")
+    (out / "sentences.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     places = list(dict.fromkeys(condition for condition, _ in found))
     drawn = [_profiles(out, place, found, measure) for place in places]
     page = figures.page(
@@ -189,7 +189,7 @@ def write(
         measure=measure,
         settings=settings,
     )
-    (out / "index.html").write_text(page)
+    (out / "index.html").write_text(page, encoding="utf-8")
     return lines
 
 

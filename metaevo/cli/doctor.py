@@ -159,7 +159,7 @@ def file_system(path: Path, mounts: str = "/proc/mounts") -> str | None:
     if not Path(mounts).exists():
         return None
     best = ("", None)
-    for line in Path(mounts).read_text().splitlines():
+    for line in Path(mounts).read_text(encoding="utf-8", errors="replace").splitlines():
         _, point, kind, *_ = line.split()
         point = point.replace("\\040", " ")
         inside = Path(point) == path or Path(point) in path.parents

@@ -133,7 +133,7 @@ KINDS: dict[str, Callable[[], Iterator[str]]] = {
 
 
 def _parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(), str(path))
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
 
 def _functions(module: ast.Module) -> list[ast.FunctionDef]:

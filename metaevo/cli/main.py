@@ -1,6 +1,7 @@
 """Entry points: `python -m searches.NAME key=value ...` and `metaevo ...`.
 
-Everything is checked before anything compiles.
+Everything is checked before anything compiles. A closed terminal or pipe stops nothing:
+what cannot be shown is dropped.
 
 Exit codes: 0 done, 2 wrong input, 3 directory in use, 4 checkpoint or artifact
 refused, 5 numerical failure, 6 disk, 7 failed on every host, 75 interrupted (run again
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING
 from metaevo.cli import commands, config
 from metaevo.cli.signals import on_signals
 from metaevo.config import RunConfig
+from metaevo.engine.loggers import streams
 from metaevo.errors import ConfigError, InterruptedRunError, MetaevoError
 from metaevo.types import Search
 
@@ -40,6 +42,7 @@ def main(search: Callable[..., Search], argv: Sequence[str] | None = None) -> No
         search: Function whose parameters, with types and defaults, are the keys.
         argv: `key=value` arguments; None: those of the process.
     """
+    streams.protect()
     stop = on_signals()
     arguments = sys.argv[1:] if argv is None else argv
     sys.exit(guard(lambda: _run(search, arguments, stop.is_set)))
@@ -47,6 +50,7 @@ def main(search: Callable[..., Search], argv: Sequence[str] | None = None) -> No
 
 def command() -> None:
     """Run the `metaevo` command with the arguments of the process, and exit."""
+    streams.protect()
     arguments = sys.argv[1:]
     if not arguments:
         print(commands.usage())

@@ -5,14 +5,15 @@ from __future__ import annotations
 import signal
 import threading
 
-NAMES = ("SIGINT", "SIGTERM", "SIGUSR1")
+NAMES = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP")
 
 
 def on_signals() -> threading.Event:
-    """Return an event that SIGINT, SIGTERM and SIGUSR1 set.
+    """Return an event that SIGINT, SIGTERM, SIGUSR1 and SIGHUP set.
 
-    A second SIGINT raises KeyboardInterrupt. Outside the main thread, which alone may
-    install handlers, the event is never set.
+    A second SIGINT raises KeyboardInterrupt. SIGHUP, the end of a terminal or of an ssh
+    connection, stays ignored where the parent ignores it, as `nohup` does. Outside the
+    main thread, which alone may install handlers, the event is never set.
     """
     stop = threading.Event()
 
@@ -24,6 +25,10 @@ def on_signals() -> threading.Event:
 
     if threading.current_thread() is threading.main_thread():
         for name in NAMES:
-            if hasattr(signal, name):
-                signal.signal(getattr(signal, name), handle)
+            number = getattr(signal, name, None)  # Windows lacks some
+            if number is None:
+                continue
+            if name == "SIGHUP" and signal.getsignal(number) == signal.SIG_IGN:
+                continue
+            signal.signal(number, handle)
     return stop

@@ -87,7 +87,7 @@ def _processor() -> str:
     kind = platform.machine() + platform.processor()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
-        lines = cpuinfo.read_text().splitlines()
+        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
         kind += "".join(
             next((x for x in lines if x.startswith(name)), "")
             for name in ("model name", "flags", "Features")

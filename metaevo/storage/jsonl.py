@@ -62,7 +62,20 @@ def _plain(x: Any) -> Any:
     """Convert arrays to lists, and NaN and infinity, which JSON lacks, to None."""
     if isinstance(x, int | str | bool) or x is None:
         return x
-    if np.ndim(x):
-        return [_plain(y) for y in np.asarray(x).tolist()]
+    x = np.asarray(x)
+    if x.dtype == np.float32:
+        x = _shortest(x)
+    if x.ndim:
+        return [_plain(y) for y in x.tolist()]
     x = float(x)
     return x if math.isfinite(x) else None
+
+
+def _shortest(x: np.ndarray) -> np.ndarray:
+    """Float32 as float64 of few digits that become the same float32 again.
+
+    >>> _shortest(np.float32([0.1, 1 / 3])).tolist()
+    [0.1, 0.33333334]
+    """
+    short = x.astype(str).astype(np.float64)
+    return np.where(short.astype(np.float32) == x, short, x.astype(np.float64))

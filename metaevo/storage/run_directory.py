@@ -378,7 +378,7 @@ def _git_state() -> str | None:
         described = subprocess.run(
             ["git", "describe", "--always", "--dirty", "--abbrev=12"],
             capture_output=True,
-            text=True,
+            encoding="utf-8",
             timeout=5,
             check=True,
         )

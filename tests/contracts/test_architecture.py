@@ -251,3 +251,43 @@ def test_the_tests_cite_no_document_from_outside():
         if cited.search(line)
     ]
     assert found == []
+
+
+# --- files of text --------------------------------------------------------------------
+
+READS_OR_WRITES = {"open", "read_text", "write_text"}
+
+
+def unnamed_encodings(text):
+    """Lines that read or write text in the encoding of whoever runs them."""
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.Call):
+            continue
+        name = getattr(node.func, "attr", getattr(node.func, "id", None))
+        words = {word.arg: word.value for word in node.keywords}
+        mode = node.args[1] if len(node.args) > 1 else words.get("mode")
+        binary = isinstance(mode, ast.Constant) and "b" in str(mode.value)
+        os_open = ast.unparse(node.func) in ("os.open", "Image.open")
+        as_text = isinstance(words.get("text"), ast.Constant)
+        if "encoding" not in words and (
+            as_text or (name in READS_OR_WRITES and not binary and not os_open)
+        ):
+            yield node.lineno
+
+
+@pytest.mark.parametrize("path", OWN, ids=relative)
+def test_text_is_written_and_read_in_a_named_encoding(path):
+    lines = list(unnamed_encodings(path.read_text(encoding="utf-8")))
+    assert not lines, f"{relative(path)}:{lines}: give encoding="
+
+
+def test_an_unnamed_encoding_is_seen():
+    calls = {
+        "open(p)": True,
+        "open(p, 'rb')": False,
+        "path.read_text()": True,
+        "path.write_text(x, encoding='utf-8')": False,
+        "subprocess.run(c, text=True)": True,
+        "os.open(p, 1)": False,
+    }
+    assert {call: bool([*unnamed_encodings(call)]) for call in calls} == calls

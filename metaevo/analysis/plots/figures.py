@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ __all__ = [
     "figure",
     "legend_above",
     "page",
+    "plain",
     "png",
     "write_csv",
 ]
@@ -27,6 +29,7 @@ COLORS = {"solution": "#0072B2", "hand-made": "#D55E00", "start": "#8a8a8a"}
 # the others, by name, their dark shades.
 INK = "#123456"
 PANEL = 4.6, 3.4  # inches
+LONGEST = 48  # characters of a title or a label
 STYLE: Any = {
     **dict.fromkeys(
         (
@@ -85,7 +88,7 @@ def png(draw: Callable, num_panels: int, dpi: int = 150) -> bytes:
         draw(*panels[:num_panels])
         for panel in panels[num_panels:]:
             panel.remove()
-        figure.savefig(buffer, format="png", dpi=dpi)
+        _save(figure, buffer, format="png", dpi=dpi)
     return buffer.getvalue()
 
 
@@ -106,7 +109,7 @@ def _svg(figure: Any, salt: str) -> str:
 
     buffer = io.StringIO()
     with matplotlib.rc_context({"svg.hashsalt": salt}):
-        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+        _save(figure, buffer, format="svg", transparent=True, metadata={"Date": None})
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :].replace(INK, "currentColor")
     for name, color in COLORS.items():
@@ -114,6 +117,33 @@ def _svg(figure: Any, salt: str) -> str:
     # Fluid: as wide as its place, as high as that makes it.
     svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
     return re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
+
+
+def _save(figure: Any, buffer: io.IOBase, **options: Any) -> None:
+    """Save a figure with its titles, labels and legends as plain text.
+
+    They hold names of metrics and slots, which may be anything: `$` is no formula, and
+    a character that the font lacks is a box.
+    """
+    for panel in figure.axes:
+        texts = [panel.title, panel.xaxis.label, panel.yaxis.label, *panel.texts]
+        legend = panel.get_legend()
+        for text in texts + (legend.get_texts() if legend else []):
+            text.set_text(plain(text.get_text()))
+            text.set_parse_math(False)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from")
+        figure.savefig(buffer, **options)
+
+
+def plain(name: str) -> str:
+    """A name as one short line of printable characters.
+
+    >>> len(plain("a" * 60)), plain("two" + chr(10) + "lines")
+    (48, 'two lines')
+    """
+    line = "".join(c if c.isprintable() else " " for c in name)
+    return line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"
 
 
 def page(template: str, **values: Any) -> str:
@@ -127,7 +157,9 @@ def page(template: str, **values: Any) -> str:
 
 
 def legend_above(axes: Any, num_columns: int) -> None:
-    """Draw the legend above the panel, where it hides no curve."""
+    """Draw the legend above the panel, where it hides no curve; none without labels."""
+    if not axes.get_legend_handles_labels()[0]:
+        return
     axes.legend(
         loc="lower left",
         bbox_to_anchor=(0, 1),
@@ -138,7 +170,7 @@ def legend_above(axes: Any, num_columns: int) -> None:
 
 
 def write_csv(path: Path, header: list[str], rows: Iterable[Iterable[Any]]) -> None:
-    with open(path, "w", newline="") as file:
+    with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(header)
         writer.writerows(rows)

@@ -5,7 +5,6 @@ Without a terminal the output is plain text, with at most one line per 30 s.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -15,6 +14,7 @@ from rich.live import Live
 from rich.spinner import Spinner
 from rich.text import Text
 
+from metaevo.engine.loggers.streams import Unbreakable
 from metaevo.text import duration
 
 HEAD = (
@@ -26,6 +26,8 @@ HEAD = (
 class ConsoleLogger:
     """Print the progress of a run to stdout, in lines of at most 80 columns.
 
+    Output that cannot be written, as to a terminal that was closed, is dropped.
+
     Args:
         num_generations: horizon of the run, to estimate the time left.
         following: what follows the last generation, in units of a generation's time.
@@ -33,7 +35,10 @@ class ConsoleLogger:
 
     def __init__(self, num_generations: int, following: float = 0.0):
         self.num_generations, self.following = num_generations, following
-        self.console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+        stdout: Any = Unbreakable("stdout")  # rich ends a process whose pipe breaks
+        self.console = Console(
+            file=stdout, highlight=False, soft_wrap=not stdout.isatty()
+        )
         self._every = 1.0 if self.console.is_terminal else 30.0
         self._times: list[float] = []
         self._last_line = -1e9
@@ -117,4 +122,5 @@ def _count(x: float) -> str:
 
 def error(message: str) -> None:
     """Print an error to stderr."""
-    print(f"error: {message}", file=sys.stderr, flush=True)
+    stderr: Any = Unbreakable("stderr")
+    print(f"error: {message}", file=stderr, flush=True)

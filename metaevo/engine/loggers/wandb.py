@@ -1,9 +1,7 @@
 """Repeat `metrics.jsonl` in wandb; the only importer of wandb.
 
-This logger never changes or stops a run. Every call has a time limit. After the first
-call that fails or exceeds it, one warning is printed and the logger is off for the rest
-of the process. `metaevo wandb-push RUN` sends the missing records later, from the run's
-files.
+This logger never changes or stops a run: see `limits`. `metaevo wandb-push RUN` sends
+the missing records later, from the run's files.
 """
 
 from __future__ import annotations
@@ -12,25 +10,31 @@ import io
 import json
 import math
 import os
-import queue
-import threading
 import time
-import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from metaevo.analysis import holdout, results
 from metaevo.config import flat
+from metaevo.engine.loggers.limits import Limited, line
 from metaevo.errors import ConfigError
 from metaevo.storage import jsonl, run_directory
 
-# Limits of a call in seconds. Their sum is the most that a dead service costs a run.
+# Limits of a call in seconds. Twice START and the others are the most that a dead
+# service costs a run.
 START, LOG, FINISH = 25.0, 5.0, 20.0
 DRAW = 10.0  # added for a record with a picture: the first imports matplotlib
 NUM_PICTURES = 20  # in a run, at most
 DRAWING_SHARE = 0.01  # of the run's time, at most
+FOLDERS = {
+    "WANDB_DATA_DIR": "data",
+    "WANDB_CACHE_DIR": "cache",
+    "WANDB_CONFIG_DIR": "config",
+}
+"""Folders of a run's `wandb/`, by the environment variable that names them."""
 
 
 class WandbLogger:
@@ -63,14 +67,38 @@ class WandbLogger:
         self.wandb: Any = None
         self._every = max(1, math.ceil(num_generations / NUM_PICTURES))
         self._began, self._drawing = time.monotonic(), 0.0
-        self._alive = True
-        self._tasks: queue.Queue = queue.Queue()
-        self._state = self._remember()
+        self._environment: dict[str, str | None] = {}
+        self._state: dict[str, Any] = {}
+        self._limited = Limited(
+            "wandb", "wandb is off from here on (later: metaevo wandb-push RUN)"
+        )
+        options: dict[str, Any] = {}
+        swept: dict[str, Any] = {}
         config = flat(config)
-        threading.Thread(target=self._work, daemon=True).start()
-        self._call(lambda: self._start(mode, name, config, tags), START)
-        if self._alive and os.environ.get("WANDB_SWEEP_ID"):
-            _check_sweep(dict(self.run.config), config)
+        self._limited.call(lambda: swept.update(_swept()), START)
+        _check_sweep(swept, config)
+        self._limited.call(
+            lambda: options.update(self._prepare(name, config, tags)), START
+        )
+        if mode == "online" and not self._limited.attempt(
+            lambda: self._start("online", options), START
+        ):
+            # No key, no network: the same run, offline. The service still holds the
+            # run that could not be started, and would refuse another of its id.
+            problem = line(self._limited.problem)
+            if self.alive:
+                self._limited.warn(
+                    f"online is not possible ({problem}); continuing offline"
+                )
+            self._limited.call(lambda: self.wandb.teardown(), FINISH)
+            mode = "offline"
+        if self.run is None:
+            self._limited.call(lambda: self._start(mode, options), START)
+
+    @property
+    def alive(self) -> bool:
+        """Whether records are still sent."""
+        return self._limited.alive
 
     def log(
         self,
@@ -84,14 +112,17 @@ class WandbLogger:
             draw: makes a PNG of the solution as it is now, or returns None; called for
                 some of the generations.
         """
-        step = record["generation"]
-        if not self._alive or step <= self._state["generation"]:
+        if not self.alive:
             return
-        due = step // self._every > self._state["generation"] // self._every
-        # Noted first: a kill in between loses this record here, but repeats none.
-        self._remember(generation=step)
+        step = record["generation"]
+        sent = self._state["generation"]
+        if step <= sent:
+            return
+        due = step // self._every > sent // self._every
 
         def send():
+            # Noted first: a kill in between loses this record here, but repeats none.
+            self._remember(generation=step)
             data: dict[str, Any] = {
                 k: float(v) for k, v in record.items() if np.ndim(v) == 0
             }
@@ -103,7 +134,7 @@ class WandbLogger:
                 data |= self._picture(draw)
             self.run.log(data, step=step)
 
-        self._call(send, LOG + DRAW if due else LOG)
+        self._limited.call(send, LOG + DRAW if due else LOG)
 
     def _picture(self, draw: Callable[[], bytes | None]) -> dict[str, Any]:
         """The picture `evolved`, unless drawing took more than its share of the run."""
@@ -118,45 +149,60 @@ class WandbLogger:
 
             return {"evolved": self.wandb.Image(Image.open(io.BytesIO(png)))}
         except Exception as error:
-            _warn(f"no picture of what evolves ({_line(error)})")
+            self._limited.warn(f"no picture of what evolves ({line(error)})")
             return {}
         finally:
             self._drawing += time.monotonic() - began
 
     def finish(self, directory: Path) -> None:
-        """Send the report's figures and the artifact of a finished run."""
+        """Send the report's figures, the comparison and the artifact of a run."""
 
         def end():
             figures = sorted((Path(directory) / "report").glob("*.png"))
             pictures = {f"report/{p.stem}": self.wandb.Image(str(p)) for p in figures}
             if pictures:
                 self.run.log(pictures, step=self._state["generation"])
+            self.run.summary.update(summary(directory))
             artifact = self.wandb.Artifact(f"solution-{self._state['id']}", "evolved")
-            artifact.add_dir(str(Path(directory) / "solution"))
+            for name in ("arrays.safetensors", "manifest.json"):
+                # Only what a run writes: a folder from elsewhere may hold links.
+                path = run_directory.paths(directory).solution / name
+                if path.is_file() and not path.is_symlink():
+                    artifact.add_file(str(path), name=name)
             self.run.log_artifact(artifact)
 
-        self._call(end, FINISH)
+        self._limited.call(end, FINISH)
 
     def close(self) -> None:
         """End the wandb run; wait at most `FINISH` seconds."""
-        self._call(lambda: self.run.finish(), FINISH)
-        self._alive = False
+        if self.run is not None:
+            self._limited.call(lambda: self.run.finish(), FINISH)
+        self._limited.alive = False
+        for name, value in self._environment.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        self._environment = {}
 
-    # --- within limits ----------------------------------------------------------------
+    # --- on the worker ----------------------------------------------------------------
 
-    def _start(self, mode, name, config, tags) -> None:
+    def _prepare(
+        self, name: str, config: Mapping[str, Any], tags: tuple[str, ...]
+    ) -> dict[str, Any]:
+        """Import wandb, set its folders, and return the options of its `init`."""
         import wandb
 
         self.wandb = wandb
-        os.environ.setdefault("WANDB_SILENT", "true")
-        for variable, folder in (
-            ("WANDB_DATA_DIR", "data"),
-            ("WANDB_CACHE_DIR", "cache"),
-            ("WANDB_CONFIG_DIR", "config"),
-        ):
-            os.environ.setdefault(variable, str(self.directory / "wandb" / folder))
-        (self.directory / "wandb").mkdir(exist_ok=True)
-        options = {
+        folder = self.directory / "wandb"
+        folder.mkdir(exist_ok=True)
+        wanted = {k: str(folder / x) for k, x in FOLDERS.items()}
+        for key, value in ({"WANDB_SILENT": "true"} | wanted).items():
+            if key not in os.environ:
+                self._environment[key] = None
+                os.environ[key] = value
+        self._remember()
+        return {
             "project": os.environ.get("WANDB_PROJECT", "metaevo"),
             "dir": str(self.directory),
             "id": self._state["id"],
@@ -173,59 +219,97 @@ class WandbLogger:
                 x_disable_stats=True,
             ),
         }
-        try:
-            self.run = wandb.init(mode=mode, **options)
-        except Exception as error:
-            if mode != "online":
-                raise
-            # No key, no network: the same run, offline.
-            _warn(f"online is not possible ({_line(error)}); continuing offline")
-            self.run = wandb.init(mode="offline", **options)
-        self.run.define_metric("*", step_metric="generation")
 
-    def _call(self, task: Callable[[], None], limit: float) -> None:
-        """Run `task` on the worker; turn the logger off if it fails or takes longer."""
-        if not self._alive:
-            return
-        done = threading.Event()
-        problem: list[BaseException] = []
-        self._tasks.put((task, done, problem))
-        if not done.wait(limit):
-            self._alive = False
-            _warn(f"no answer within {limit:.0f} s; {_ELSEWHERE}")
-        elif problem:
-            self._alive = False
-            _warn(f"{_line(problem[0])}; {_ELSEWHERE}")
+    def _start(self, mode: str, options: Mapping[str, Any]) -> None:
+        run = self.wandb.init(mode=mode, **options)
+        run.define_metric("*", step_metric="generation")
+        self.run = run
 
-    def _work(self) -> None:
-        while True:
-            task, done, problem = self._tasks.get()
-            try:
-                task()
-            except BaseException as error:  # wandb also raises SystemExit
-                problem.append(error)
-            done.set()
+    def _remember(self, **changes: Any) -> None:
+        """Read `wandb.json`, and write it if it changes or cannot be read.
 
-    def _remember(self, **changes: Any) -> dict[str, Any]:
-        """Read `wandb.json`: the wandb run's id and the last generation sent.
+        It holds the wandb run's id and the last generation sent. Without a file that
+        can be read the run is a new one.
 
         Args:
-            **changes: new values, which are written first.
+            **changes: new values.
         """
         path = self.directory / "wandb.json"
-        if path.exists():
-            state = json.loads(path.read_text())
-        else:
+        state = self._state or _read_state(path)
+        if state is None:
             name = os.environ.get("WANDB_RUN_ID") or f"{time.time_ns():x}"
             state = {"id": name, "generation": -1}
-        if changes or not path.exists():
-            state |= changes
+            changes = state | changes
+        if changes:
+            state = state | changes
             run_directory.write_json_atomic(path, state)
         self._state = state
-        return state
 
 
-_ELSEWHERE = "wandb is off from here on (later: metaevo wandb-push RUN)"
+def _read_state(path: Path) -> dict[str, Any] | None:
+    """The contents of `wandb.json`; None if there is none, or it is damaged."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return {"id": str(found["id"]), "generation": int(found["generation"])}
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return None
+
+
+def summary(directory: Path) -> dict[str, float | str]:
+    """Return what a finished run came to, from its files.
+
+    Returns:
+        `held_out/NAME/fitness` and `held_out/NAME/final_return`: means over held-out
+        seeds, of each task; `held_out/verdict/...`: the fields of the verdicts;
+        `agents/NAME/return`: mean over fresh episodes. Numbers that are not finite are
+        left out.
+    """
+    held_out = {}
+    folder = run_directory.paths(directory).held_out
+    if folder.is_dir():
+        held_out, _ = holdout.load(folder)
+    scores = results.read_scores(Path(directory))
+    evaluations = scores.evaluations if scores else {}
+    return numbers(
+        {
+            "held_out": {
+                name: {
+                    "fitness": [holdout.average(x) for x in runs.fitness],
+                    "final_return": [holdout.average(x) for x in runs.final_return],
+                }
+                for name, runs in held_out.items()
+            }
+            | {"verdict": holdout.verdicts(held_out)},
+            "agents": {
+                name: {"return": holdout.average(x)} for name, x in evaluations.items()
+            },
+        }
+    )
+
+
+def numbers(data: Any, key: str = "") -> dict[str, float | str]:
+    """Flatten nested data to finite numbers, and verdicts as text, by `a/b/c`.
+
+    A sequence of one is its element; of more, the places are parts of the keys.
+
+    >>> numbers({"x": [{"y": 1}], "z": (2, float("nan"))})
+    {'x/y': 1.0, 'z/0': 2.0}
+    """
+    if isinstance(data, str):
+        return {key: data}
+    if isinstance(data, int | float | np.number):
+        return {key: float(data)} if math.isfinite(data) else {}
+    if hasattr(data, "_asdict"):
+        said = getattr(data, "verdict", None)
+        data = data._asdict() | ({"verdict": said} if isinstance(said, str) else {})
+    elif isinstance(data, list | tuple | np.ndarray):
+        if len(data) == 1:
+            return numbers(data[0], key)
+        data = dict(enumerate(data))
+    found = {}
+    for name, x in (data or {}).items():
+        found |= numbers(x, f"{key}/{name}" if key else str(name))
+    return found
 
 
 def _check_sweep(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
@@ -235,21 +319,26 @@ def _check_sweep(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
         ConfigError: they differ, so the sweep would record values that were not used.
     """
     for key, value in theirs.items():
-        if key in ours and key in _swept() and ours[key] != value:
+        if key in ours and ours[key] != value:
             raise ConfigError(
                 f"{key}: the sweep says {value}, the command line {ours[key]}; pass "
                 "${args_no_hyphens} in the sweep's command"
             )
 
 
-def _swept() -> set[str]:
-    """Return the keys that the sweep sets, from the file that its agent writes."""
+def _swept() -> dict[str, Any]:
+    """Return the values that a sweep sets, from the file that its agent writes."""
     path = os.environ.get("WANDB_SWEEP_PARAM_PATH")
     if not path or not Path(path).exists():
-        return set()
+        return {}
     import yaml
 
-    return set(yaml.safe_load(Path(path).read_text()) or {}) - {"wandb_version"}
+    found = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
+    return {
+        key: entry["value"]
+        for key, entry in found.items()
+        if key != "wandb_version" and isinstance(entry, Mapping) and "value" in entry
+    }
 
 
 def push(directory: Path, mode: str = "online") -> int:
@@ -272,14 +361,6 @@ def push(directory: Path, mode: str = "online") -> int:
         logger.log({k: np.nan if v is None else v for k, v in record.items()})
     if (directory / "solution").is_dir():
         logger.finish(directory)
-    sent = len(records) if logger._alive else 0
+    sent = len(records) if logger.alive else 0
     logger.close()
     return sent
-
-
-def _line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-
-
-def _warn(message: str) -> None:
-    warnings.warn(f"wandb: {message}", stacklevel=2)

@@ -1,0 +1,138 @@
+"""Streams, names and numbers that must not stop a run or change it."""
+
+import csv
+import io
+import json
+import os
+import re
+import signal
+import warnings
+
+import numpy as np
+import pytest
+
+from metaevo.analysis import lineage
+from metaevo.analysis.plots import figures
+from metaevo.cli import signals
+from metaevo.engine.loggers import streams
+from metaevo.engine.loggers.console import ConsoleLogger
+from metaevo.storage import jsonl
+
+RECORD = {
+    "generation": 0,
+    "fitness_best": 1.0,
+    "fitness_mean": 1.0,
+    "fitness_median": 1.0,
+    "fitness_sd": 0.0,
+    "failed": 0,
+    "frames_per_second": 10.0,
+}
+
+
+@pytest.fixture
+def no_reader(monkeypatch):
+    """Standard output is a pipe that nobody reads."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w", encoding="utf-8") as stream:
+        monkeypatch.setattr("sys.stdout", stream)
+        yield stream
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_progress_that_nobody_reads_is_dropped(no_reader, monkeypatch, terminal):
+    if terminal:
+        monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes it for a terminal
+    console = ConsoleLogger(2)
+    assert console.console.is_terminal == terminal
+    console.now("compiling")
+    console.say("a line", "x" * 100_000)
+    console.log(RECORD)
+    console.close()
+
+
+def test_output_on_a_full_disk_is_dropped(monkeypatch):
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        stream = streams.Unbreakable("stdout", full)
+        assert stream.write("x" * 100_000) == 100_000
+        stream.flush()
+    stream.write("after it was closed")
+    monkeypatch.setattr("sys.stdout", None)
+    print("nowhere", file=streams.Unbreakable("stdout"), flush=True)
+
+
+def test_characters_that_the_encoding_lacks_are_escaped():
+    buffer = io.BytesIO()
+    stream = streams.Unbreakable("stdout", io.TextIOWrapper(buffer, encoding="ascii"))
+    print("0.9 ± ε", file=stream, flush=True)
+    assert buffer.getvalue() == b"0.9 \\xb1 \\u03b5\n"
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_the_end_of_a_terminal_stops_a_run_unless_the_parent_ignores_it(ignored):
+    names = [*signals.NAMES]
+    before = {name: signal.getsignal(getattr(signal, name)) for name in names}
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+        stop = signals.on_signals()
+        signal.raise_signal(signal.SIGHUP)
+        assert stop.is_set() != ignored
+    finally:
+        for name, handler in before.items():
+            signal.signal(getattr(signal, name), handler)
+
+
+# --- names ----------------------------------------------------------------------------
+
+ODD = ["$\\frac{$", "$(touch x)", "<b>bold</b>", "é 漢字 😀 \x00", "x" * 500, "a $ b $"]
+
+
+def test_odd_names_are_drawn_as_text(tmp_path):
+    def draw(*panels):
+        for name, panel in zip(ODD, panels, strict=True):
+            panel.plot([1, 10], [1, 100], label=name)
+            panel.set(title=name, xlabel=name, ylabel=name)
+            panel.set_yscale("log")
+            figures.legend_above(panel, 1)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = figures.figure(
+            tmp_path, "odd", "odd", draw, (ODD, [range(6)]), "", len(ODD)
+        )
+    assert "$\\frac{$" in found["svgs"][0]
+    assert "<b>" not in found["svgs"][2]
+    shown = re.findall(r"<text.*?</text>", found["svgs"][0], re.DOTALL)
+    assert not any("mathdefault" in text for text in shown)  # 10² on the axis is math
+    with open(tmp_path / "odd.csv", encoding="utf-8", newline="") as file:
+        assert next(csv.reader(file)) == ODD
+
+
+def test_a_panel_without_labels_has_no_legend_and_no_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        figures.png(lambda panel: figures.legend_above(panel, 2), 1, dpi=20)
+
+
+# --- numbers --------------------------------------------------------------------------
+
+
+def test_float32_is_logged_with_few_digits_and_read_to_the_bit(tmp_path):
+    bits = np.random.default_rng(0).integers(0, 2**32, 20_000, np.uint32)
+    with np.errstate(invalid="ignore"):
+        x = bits.view(np.float32)
+    x = np.concatenate([x[np.isfinite(x)], np.float32([0.1, 1e-45, 16777217, -0.0])])
+    log = jsonl.JsonlLogger(tmp_path / "metrics.jsonl")
+    log.log({"parents": np.full(len(x), -1), "numbers/lr": x, "mean": x[0]})
+    log.log({"x": [np.float32("nan"), np.float32(0.1)], "y": np.float64(1 / 3)})
+    log.close()
+    first, second = jsonl.read(tmp_path / "metrics.jsonl")
+    read = lineage.numbers(first)["lr"].astype(np.float32)
+    assert read.tobytes() == x.tobytes()
+    assert np.float32(first["mean"]) == x[0]
+    short = sum(len(json.dumps(y)) for y in first["numbers/lr"])
+    assert short < 0.75 * sum(len(json.dumps(float(y))) for y in x)
+    assert second == {"x": [None, 0.1], "y": 1 / 3}
+    one = np.float32(first["numbers/lr"][-4])
+    assert json.dumps(first["numbers/lr"][-4]) == "0.1"
+    assert one == np.float32(0.1)
