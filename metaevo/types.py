@@ -154,7 +154,8 @@ class Strategy(NamedTuple):
             distribution, never the luckiest member of a noisy generation.
         metrics: `state -> {name: scalar}` for the log.
         mirrored: True if member `i + P/2` is the mirror image of member `i`. A pair
-            with a failed member then gets equal fitness, so it has no pull.
+            with a failed member, or one that was not scored, then gets equal fitness,
+            so it has no pull.
         persistent_agents: True if what it breeds are agents that live on and follow
             each other, as in PBT. The result is then the best of them, scored again,
             and the schedule of numbers along its line of ancestors.
@@ -268,7 +269,7 @@ class Evaluated(NamedTuple):
     """One generation's evaluation, complete and in the order of the proposal.
 
     Attributes:
-        fitness: [tasks, S, P] raw scores; not finite if failed, or if it has none.
+        fitness: [tasks, S, P] raw scores; not finite if failed or not scored.
         healthy: [tasks, S, P] bool, whether the agent's numbers are all finite.
         params: [P, ...] after `Space.inherit`.
         train: one dict per task, [S, P, K] per metric; `return` is NaN where no
