@@ -70,6 +70,8 @@ class InnerLoop(NamedTuple):
         shared_slots: slots that act on what the population shares: no space may replace
             them, since members would differ in them.
         frames_per_segment: environment steps in one segment, for progress figures.
+        steps_per_segment: steps of each of its environments in one segment, by which
+            the engine knows whether an episode fits into a generation; 0: unknown.
         env: the `metaevo.envs.Env` it trains on, to play in; None if it has none.
         tunable: the space of its hyperparameters, in which a hand-made baseline is
             tuned; one unit is a change that one sigma fits. None: it has none.
@@ -87,6 +89,7 @@ class InnerLoop(NamedTuple):
     coupled: bool = False
     shared_slots: tuple[str, ...] = ()
     frames_per_segment: int = 0
+    steps_per_segment: int = 0
     env: Any = None
     tunable: Any = None
     config: Any = None
