@@ -238,7 +238,7 @@ class Search(NamedTuple):
         segments_per_generation: None for whole lifetimes, else members live on over
             generations, through `Proposal.parents`.
         common_random_numbers: whether all members share the worlds. None: yes, iff
-            members are newborn each generation and the loop is not coupled.
+            members are newborn each generation or mirrored, and the loop not coupled.
         chunk_size: members in one vmap. None: 8 on CPU, on an accelerator as many as
             the devices divide the population into. The bits depend on it, so it is
             fixed before generation 0 and kept in the run's manifest.

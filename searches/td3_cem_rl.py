@@ -1,9 +1,9 @@
 """CEM-RL (Pourchot and Sigaud, 2019): evolve TD3's actors, half of which also learn.
 
-All members act, fill one replay buffer and train one critic. Then each is scored on fresh
-episodes, and the cross-entropy method moves the distribution of actors towards the best,
-learned or not; the solution is its mean. A generation is a segment of 200 frames of each,
-one critic step per frame.
+All members act, fill one replay buffer and train one critic. Then each is scored on
+fresh episodes, and the cross-entropy method moves the distribution of actors towards
+the best, learned or not; the solution is its mean. A generation is a segment of 200
+frames of each, one critic step per frame.
 """
 
 import metaevo

@@ -7,8 +7,8 @@ import metaevo
 from metaevo.analysis import results
 from metaevo.storage import jsonl
 
-# name -> steps of a generation, and generations. The longest episode has 40 steps. DvD is
-# not here: it selects no members.
+# name -> steps of a generation, and generations. The longest episode has 40 steps. DvD
+# is not here: it selects no members.
 RUNS = {
     "policy_open_es": (40, 1),
     "td3_cem_rl": (8, 20),
