@@ -35,7 +35,7 @@ import metaevo  # noqa: E402
 from benchmarks import measure  # noqa: E402
 from metaevo import fitness, population  # noqa: E402
 from metaevo.engine.job import State  # noqa: E402
-from metaevo.engine.loop import summary  # noqa: E402
+from metaevo.engine.records import summary  # noqa: E402
 from metaevo.evaluators.local import LocalEvaluator  # noqa: E402
 from metaevo.storage import checkpoint  # noqa: E402
 from metaevo.storage.jsonl import JsonlLogger  # noqa: E402

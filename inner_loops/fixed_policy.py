@@ -12,7 +12,7 @@ the exported policy would lack them; common statistics would couple all members.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -30,18 +30,19 @@ class Config:
     """Static settings: shapes and loop lengths.
 
     Attributes:
-        total_timesteps: frames in a lifetime, rounded down to whole segments.
+        total_timesteps: frames in a lifetime, rounded down to whole segments; None: one
+            rollout per segment.
         num_envs: E, environments of one member.
-        num_steps: T, steps of them in a rollout. If it is the environment's time limit,
-            each of them ends an episode at least.
+        num_steps: T, steps of them in a rollout; None: the environment's time limit, so
+            that each of them ends an episode at least.
         num_segments: K, points on the curve.
         features, activation: hidden layers of the policy.
         num_eval_envs: episodes that `evaluate` averages over.
     """
 
-    total_timesteps: int = 2_000
+    total_timesteps: int | None = None
     num_envs: int = 4
-    num_steps: int = 500
+    num_steps: int | None = None
     num_segments: int = 1
     features: tuple[int, ...] = (32, 32)
     activation: str = "tanh"
@@ -86,6 +87,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             slot of `meta` holds what cannot be used there.
     """
     config_checks.positive(config)
+    config = _sized(config, env)
     lifetime = config_checks.lifetime(config, config.num_envs * config.num_steps)
     policy = policies.of(env, config)
     width, noisy = action_noise(env)
@@ -129,6 +131,15 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         act,
         episodes=lambda experience: experience,
     )
+
+
+def _sized(config: Config, env: envs.Env) -> Config:
+    """The Config with the sizes that `env` gives it."""
+    num_steps = config.num_steps or env.max_steps
+    total = config.total_timesteps or (
+        num_steps * config.num_envs * config.num_segments
+    )
+    return replace(config, total_timesteps=total, num_steps=num_steps)
 
 
 def action_noise(env: envs.Env) -> tuple[int, Callable[..., jax.Array]]:

@@ -250,10 +250,14 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
     # --- update -----------------------------------------------------------------------
 
-    def concat_members(x):
+    def concat_members(steps):
         """Every member's [T, E, ...] as environments of one, [T, P x E, ...]."""
-        x = jnp.moveaxis(population.gather(x), 0, 1)
-        return x.reshape(x.shape[0], -1, *x.shape[3:])
+
+        def concat(x):
+            x = jnp.moveaxis(x, 0, 1)
+            return x.reshape(x.shape[0], -1, *x.shape[3:])
+
+        return jax.tree.map(concat, population.gather(steps))
 
     def update(key, meta, state):
         """T steps of the environments and U gradient steps of the critics."""
@@ -282,7 +286,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             shared.rows,
             clock.update,
             None,
-            jax.tree.map(concat_members, steps),
+            concat_members(steps),
             shape,
         )
         batches = _td3.batches_of(meta, context, to_unit, sampled, lambda obs: obs)

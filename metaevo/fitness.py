@@ -1,8 +1,8 @@
 """Fitness of a training run, aggregation over runs, and treatment of failed runs.
 
-Only episodes that ended count. A run without a single ended episode has no return: it
-scores NaN and ranks last, never 0. A member that lives on and ends none in a generation
-keeps its last return.
+Only episodes that ended count. A run without a single ended episode has no return, so
+its score is NaN, never 0: it was *not scored*, which is no failure. A member that lives
+on and ends none in a generation keeps its last return.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaevo.types import Fitness, FitnessFn, mean
+from metaevo.types import Evaluated, Fitness, FitnessFn, mean
 
 __all__ = [
     "area_under_curve",
@@ -19,6 +19,7 @@ __all__ = [
     "last_segments",
     "mean",
     "normalized",
+    "not_scored",
     "rank_sum",
     "sanitize",
 ]
@@ -97,31 +98,59 @@ def normalized(low: list[float], high: list[float]):
 
 
 def sanitize(
-    fitness: Fitness | np.ndarray, mirrored: bool
+    fitness: Fitness | np.ndarray,
+    mirrored: bool,
+    not_scored: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Make fitness finite, failed members ranking strictly last.
 
+    A member that was not scored has said nothing about itself: it gets the median of
+    those that were.
+
     Args:
-        fitness: [P]; NaN, +inf or -inf mark a failed member.
+        fitness: [P]; NaN, +inf or -inf mark a member that failed or was not scored.
         mirrored: member i + P/2 is the mirror image of member i. If one of a pair
-            failed, both get the same value, so the pair pulls in no direction.
+            failed or was not scored, both get the same value, so the pair pulls in no
+            direction.
+        not_scored: [P] bool, which of the members without finite fitness are healthy
+            and had no episode that ended; None: none.
 
     Returns:
-        finite fitness [P], and which members failed [P] bool. If all failed the
-        fitness is all zero.
+        finite fitness [P], and which members failed [P] bool. If none was scored, the
+        fitness is 0, and -1 of members that failed beside others that did not.
     """
     fitness = np.asarray(fitness, np.float32)
-    failed = ~np.isfinite(fitness)
+    finite = np.isfinite(fitness)
+    unknown = np.zeros_like(finite) if not_scored is None else not_scored & ~finite
+    failed = ~finite & ~unknown
     if failed.all():
         return np.zeros_like(fitness), failed
-    last = failed.copy()
+    last, middle = failed, unknown
     if mirrored:
         half = len(fitness) // 2
-        last |= np.roll(failed, half)
-    finite = fitness[~failed]
-    spread = max(float(finite.max() - finite.min()), 1.0)
-    worst = min(
-        np.float32(finite.min() - spread),
-        np.nextafter(finite.min(), np.float32(-np.inf)),
-    )
-    return np.where(last, worst, fitness), failed
+        last, middle = last | np.roll(last, half), middle | np.roll(middle, half)
+    # In double precision, where the largest spread of float32 is finite.
+    known = fitness[finite].astype(np.float64) if finite.any() else np.zeros(1)
+    lowest, spread = known.min(), max(known.max() - known.min(), 1.0)
+    with np.errstate(over="ignore"):
+        below = np.nextafter(np.float32(lowest), np.float32(-np.inf))
+    worst = np.float32(max(min(lowest - spread, below), -np.finfo(np.float32).max))
+    clean = np.where(middle, np.float32(np.median(known)), fitness)
+    # Beside the least float32 there is none below: then the others move up by a bit.
+    clean = np.maximum(clean, np.nextafter(worst, np.float32(np.inf)))
+    return np.where(last, worst, clean), failed
+
+
+def not_scored(evaluated: Evaluated) -> np.ndarray:
+    """Return which members are healthy and miss a score for want of an episode, [P].
+
+    Of those that miss it also for another reason, such as a return that is not finite,
+    it is False: they failed.
+    """
+    missing = ~np.isfinite(evaluated.fitness)
+    ended = [(np.asarray(x["episodes"]) > 0).any(-1) for x in evaluated.train]
+    waiting = missing & evaluated.healthy & ~np.stack(ended)
+    for task, metrics in enumerate(evaluated.evaluation):
+        for x in metrics.values():
+            waiting[task] &= np.isfinite(np.asarray(x))
+    return waiting.any((0, 1)) & ~(missing & ~waiting).any((0, 1))

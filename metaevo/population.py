@@ -71,21 +71,32 @@ def mean(x: Any) -> Any:
 
 
 @_collective
-def gather(x: jax.Array) -> jax.Array:
-    """Return every member's `x`, [...] -> [P, ...], in the order of the population.
+def gather(tree: Any) -> Any:
+    """Return every member's `tree`, [...] -> [P, ...], in the order of the population.
 
-    The row of a member that is not finite is the mean of the others.
+    A member with a number that is not finite has the rows of the first one without, in
+    all leaves: what stands there is always one member's own. Give leaves that belong
+    together, such as those of transitions, in one call.
 
     The result has no gradient, because differentiation through an all-gather would
     give P times the gradient. Insert this member's differentiable value with
     `gather(x).at[index()].set(x)`.
     """
-    x = jax.lax.stop_gradient(x)
-    if jnp.issubdtype(x.dtype, jnp.inexact):
-        x = jnp.where(all_finite(x), x, mean(x))
-    x = jax.lax.all_gather(x, MEMBERS)
-    x = jax.lax.all_gather(x, DEVICES)
-    return x.reshape((-1, *x.shape[2:]))
+
+    def everyone(x):
+        x = jax.lax.all_gather(x, MEMBERS)
+        x = jax.lax.all_gather(x, DEVICES)
+        return x.reshape((-1, *x.shape[2:]))
+
+    tree = jax.lax.stop_gradient(tree)
+    good = everyone(all_finite(tree))
+
+    def rows(x):
+        x = everyone(x)
+        own = good.reshape(-1, *[1] * (x.ndim - 1))
+        return jnp.where(own, x, x[jnp.argmax(good)])
+
+    return jax.tree.map(rows, tree)
 
 
 @_collective

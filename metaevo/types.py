@@ -70,6 +70,8 @@ class InnerLoop(NamedTuple):
         shared_slots: slots that act on what the population shares: no space may replace
             them, since members would differ in them.
         frames_per_segment: environment steps in one segment, for progress figures.
+        steps_per_segment: steps of each of its environments in one segment, by which
+            the engine knows whether an episode fits into a generation; 0: unknown.
         env: the `metaevo.envs.Env` it trains on, to play in; None if it has none.
         tunable: the space of its hyperparameters, in which a hand-made baseline is
             tuned; one unit is a change that one sigma fits. None: it has none.
@@ -87,6 +89,7 @@ class InnerLoop(NamedTuple):
     coupled: bool = False
     shared_slots: tuple[str, ...] = ()
     frames_per_segment: int = 0
+    steps_per_segment: int = 0
     env: Any = None
     tunable: Any = None
     config: Any = None
@@ -154,7 +157,8 @@ class Strategy(NamedTuple):
             distribution, never the luckiest member of a noisy generation.
         metrics: `state -> {name: scalar}` for the log.
         mirrored: True if member `i + P/2` is the mirror image of member `i`. A pair
-            with a failed member then gets equal fitness, so it has no pull.
+            with a failed member, or one that was not scored, then gets equal fitness,
+            so it has no pull.
         persistent_agents: True if what it breeds are agents that live on and follow
             each other, as in PBT. The result is then the best of them, scored again,
             and the schedule of numbers along its line of ancestors.
@@ -234,7 +238,7 @@ class Search(NamedTuple):
         segments_per_generation: None for whole lifetimes, else members live on over
             generations, through `Proposal.parents`.
         common_random_numbers: whether all members share the worlds. None: yes, iff
-            members are newborn each generation and the loop is not coupled.
+            members are newborn each generation or mirrored, and the loop not coupled.
         chunk_size: members in one vmap. None: 8 on CPU, on an accelerator as many as
             the devices divide the population into. The bits depend on it, so it is
             fixed before generation 0 and kept in the run's manifest.
@@ -268,7 +272,7 @@ class Evaluated(NamedTuple):
     """One generation's evaluation, complete and in the order of the proposal.
 
     Attributes:
-        fitness: [tasks, S, P] raw scores; not finite if failed, or if it has none.
+        fitness: [tasks, S, P] raw scores; not finite if failed or not scored.
         healthy: [tasks, S, P] bool, whether the agent's numbers are all finite.
         params: [P, ...] after `Space.inherit`.
         train: one dict per task, [S, P, K] per metric; `return` is NaN where no

@@ -1,8 +1,9 @@
 """CEM-RL (Pourchot and Sigaud, 2019): evolve TD3's actors, half of which also learn.
 
-All members act, fill one replay buffer and train one critic. The cross-entropy method
-then moves the distribution of actors towards the best, learned or not; the solution is
-its mean. A generation is a segment of 200 frames of each, one critic step per frame.
+All members act, fill one replay buffer and train one critic. Then each is scored on
+fresh episodes, and the cross-entropy method moves the distribution of actors towards
+the best, learned or not; the solution is its mean. A generation is a segment of 200
+frames of each, one critic step per frame.
 """
 
 import metaevo
@@ -34,7 +35,7 @@ def search(
         space=space,
         strategy=strategy,
         num_generations=inner.num_segments,
-        fitness=fitness.last_segments(1),
+        fitness=fitness.final_return,
         segments_per_generation=1,
     )
 

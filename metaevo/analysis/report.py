@@ -111,6 +111,7 @@ def write(directory: str | Path, between: Callable[[], None] = lambda: None) -> 
         closed=distill.sentences(directory),
         records=records,
         failed=sum(r["failed"] for r in records),
+        not_scored=sum(r.get("not_scored", 0) for r in records),
         history=_history(directory),
         settings=flat(manifest["identity"]["settings"]),
         num_seeds=len(next(iter(held_out.values())).fitness[0]) if held_out else 0,
@@ -311,14 +312,24 @@ def _lineage(folder: Path, records: list[dict], scores: Scores | None) -> dict |
 
 def _strategy(folder: Path, records: list[dict]) -> dict:
     """Draw the strategy's own metrics against the generation."""
-    known = {"generation", "failed", "frames", "seconds", "frames_per_second"}
+    known = {
+        "generation",
+        "failed",
+        "not_scored",
+        "frames",
+        "seconds",
+        "frames_per_second",
+    }
     known |= {"population", "parents"}
     names = [
         name
         for name in records[0]
         if name not in known and "/" not in name and not name.startswith("fitness_")
     ]
-    names = ["failed", *names]
+    counts = ["failed"]
+    if any(r.get("not_scored") for r in records):
+        counts.append("not_scored")
+    names = [*counts, *names]
     rows = [[r["generation"], *(r.get(name) for name in names)] for r in records]
 
     def draw(*panels):
@@ -326,7 +337,7 @@ def _strategy(folder: Path, records: list[dict]) -> dict:
             values = [np.nan if r.get(name) is None else r[name] for r in records]
             panel.plot([r["generation"] for r in records], values, color=figures.INK)
             panel.set(xlabel="generation", title=name.replace("_", " "))
-            if name == "failed":
+            if name in counts:
                 panel.set_ylim(0, max(1.0, *values) * 1.05)
 
     return figures.figure(
@@ -335,7 +346,8 @@ def _strategy(folder: Path, records: list[dict]) -> dict:
         "The strategy",
         draw,
         (["generation", *names], rows),
-        "Number of members that failed, and the strategy's own metrics.",
+        "Members that failed, those that no episode scored if there were any, and the "
+        "strategy's own metrics.",
         num_panels=len(names),
     )
 

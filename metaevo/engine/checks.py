@@ -63,8 +63,9 @@ def check(search: Search) -> Proposal:
         shapes and dtypes of a proposal of its strategy.
 
     Raises:
-        ConfigError: a size is out of range, the space does not fit the inner loops, or
-            the strategy does not fit `segments_per_generation`.
+        ConfigError: a size is out of range, the space does not fit the inner loops, the
+            strategy does not fit `segments_per_generation`, or newborn members would be
+            scored by episodes of which the longest do not end.
     """
     for key in ("num_generations", "num_seeds"):
         if getattr(search, key) < 1:
@@ -95,7 +96,30 @@ def check(search: Search) -> Proposal:
             f"segments_per_generation={per}: with this strategy members are newborn in "
             "each generation and would never live a whole lifetime; leave it out"
         )
+    if proposal.parents is None and not search.fitness.needs_evaluation:
+        for loop in search.tasks:
+            _check_episodes_fit(loop, per)
     return proposal
+
+
+def _check_episodes_fit(loop: InnerLoop, segments: int | None) -> None:
+    """Check that in a generation each environment can end the longest episode.
+
+    Otherwise returns of training would be those of short episodes alone, and a search
+    for members that survive would select against them.
+    """
+    steps = loop.steps_per_segment * (segments or loop.num_segments)
+    if loop.env is None or not 0 < steps < loop.env.max_steps:
+        return
+    remedy = "raise inner.total_timesteps or lower inner.num_envs"
+    if segments is not None:
+        remedy += " or inner.num_segments"
+    raise ConfigError(
+        f"a generation is {steps} steps of each environment, and an episode of "
+        f"{loop.env.name or 'this environment'} may take {loop.env.max_steps}, so that "
+        f"the members with the longest episodes would have no score: {remedy}, or "
+        "score the agents afterwards, by fitness.final_return"
+    )
 
 
 def _bound(space: Space, loop: InnerLoop, params: Params) -> Any:

@@ -20,7 +20,7 @@ import numpy as np
 from metaevo import fitness, population
 from metaevo.analysis import report
 from metaevo.config import RunConfig
-from metaevo.engine import checks, costs, finish, identity
+from metaevo.engine import checks, costs, finish, identity, records
 from metaevo.engine.job import (
     Job,
     Progress,
@@ -42,7 +42,7 @@ from metaevo.errors import (
 )
 from metaevo.evaluators import choose, distributed
 from metaevo.storage import checkpoint, jsonl, run_directory
-from metaevo.types import Evaluated, Search
+from metaevo.types import Search
 
 __all__ = ["MAX_FAILURES", "Result", "run"]
 
@@ -199,7 +199,7 @@ def _noted(job: Job, journal: Journal) -> Iterator[None]:
     """Note in the run's history why it stopped."""
     try:
         yield
-    except (InterruptedRunError, NumericalError) as error:
+    except (ConfigError, InterruptedRunError, NumericalError) as error:
         run_directory.note(job.directory, str(error), journal.generation)
         raise
 
@@ -237,7 +237,7 @@ def _search(job: Job, journal: Journal, progress: Progress) -> Progress:
         progress = Progress(
             state,
             journal.generation,
-            progress.failures + 1 if record["failed"] == size else 0,
+            progress.failures + 1 if not records.learns(search, size, record) else 0,
             journal.log_bytes,
         )
         last = progress.generation == search.num_generations
@@ -272,26 +272,27 @@ def generation(job: Job, progress: Progress) -> tuple[State, dict[str, Any]]:
     asked = proposal.params
     evaluated, carried = job.evaluator(role[_EVALUATE], proposal, state.carried)
     raw: Any = np.asarray(search.aggregate(jnp.asarray(evaluated.fitness)))
-    scores, failed = fitness.sanitize(raw, search.strategy.mirrored)
-    lives_on = search.segments_per_generation is not None
-    if failed.all() and not (lives_on and evaluated.healthy.all()):
-        # Nothing to learn from; the next generation starts from the same state.
-        carried = state.carried
-    else:
-        # If all are healthy and have no score yet, they are told to be equal.
+    scored, waiting = np.isfinite(raw), fitness.not_scored(evaluated)
+    scores, failed = fitness.sanitize(raw, search.strategy.mirrored, waiting)
+    counts = {
+        "failed": int(failed.sum()),
+        "not_scored": int((~scored & ~failed).sum()),
+    }
+    if records.learns(search, len(raw), counts):
         proposal = proposal._replace(params=evaluated.params)
         strategy = job.programs.tell(
             role[_TELL], strategy, proposal, jnp.asarray(scores)
         )
-        if failed.all():
-            raw, failed = raw[:0], failed[:0]
+    else:
+        # The next generation starts from the same state.
+        carried = state.carried
     record = {
         "generation": progress.generation,
-        **summary(raw[~failed]),
-        "failed": int(failed.sum()),
+        **records.summary(raw[scored]),
+        **counts,
         "population": raw,
         **job.programs.metrics(strategy),
-        **_means(evaluated),
+        **records.means(evaluated),
     }
     if search.strategy.persistent_agents:
         record["parents"] = proposal.parents
@@ -300,52 +301,20 @@ def generation(job: Job, progress: Progress) -> tuple[State, dict[str, Any]]:
     return State(strategy, carried), record
 
 
-def _all_failed_error(job: Job, progress: Progress) -> NumericalError:
+def _all_failed_error(job: Job, progress: Progress) -> NumericalError | ConfigError:
+    """The error that ends a run after `MAX_FAILURES` generations without a score."""
+    paths = run_directory.paths(job.directory)
+    saved = f"the state before generation {progress.generation} is in "
+    saved += str(paths.checkpoints)
+    if jsonl.read(paths.metrics)[-1].get("not_scored", 0):
+        return ConfigError(
+            f"no episode ended within the lifetime in {MAX_FAILURES} generations in a "
+            "row, so that no member was scored: lengthen inner.total_timesteps or "
+            f"lower inner.num_envs; {saved}"
+        )
     return NumericalError(
-        f"every member failed in {MAX_FAILURES} generations in a row; the state "
-        f"before generation {progress.generation} is in "
-        f"{run_directory.paths(job.directory).checkpoints}"
+        f"every member failed in {MAX_FAILURES} generations in a row; {saved}"
     )
-
-
-# --- records --------------------------------------------------------------------------
-
-
-def summary(scores: np.ndarray) -> dict[str, float]:
-    """Return statistics of the members that did not fail; NaN if there are none.
-
-    Args:
-        scores: [N] finite fitness.
-
-    >>> summary(np.array([1.0, 2.0, 6.0]))["fitness_mean"].item()
-    3.0
-    """
-    if not len(scores):
-        scores = np.array([np.nan])
-    quantiles = np.quantile(scores, (0.0, 0.25, 0.5, 0.75, 1.0))
-    return {
-        "fitness_best": quantiles[4],
-        "fitness_mean": scores.mean(),
-        "fitness_median": quantiles[2],
-        "fitness_sd": scores.std(),
-        "fitness_worst": quantiles[0],
-        "fitness_q25": quantiles[1],
-        "fitness_q75": quantiles[3],
-    }
-
-
-def _means(evaluated: Evaluated) -> dict[str, float]:
-    """Mean over seeds and members of the last segment's metrics, finite ones."""
-    record = {}
-    for task, train in enumerate(evaluated.train):
-        prefix = f"task{task}/" if len(evaluated.train) > 1 else ""
-        metrics = {f"train/{name}": np.asarray(x)[..., -1] for name, x in train.items()}
-        for name, x in evaluated.evaluation[task].items():
-            metrics[f"evaluation/{name}"] = np.asarray(x)
-        for name, x in metrics.items():
-            x = x[np.isfinite(x)]
-            record[f"{prefix}{name}"] = x.mean() if len(x) else np.nan
-    return record
 
 
 # --- persistence ----------------------------------------------------------------------

@@ -29,12 +29,14 @@ class Programs(NamedTuple):
 def common_random_numbers(search: Search, proposal: Proposal) -> bool:
     """Return True if the members of a seed draw the same random numbers.
 
-    It is as the search asks; by default, if members are newborn in each generation
-    and the loop is not coupled.
+    It is as the search asks; by default, if members are newborn in each generation or
+    come in mirrored pairs, which are compared, and the loop is not coupled.
     """
     if search.common_random_numbers is not None:
         return search.common_random_numbers
-    return proposal.parents is None and not search.coupled
+    mirrored = getattr(search.strategy, "mirrored", False)
+    compared = proposal.parents is None or mirrored
+    return compared and not search.coupled
 
 
 def make_programs(

@@ -73,7 +73,7 @@ def inner_loop(
     `slots.checked` does.
 
     Args:
-        config: with `num_segments` and `num_eval_envs`.
+        config: with `num_segments`, `num_envs` and `num_eval_envs`.
         lifetime: from `config_checks.lifetime`.
         update: `(key, meta, state) -> (state, info)`. `info` holds `totals`, from
             `rollouts.totals`, and scalars, of which a segment's metrics are the means;
@@ -101,6 +101,7 @@ def inner_loop(
             metrics["value_error_rms"] = jnp.sqrt(means.pop("squared"))
         return state, metrics | means
 
+    frames_per_segment = lifetime.updates_per_segment * lifetime.frames_per_update
     initial_carry = fields.get("initial_carry", tuple)
     evaluate = evaluation.of_agent(env, act, config.num_eval_envs, initial_carry)
     return InnerLoop(
@@ -111,7 +112,8 @@ def inner_loop(
         evaluate=_with_checked(evaluate),
         num_segments=config.num_segments,
         act=_with_checked(act),
-        frames_per_segment=lifetime.updates_per_segment * lifetime.frames_per_update,
+        frames_per_segment=frames_per_segment,
+        steps_per_segment=frames_per_segment // config.num_envs,
         env=env,
         **fields,
     )

@@ -300,6 +300,53 @@ def test_fitness_of_only_failures_is_finite():
     assert np.isfinite(clean).all()
 
 
+def test_member_that_was_not_scored_ranks_in_the_middle():
+    """It is healthy, and nothing is known of it: no reason to select against it."""
+    scores = np.array([1.0, np.nan, 3.0, np.nan, 8.0])
+    waiting = np.array([False, True, False, False, False])
+    clean, failed = fitness.sanitize(scores, False, waiting)
+    assert failed.tolist() == [False, False, False, True, False]
+    np.testing.assert_array_equal(clean[[0, 1, 2, 4]], [1.0, 3.0, 3.0, 8.0])
+    assert clean[3] < 1.0
+    nobody, failed = fitness.sanitize(np.full(3, np.nan), False, np.arange(3) > 0)
+    assert nobody.tolist() == [-1.0, 0.0, 0.0]
+
+
+def test_mirrored_pair_with_a_member_that_was_not_scored_has_no_pull():
+    scores = np.array([1.0, np.nan, np.nan, 2.0, 9.0, 4.0])
+    waiting = np.array([False, True, False, False, False, False])
+    clean, _ = fitness.sanitize(scores, True, waiting)
+    assert clean[1] == clean[4] == 3.0
+    assert clean[2] == clean[5] < 1.0
+
+
+@pytest.mark.parametrize("scale", [1.0, 3e38, np.finfo(np.float32).max])
+def test_largest_fitness_stays_finite_and_in_order(scale):
+    raw = scale * np.array([1.0, np.nan, -1.0, 0.5], np.float32)
+    clean, _ = fitness.sanitize(raw, mirrored=False)
+    assert np.isfinite(clean).all()
+    assert np.argsort(clean).tolist() == [1, 2, 3, 0]
+    assert len(set(clean.tolist())) == 4
+
+
+def test_lifetimes_in_which_no_episode_ends_are_no_numerical_failure(tmp_path):
+    search = toys.search(
+        es(),
+        toys.quadratic(num_segments=2, first_episode=99),
+        num_generations=9,
+        fitness=fitness.area_under_curve,
+        chunk_size=2,
+    )
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=r"no episode ended .*total_timesteps"):
+            run(tmp_path, search)
+    log = records(tmp_path)
+    assert [(r["failed"], r["not_scored"]) for r in log] == [(0, 8)] * 6
+    arrays, _ = checkpoint.Store(tmp_path / "checkpoints").load()
+    (mean,) = (x for name, x in arrays.items() if name.endswith(".mean"))
+    assert mean.tolist() == [0.0]  # where it began
+
+
 def test_failing_members_never_win(tmp_path):
     """Learning rates below 0.05 break the agent: the search moves away from them."""
     search = tiny_search.search(num_generations=30, fail_below=0.05)
@@ -355,6 +402,10 @@ def test_living_agents_without_an_episode_yet_have_not_failed(tmp_path):
     run(tmp_path, search)
     log = records(tmp_path)
     assert [r["failed"] for r in log] == [0] * 6
+    assert [r["not_scored"] for r in log] == [4] * 4 + [0] * 2
+    page = (tmp_path / "report" / "index.html").read_text()
+    assert "Members that failed, in all of the 6 generations: 0." in page
+    assert "none of their episodes had ended: 16." in page
     assert [r["fitness_mean"] is None for r in log] == [True] * 4 + [False] * 2
 
 

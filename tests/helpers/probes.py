@@ -150,3 +150,26 @@ def terminated(horizon=10, action=Discrete(1)) -> Env:
         action=action,
         max_steps=horizon,
     )
+
+
+def fall_or_live(action=CONTINUOUS, limit=40, fall=4) -> Env:
+    """Reward 1 a step; a first action above 0 means to fall after `fall` steps.
+
+    All others live to the limit. A search that counts ended episodes alone sees those
+    that fall, and takes them for the best.
+    """
+
+    def transition(t, obs, a):
+        falls = jnp.where(t == 0, jnp.asarray(a).reshape(-1)[0] > 0, obs[1] > 0)
+        obs = jnp.stack([1.0, jnp.float32(falls)])
+        return obs, 1.0, falls & (t + 1 >= fall), t + 1 >= limit
+
+    start = jnp.array([1.0, 0.0])
+    return _env(lambda key: start, transition, 2, action, limit)._replace(
+        name="fall_or_live"
+    )
+
+
+def fall_or_live_discrete() -> Env:
+    """The same for action values: action 1 falls."""
+    return fall_or_live(Discrete(2))

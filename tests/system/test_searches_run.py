@@ -11,10 +11,10 @@ import metaevo
 
 # What runs in seconds, of each.
 TINY = {
-    "dqn_td_loss": {"env": "gymnax/Catch-bsuite"},
+    "dqn_td_loss": {},
     "ppo_hyperparameters": {},
     "ppo_schedules": {"kind": "cubic"},
-    "ppo_reward_potential": {"env": "gymnax/Catch-bsuite"},
+    "ppo_reward_potential": {},
     "sac_hyperparameters": {},
     "ppo_drift": {"envs": ("gymnax/CartPole-v1", "gymnax/Catch-bsuite")},
     "ppo_dpo_constants": {},
@@ -42,8 +42,10 @@ def test_a_search_runs_from_end_to_end(name, tmp_path):
     default = search.__kwdefaults__ or dict(
         zip(search.__code__.co_varnames, search.__defaults__, strict=False)
     )
-    sizes = {"total_timesteps": 512, "num_segments": 2, "features": (8,)}
-    sizes |= {"learning_starts": 128, "batch_size": 16, "num_steps": 16}
+    # More than 500 steps of each environment: CartPole's longest episode.
+    sizes = {"total_timesteps": 1152, "num_envs": 2, "num_steps": 16}
+    sizes |= {"num_segments": 2, "features": (8,)}
+    sizes |= {"learning_starts": 128, "batch_size": 16}
     config = type(default["inner"])
     known = {field.name for field in dataclasses.fields(config)}
     inner = config(**{name: x for name, x in sizes.items() if name in known})

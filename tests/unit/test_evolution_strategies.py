@@ -44,6 +44,20 @@ def test_open_es_by_hand():
     )
 
 
+@pytest.mark.parametrize("shaping", ["centered_rank", "standardize", "pair_rank"])
+def test_open_es_stays_where_all_pairs_tie(shaping):
+    """The gradient is 0; Adam would make whole steps of what rounding leaves of it."""
+    strategy = compiled(
+        open_es.open_es(space(), 16, 0.3, optax.adam(0.1), shaping=shaping)
+    )
+    key = jax.random.key(0)
+    proposal, state = strategy.ask(key, strategy.init(key))
+    told = strategy.tell(key, state, proposal, jnp.tile(jnp.arange(8.0) ** 2, 2))
+    assert strategy.metrics(told)["update_norm"] == 0.0
+    before, after = strategy.solution(state), strategy.solution(told)
+    np.testing.assert_array_equal(flat(one(before)), flat(one(after)))
+
+
 def test_open_es_gradient_points_uphill():
     """On f(x) = cᵀx, cosine with c at least 0.95 for P = 4096, D = 16."""
     c = jax.random.normal(jax.random.key(3), (16,))

@@ -7,11 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import toys
 from climbing import after, assert_equal, compiled, flat, one, space, sphere
 
 from metaevo import fitness as fitness_of
 from metaevo.evaluators.local import LocalEvaluator
-from metaevo.types import InnerLoop, InnerState, Search, Space
+from metaevo.types import InnerLoop, InnerState, Proposal, Search, Space
 from strategies import open_es, pes
 
 
@@ -51,6 +52,20 @@ def test_pes_of_one_generation_is_open_es():
     theirs = open_es.open_es(space(), 8, 0.3, optax.adam(0.1))
     ours, theirs = (after(compiled(s), sphere, 5) for s in (ours, theirs))
     np.testing.assert_allclose(ours.mean, theirs.es.mean, rtol=1e-4)
+
+
+def test_mirror_images_live_in_the_same_worlds():
+    """Else what a pair differs by would be its worlds and not its members."""
+    spread = {}
+    for strategy in (
+        pes.pes(toys.space(), 4, 0.3, optax.sgd(0.5), 4, staggered=False),
+        toys.pbt(),
+    ):
+        search = toys.search(strategy, segments_per_generation=1)
+        proposal = Proposal({"lr": jnp.zeros(4)}, jnp.full(4, -1))
+        evaluated, _ = LocalEvaluator(search)(jax.random.key(0), proposal, ())
+        spread[strategy.mirrored] = len(np.unique(evaluated.fitness))
+    assert spread == {True: 1, False: 4}
 
 
 def births(strategy, generations):

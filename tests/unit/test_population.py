@@ -273,6 +273,22 @@ def test_a_failed_member_does_not_break_a_coupled_population():
         assert np.isfinite(carried[0].shared).all()
 
 
+def test_gather_gives_only_rows_that_a_member_has():
+    """A failed member has another's, in all leaves; averages happened to nobody."""
+
+    def everyone(i):
+        reward = jnp.where(i == 1, jnp.nan, 10.0 * i)
+        return population.gather({"reward": reward, "step": 7 + i, "end": i > 1})
+
+    run = jax.vmap(jax.vmap(everyone, axis_name="members"), axis_name="devices")
+    rows = jax.tree.map(lambda x: x[0, 0].tolist(), run(jnp.arange(4)[None]))
+    assert rows == {
+        "reward": [0.0, 0.0, 20.0, 30.0],
+        "step": [7, 7, 9, 10],
+        "end": [False, False, True, True],
+    }
+
+
 def test_no_two_roles_draw_the_same_numbers():
     """Seeds, members and what they share, in a loop that splits its key further."""
 

@@ -78,6 +78,10 @@ class ConsoleLogger:
                 f"{record['failed']:>6} {_count(record['frames_per_second']):>8} "
                 f"{self._left(done):>6}"
             )
+            if waiting := record.get("not_scored", 0):
+                self.say(
+                    f"{'':13} {waiting} not scored: no episode of theirs has ended"
+                )
 
     def close(self) -> None:
         """Remove the line of the current activity."""

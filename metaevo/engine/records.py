@@ -1,0 +1,56 @@
+"""What a generation's record says: counts and statistics over its members."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from metaevo.types import Evaluated, Search
+
+
+def learns(search: Search, size: int, record: Mapping[str, Any]) -> bool:
+    """Return True if a generation has something to tell the strategy.
+
+    Agents that live on and have no score yet go on, equal to each other.
+    """
+    failed, lives_on = record["failed"], search.segments_per_generation is not None
+    return failed < size and (lives_on or failed + record["not_scored"] < size)
+
+
+def summary(scores: np.ndarray) -> dict[str, float]:
+    """Return statistics of the members that did not fail; NaN if there are none.
+
+    Args:
+        scores: [N] finite fitness.
+
+    >>> summary(np.array([1.0, 2.0, 6.0]))["fitness_mean"].item()
+    3.0
+    """
+    if not len(scores):
+        scores = np.array([np.nan])
+    quantiles = np.quantile(scores, (0.0, 0.25, 0.5, 0.75, 1.0))
+    return {
+        "fitness_best": quantiles[4],
+        "fitness_mean": scores.mean(),
+        "fitness_median": quantiles[2],
+        "fitness_sd": scores.std(),
+        "fitness_worst": quantiles[0],
+        "fitness_q25": quantiles[1],
+        "fitness_q75": quantiles[3],
+    }
+
+
+def means(evaluated: Evaluated) -> dict[str, float]:
+    """Mean over seeds and members of the last segment's metrics, finite ones."""
+    record = {}
+    for task, train in enumerate(evaluated.train):
+        prefix = f"task{task}/" if len(evaluated.train) > 1 else ""
+        metrics = {f"train/{name}": np.asarray(x)[..., -1] for name, x in train.items()}
+        for name, x in evaluated.evaluation[task].items():
+            metrics[f"evaluation/{name}"] = np.asarray(x)
+        for name, x in metrics.items():
+            x = x[np.isfinite(x)]
+            record[f"{prefix}{name}"] = x.mean() if len(x) else np.nan
+    return record
