@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from metaevo.analysis import stats
-from metaevo.errors import ConfigError
+from metaevo.errors import CheckpointError, ConfigError
 from metaevo.evaluators.local import LocalEvaluator
 from metaevo.storage import checkpoint
 from metaevo.types import (
@@ -242,17 +242,22 @@ def load(folder: Path) -> tuple[dict[str, HeldOut], dict]:
     """Invert `save`.
 
     Raises:
-        CheckpointError: the files are missing or were altered.
+        CheckpointError: the files are missing or were altered, or are no such runs.
     """
     arrays, facts = checkpoint.read(folder)
     held_out = {}
-    for name in facts["names"]:
-        fitness = arrays[f"{name}/fitness"]
-        train = []
-        for task in range(len(fitness)):
-            prefix = f"{name}/train/{task}/"
-            train.append(
-                {k.removeprefix(prefix): x for k, x in arrays.items() if prefix in k}
-            )
-        held_out[name] = HeldOut(fitness, arrays[f"{name}/final_return"], tuple(train))
+    try:
+        for name in facts["names"]:
+            fitness, final = arrays[f"{name}/fitness"], arrays[f"{name}/final_return"]
+            if fitness.ndim != 2 or fitness.shape != final.shape:
+                raise ValueError(f"{name} has no score for each task and seed")
+            train = []
+            for task in range(len(fitness)):
+                prefix = f"{name}/train/{task}/"
+                mine = {k: x for k, x in arrays.items() if prefix in k}
+                train.append({k.removeprefix(prefix): x for k, x in mine.items()})
+            held_out[name] = HeldOut(fitness, final, tuple(train))
+    except (KeyError, TypeError, ValueError) as error:
+        message = f"{type(error).__name__}: {error}"
+        raise CheckpointError(f"{folder} holds no runs: {message}") from None
     return held_out, facts

@@ -18,6 +18,7 @@ from metaevo.analysis.plots import figures, gallery
 from metaevo.analysis.results import Scores
 from metaevo.config import flat
 from metaevo.storage import artifacts, jsonl, run_directory
+from metaevo.storage._files import replace_file
 from metaevo.types import Params, Space
 
 
@@ -61,9 +62,9 @@ def write(directory: str | Path) -> Path:
     directory = Path(directory)
     paths = run_directory.paths(directory)
     folder = paths.report
-    folder.mkdir(exist_ok=True)
     manifest = run_directory.read_manifest(directory)
-    records = jsonl.read(paths.metrics)
+    records = jsonl.read_generations(paths.metrics)
+    folder.mkdir(exist_ok=True)
     artifact = artifacts.load(paths.solution)
     held_out, facts = {}, {"measure": "fitness", "noise": None}
     if paths.held_out.is_dir():
@@ -106,7 +107,7 @@ def write(directory: str | Path) -> Path:
         num_seeds=len(next(iter(held_out.values())).fitness[0]) if held_out else 0,
     )
     path = folder / "index.html"
-    path.write_text(page)
+    replace_file(path, page.encode())
     return path
 
 
@@ -141,7 +142,7 @@ def _fitness(folder: Path, records: list[dict], measure: str) -> dict:
             lw=0.8,
             label="best (noisy)",
         )
-        axes.set(xlabel="generation", ylabel=measure)
+        axes.set(xlabel="generation", ylabel=figures.plain(measure))
         figures.legend_above(axes, 4)
 
     return figures.figure(
@@ -177,7 +178,9 @@ def _learning_curves(
             part = np.array([row[1:] for row in rows if row[0] == name])
             if len(part):
                 frames, iqm, low, high = part.T
-                axes.plot(frames, iqm, color=figures.COLORS[name], label=name)
+                axes.plot(
+                    frames, iqm, color=figures.COLORS[name], label=figures.plain(name)
+                )
                 axes.fill_between(
                     frames, low, high, color=figures.COLORS[name], alpha=0.2
                 )
@@ -257,7 +260,7 @@ def _lineage(folder: Path, records: list[dict], scores: Scores | None) -> dict |
             )
             everything = np.concatenate(values[name])
             low, high = everything.min(), everything.max()
-            panel.set(xlabel="generation", title=name)
+            panel.set(xlabel="generation", title=figures.plain(name))
             if low > 0 and high / low > 10:
                 panel.set_yscale("log")
 
@@ -289,7 +292,7 @@ def _strategy(folder: Path, records: list[dict]) -> dict:
         for name, panel in zip(names, np.atleast_1d(panels), strict=True):
             values = [np.nan if r.get(name) is None else r[name] for r in records]
             panel.plot([r["generation"] for r in records], values, color=figures.INK)
-            panel.set(xlabel="generation", title=name.replace("_", " "))
+            panel.set(xlabel="generation", title=figures.plain(name.replace("_", " ")))
             if name == "failed":
                 panel.set_ylim(0, max(1.0, *values) * 1.05)
 
@@ -353,6 +356,7 @@ def _agents(scores: Scores | None) -> list[dict[str, Any]]:
 
 def _history(directory: Path) -> list[dict[str, Any]]:
     events = run_directory.read_history(directory)
+    events = [event for event in events if "parts" not in event]
     for event in events:
         time = datetime.fromtimestamp(event["time"])
         event["time"] = time.isoformat(" ", "seconds")

@@ -25,7 +25,10 @@ from metaevo.types import Search
 FLAGS = ("-h", "--help", "--cfg", "--cfg-diff", "--dry-run")
 ALIASES = {"distil": "distill"}
 DISK_EXIT_CODE = 6
-_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
+_DISK_ERRORS = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS),
+    *(errno.EACCES, errno.EPERM, errno.ENOENT),
+)
 
 
 def main(search: Callable[..., Search], argv: Sequence[str] | None = None) -> None:
@@ -110,6 +113,7 @@ def _run(
     from metaevo.storage import run_directory
 
     if run_config.directory:
+        run_directory.check_free(run_config.directory)
         run_directory.check_writable("run.directory", run_config.directory)
     from metaevo.engine import dry_run
     from metaevo.engine import loop as engine

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from metaevo.storage._files import replace_file
+
 __all__ = [
     "COLORS",
     "INK",
@@ -18,6 +20,7 @@ __all__ = [
     "figure",
     "legend_above",
     "page",
+    "plain",
     "png",
     "write_csv",
 ]
@@ -64,7 +67,7 @@ def figure(
     num_panels: int = 1,
 ) -> dict[str, Any]:
     """Draw a figure as PNG file and inline SVGs, and write its CSV."""
-    (folder / f"{name}.png").write_bytes(png(draw, num_panels))
+    replace_file(folder / f"{name}.png", png(draw, num_panels))
     svgs = _svgs(draw, num_panels, name)
     write_csv(folder / f"{name}.csv", *table)
     return {"name": name, "title": title, "svgs": svgs, "caption": caption}
@@ -137,8 +140,15 @@ def legend_above(axes: Any, num_columns: int) -> None:
     )
 
 
+def plain(text: str) -> str:
+    """A text for a figure in which a dollar sign begins no formula."""
+    return text.replace("$", r"\$")
+
+
 def write_csv(path: Path, header: list[str], rows: Iterable[Iterable[Any]]) -> None:
-    with open(path, "w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(header)
-        writer.writerows(rows)
+    """Write a table, which replaces the file at `path`."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(header)
+    writer.writerows(rows)
+    replace_file(path, text.getvalue().encode())

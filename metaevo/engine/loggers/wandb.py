@@ -127,12 +127,15 @@ class WandbLogger:
         """Send the report's figures and the artifact of a finished run."""
 
         def end():
-            figures = sorted((Path(directory) / "report").glob("*.png"))
+            files = run_directory.artifact_files(directory)
+            figures = [path for path in files if path.suffix == ".png"]
             pictures = {f"report/{p.stem}": self.wandb.Image(str(p)) for p in figures}
             if pictures:
                 self.run.log(pictures, step=self._state["generation"])
             artifact = self.wandb.Artifact(f"solution-{self._state['id']}", "evolved")
-            artifact.add_dir(str(Path(directory) / "solution"))
+            for path in files:
+                if path not in figures:
+                    artifact.add_file(str(path), path.name)
             self.run.log_artifact(artifact)
 
         self._call(end, FINISH)
@@ -264,10 +267,10 @@ def push(directory: Path, mode: str = "online") -> int:
     """
     directory = Path(directory)
     manifest = run_directory.read_manifest(directory)
-    (directory / "wandb.json").unlink(missing_ok=True)
     identity = manifest["identity"]
+    records = jsonl.read_generations(directory / "metrics.jsonl")
+    (directory / "wandb.json").unlink(missing_ok=True)
     logger = WandbLogger(directory, mode, identity["search"], identity["settings"])
-    records = jsonl.read(directory / "metrics.jsonl")
     for record in records:
         logger.log({k: np.nan if v is None else v for k, v in record.items()})
     if (directory / "solution").is_dir():
