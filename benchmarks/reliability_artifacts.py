@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.reliability_disks import altered, temporary_folder
 from metaevo.errors import ArtifactError
-from metaevo.storage import artifacts, checkpoint
+from metaevo.storage import artifacts, verified
 
 FORBIDDEN = ("os.system", "subprocess.Popen", "os.exec", "os.posix_spawn", "os.fork")
 FORBIDDEN += ("pickle.find_class", "socket.connect", "shutil.rmtree", "os.remove")
@@ -104,7 +104,7 @@ def signed(path: Path, change: Callable[[dict], None]) -> None:
     """Alter a manifest and sign it again, as an attacker would."""
     manifest = json.loads((path / "manifest.json").read_text())
     change(manifest)
-    manifest["digest"] = checkpoint._digest(manifest)
+    manifest["digest"] = verified._digest(manifest)
     (path / "manifest.json").write_text(json.dumps(manifest))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import random
-import shutil
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
@@ -17,9 +16,9 @@ from unittest import mock
 import numpy as np
 
 from metaevo.errors import CheckpointError
-from metaevo.storage import checkpoint
+from metaevo.storage import checkpoint, verified
 
-STEPS = ("mkdir", "write", "fsync", "rename", "rmtree")
+STEPS = ("mkdir", "write", "fsync", "rename", "rmdir")
 
 
 @contextmanager
@@ -57,10 +56,10 @@ def acting(step: str, nth: int, act: Callable[[], None]) -> Iterator[list[int]]:
 
     owner, name = {
         "mkdir": (Path, "mkdir"),
-        "write": (checkpoint, "write_synced"),
+        "write": (verified, "write_synced"),
         "fsync": (os, "fsync"),
         "rename": (os, "rename"),
-        "rmtree": (shutil, "rmtree"),
+        "rmdir": (Path, "rmdir"),
     }[step]
     with mock.patch.object(owner, name, counted(getattr(owner, name))):
         yield count

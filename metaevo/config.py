@@ -16,7 +16,7 @@ class RunConfig:
     """Options of a run, as opposed to those of the search.
 
     Attributes:
-        seed: all randomness of the run follows from it.
+        seed: all randomness of the run follows from it; at least 0 and below 2³².
         seeds: number of searches, with the seeds `seed`, `seed + 1`, …, one after
             another and then compared as `metaevo compare` does. For the command line;
             `metaevo.run` runs one.
@@ -73,6 +73,11 @@ class RunConfig:
     watchdog: float = 1800.0
 
     def __post_init__(self):
+        if not 0 <= self.seed < 1 << 32:
+            raise ConfigError(
+                f"run.seed={self.seed} must be at least 0 and below 2**32: keys have "
+                "32 bits, and another seed would give the numbers of one of these"
+            )
         if self.wandb not in WANDB_MODES:
             raise ConfigError(
                 f"run.wandb={self.wandb!r} must be one of {', '.join(WANDB_MODES)}"

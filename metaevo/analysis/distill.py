@@ -9,7 +9,6 @@ stays within the original's 95 % interval and no more of the seeds fail.
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
@@ -24,6 +23,8 @@ from metaevo.analysis.curve_fits import Fit
 from metaevo.errors import ConfigError
 from metaevo.evaluators import choose
 from metaevo.storage import artifacts, numpy_reference, run_directory
+from metaevo.storage._files import read_json
+from metaevo.storage.verified import MAX_JSON
 from metaevo.types import Search
 
 __all__ = ["Check", "check", "distill", "read", "within"]
@@ -178,7 +179,7 @@ def distill(
 def read(directory: Path) -> dict[str, Any] | None:
     """The verdict of `distill` on a run; None if there is none."""
     path = directory / FOLDER / VERDICT
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    return read_json(path, MAX_JSON) if path.exists() else None
 
 
 def sentences(directory: Path) -> list[str]:

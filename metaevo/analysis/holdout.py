@@ -13,7 +13,7 @@ import numpy as np
 
 from metaevo.analysis import stats
 from metaevo.analysis.steps import Steps
-from metaevo.errors import ConfigError
+from metaevo.errors import CheckpointError, ConfigError
 from metaevo.evaluators.layout import default_chunk_size
 from metaevo.evaluators.local import LocalEvaluator
 from metaevo.storage import checkpoint
@@ -331,19 +331,22 @@ def load(folder: Path) -> tuple[dict[str, HeldOut], dict]:
     """Invert `save`.
 
     Raises:
-        CheckpointError: the files are missing or were altered.
+        CheckpointError: the files are missing or were altered, or are no such runs.
     """
     arrays, facts = checkpoint.read(folder)
-    held_out = {
-        name: _from_arrays(
-            {
-                path.removeprefix(f"{name}/"): x
-                for path, x in arrays.items()
-                if path.startswith(f"{name}/")
-            }
-        )
-        for name in facts["names"]
-    }
+    held_out = {}
+    try:
+        for name in facts["names"]:
+            fitness, final = arrays[f"{name}/fitness"], arrays[f"{name}/final_return"]
+            if fitness.ndim != 2 or fitness.shape != final.shape:
+                raise ValueError(f"{name} has no score for each task and seed")
+            mine = {k: x for k, x in arrays.items() if k.startswith(f"{name}/")}
+            held_out[name] = _from_arrays(
+                {k.removeprefix(f"{name}/"): x for k, x in mine.items()}
+            )
+    except (KeyError, TypeError, ValueError) as error:
+        message = f"{type(error).__name__}: {error}"
+        raise CheckpointError(f"{folder} holds no runs: {message}") from None
     return held_out, facts
 
 

@@ -19,6 +19,7 @@ from metaevo.analysis.plots import figures, gallery
 from metaevo.analysis.results import Scores
 from metaevo.config import flat
 from metaevo.storage import artifacts, jsonl, run_directory
+from metaevo.storage._files import replace_file
 from metaevo.types import Params, Space
 
 
@@ -64,8 +65,10 @@ def write(directory: str | Path, between: Callable[[], None] = lambda: None) -> 
     paths = run_directory.paths(directory)
     folder = paths.report
     manifest = run_directory.read_manifest(directory)
+    records = (
+        jsonl.read_generations(paths.metrics) if jsonl.count(paths.metrics) else []
+    )
     folder.mkdir(exist_ok=True)
-    records = jsonl.read(paths.metrics) if paths.metrics.exists() else []
     held_out, facts = {}, {"measure": "fitness", "noise": None}
     if paths.held_out.is_dir():
         held_out, facts = holdout.load(paths.held_out)
@@ -117,7 +120,7 @@ def write(directory: str | Path, between: Callable[[], None] = lambda: None) -> 
         num_seeds=len(next(iter(held_out.values())).fitness[0]) if held_out else 0,
     )
     path = folder / "index.html"
-    path.write_text(page, encoding="utf-8")
+    replace_file(path, page.encode())
     return path
 
 
@@ -173,7 +176,7 @@ def _fitness(folder: Path, records: list[dict], measure: str) -> dict:
             lw=0.8,
             label="best (noisy)",
         )
-        axes.set(xlabel="generation", ylabel=measure)
+        axes.set(xlabel="generation", ylabel=figures.plain(measure))
         figures.legend_above(axes, 4)
 
     return figures.figure(
@@ -214,7 +217,9 @@ def _learning_curves(
             part = np.array([row[1:] for row in rows if row[0] == name])
             if len(part):
                 frames, iqm, low, high = part.T
-                axes.plot(frames, iqm, color=figures.COLORS[name], label=name)
+                axes.plot(
+                    frames, iqm, color=figures.COLORS[name], label=figures.plain(name)
+                )
                 axes.fill_between(
                     frames, low, high, color=figures.COLORS[name], alpha=0.2
                 )
@@ -294,7 +299,7 @@ def _lineage(folder: Path, records: list[dict], scores: Scores | None) -> dict |
             )
             everything = np.concatenate(values[name])
             low, high = everything.min(), everything.max()
-            panel.set(xlabel="generation", title=name)
+            panel.set(xlabel="generation", title=figures.plain(name))
             if low > 0 and high / low > 10:
                 panel.set_yscale("log")
 
@@ -336,7 +341,7 @@ def _strategy(folder: Path, records: list[dict]) -> dict:
         for name, panel in zip(names, np.atleast_1d(panels), strict=True):
             values = [np.nan if r.get(name) is None else r[name] for r in records]
             panel.plot([r["generation"] for r in records], values, color=figures.INK)
-            panel.set(xlabel="generation", title=name.replace("_", " "))
+            panel.set(xlabel="generation", title=figures.plain(name.replace("_", " ")))
             if name in counts:
                 panel.set_ylim(0, max(1.0, *values) * 1.05)
 
@@ -404,6 +409,7 @@ def _agents(scores: Scores | None) -> list[dict[str, Any]]:
 
 def _history(directory: Path) -> list[dict[str, Any]]:
     events = run_directory.read_history(directory)
+    events = [event for event in events if "parts" not in event]
     for event in events:
         time = datetime.fromtimestamp(event["time"])
         event["time"] = time.isoformat(" ", "seconds")

@@ -9,7 +9,6 @@ are scored as they are.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -23,7 +22,10 @@ from metaevo import spaces
 from metaevo.analysis import holdout, lineage
 from metaevo.analysis.holdout import HeldOut
 from metaevo.analysis.steps import Steps
+from metaevo.errors import CheckpointError
 from metaevo.storage import artifacts, checkpoint, run_directory
+from metaevo.storage._files import read_json
+from metaevo.storage.verified import MAX_JSON
 from metaevo.types import Evaluator, Key, Params, Proposal, PyTree, Search, Space
 
 __all__ = [
@@ -276,6 +278,14 @@ def read_scores(directory: Path) -> Scores | None:
     path = run_directory.paths(directory).agents / "scores.json"
     if not path.exists():
         return None
-    found = json.loads(path.read_text(encoding="utf-8"))
-    evaluations = {k: np.asarray(x, float) for k, x in found["evaluations"].items()}
-    return Scores(found["best"], evaluations)
+    found = read_json(path, MAX_JSON)
+    try:
+        evaluations = {k: np.asarray(x, float) for k, x in found["evaluations"].items()}
+        best = found["best"]
+        if best is not None and not isinstance(best, int):
+            raise ValueError("the best is no member")
+        if any(x.ndim != 1 for x in evaluations.values()):
+            raise ValueError("an evaluation is no list of returns")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{path} is damaged: {error}") from None
+    return Scores(best, evaluations)

@@ -15,7 +15,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from metaevo.cli import config, listing, runs
-from metaevo.cli.options import CompareOptions, DistillOptions, PlayOptions
+from metaevo.cli.options import (
+    CompareOptions,
+    DistillOptions,
+    PlayOptions,
+    ResumeOptions,
+)
 from metaevo.cli.signals import on_signals
 from metaevo.errors import CheckpointError, ConfigError
 from metaevo.storage.run_directory import (
@@ -102,31 +107,36 @@ def _run(name: str, *arguments: str) -> None:
 
 
 def _resume(directory: str, *arguments: str) -> None:
-    manifest = read_manifest(directory)
-    given = [*manifest["changes"], f"run.directory={directory}"]
-    if "num_generations" in manifest["identity"]["settings"]:
+    words = [word for word in arguments if word.startswith("trust=")]
+    run = runs.opened(directory, config.parse_options(ResumeOptions, words).trust)
+    given = runs.arguments(run)
+    if "num_generations" in run.manifest["identity"]["settings"]:
         # An extension that was interrupted is not in the manifest.
         asked = generations_asked(directory) or 0
         given.append(f"num_generations={max(asked, generations_done(directory))}")
-    _run(manifest["identity"]["search"], *given, *arguments)
+    given += [x for x in arguments if x not in words]
+    sys.argv = [str(run.file), *given]
+    with runs.importing(run), runs.as_data(run):
+        runpy.run_path(str(run.file), run_name="__main__")
 
 
 def _report(directory: str) -> None:
     read_manifest(directory)
     from metaevo.analysis import report
 
-    print(report.write(directory))
+    with runs.reading(directory):
+        print(report.write(directory))
 
 
 def _play(directory: str, *arguments: str) -> None:
     chosen = config.parse_options(PlayOptions, arguments)
-    runs.known_search(runs.finished(directory)["identity"]["search"])
+    run = runs.finished(directory, chosen.trust)
     from metaevo.cli import play
     from metaevo.evaluators.devices import configure
 
     configure()
     path, steps, total = play.play(
-        lambda: runs.remade(directory), directory, chosen.agent, chosen.seed, chosen.out
+        lambda: runs.remade(run), directory, chosen.agent, chosen.seed, chosen.out
     )
     print(f"{path}: {steps} steps, return {total:g}")
 
@@ -144,7 +154,8 @@ def _compare(first: str, *rest: str) -> None:
     others = [word for word in rest if "=" in word and not word.startswith("on=")]
     chosen = config.parse_options(CompareOptions, others)
     chosen = dataclasses.replace(chosen, on=tuple(on))
-    groups = _grouped(directories)
+    opened = {Path(x): runs.finished(x, chosen.trust) for x in directories}
+    groups = _grouped(list(opened.values()))
     from metaevo.cli import compare
     from metaevo.evaluators.devices import configure
 
@@ -155,12 +166,17 @@ def _compare(first: str, *rest: str) -> None:
     import jax
 
     lines = compare.compare(
-        groups, runs.remade, out, chosen, jax.devices(), stop.is_set
+        groups,
+        lambda directory, changes: runs.remade(opened[directory], changes),
+        out,
+        chosen,
+        jax.devices(),
+        stop.is_set,
     )
     print("\n".join([*lines, f"comparison: {out / 'index.html'}"]))
 
 
-def _grouped(directories: Sequence[Path]) -> dict[str, list[Path]]:
+def _grouped(finished: Sequence[runs.Run]) -> dict[str, list[Path]]:
     """Group finished runs that differ in their seed alone.
 
     Returns:
@@ -169,20 +185,20 @@ def _grouped(directories: Sequence[Path]) -> dict[str, list[Path]]:
     """
     groups: dict[str, list[Path]] = {}
     kinds: list[tuple[str, Any]] = []
-    for directory in directories:
-        identity = runs.finished(str(directory))["identity"]
+    for run in finished:
+        identity = run.manifest["identity"]
         kind = (identity["search"], identity["settings"])
         if kind not in kinds:
             kinds.append(kind)
         earlier = [k for k in kinds[: kinds.index(kind)] if k[0] == kind[0]]
         name = kind[0] + (f" {len(earlier) + 1}" if earlier else "")
-        groups.setdefault(name, []).append(directory)
+        groups.setdefault(name, []).append(run.directory)
     return groups
 
 
 def _distill(directory: str, *arguments: str) -> None:
     chosen = config.parse_options(DistillOptions, arguments)
-    runs.known_search(runs.finished(directory)["identity"]["search"])
+    run = runs.finished(directory, chosen.trust)
     from metaevo.analysis import distill, report
     from metaevo.evaluators.devices import configure
 
@@ -191,7 +207,7 @@ def _distill(directory: str, *arguments: str) -> None:
     import jax
 
     lines = distill.distill(
-        runs.remade(directory),
+        runs.remade(run),
         Path(directory),
         chosen.seeds,
         chosen.seed,
@@ -229,7 +245,8 @@ def _push(directory: str, mode: str = "online") -> None:
     read_manifest(directory)
     from metaevo.engine.loggers import wandb
 
-    print(f"{wandb.push(Path(directory), mode)} generations sent")
+    with runs.reading(directory):
+        print(f"{wandb.push(Path(directory), mode)} generations sent")
 
 
 def _unexpected(name: str, arguments: Sequence[str]) -> ConfigError:
@@ -264,6 +281,7 @@ COMMANDS = {
         "With the settings it was started with, to the largest num_generations asked\n"
         "for since it last finished; a larger one extends it.",
         "metaevo resume runs/demo num_generations=40",
+        ResumeOptions,
     ),
     "report": Command(
         _report,

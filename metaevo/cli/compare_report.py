@@ -14,6 +14,7 @@ from metaevo.analysis import holdout, stats
 from metaevo.analysis.holdout import HeldOut
 from metaevo.analysis.plots import figures
 from metaevo.cli.options import CompareOptions
+from metaevo.storage._files import replace_file
 
 AS_TRAINED = "as trained"
 HAND_MADE, TUNED = "hand-made", "tuned hand-made"
@@ -178,7 +179,7 @@ def write(
             for row in rows
         ],
     )
-    (out / "sentences.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    replace_file(out / "sentences.txt", ("\n".join(lines) + "\n").encode())
     places = list(dict.fromkeys(condition for condition, _ in found))
     drawn = [_profiles(out, place, found, measure) for place in places]
     page = figures.page(
@@ -189,7 +190,7 @@ def write(
         measure=measure,
         settings=settings,
     )
-    (out / "index.html").write_text(page, encoding="utf-8")
+    replace_file(out / "index.html", page.encode())
     return lines
 
 

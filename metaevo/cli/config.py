@@ -48,6 +48,9 @@ def parse_into(
 ) -> dict[str, Any]:
     """Return `defaults` with the values that `argv` gives.
 
+    The value of a text is what stands behind the equals sign, as it is; other values
+    are read as YAML. `${...}` is refused: it would read the environment.
+
     Args:
         hinted: Function or class whose type hints say what values are valid.
         defaults: Default of each key.
@@ -61,19 +64,50 @@ def parse_into(
     from yaml import YAMLError
 
     schema = OmegaConf.structured(_schema_of(hinted, defaults))
+    texts = _text_keys(typing.get_type_hints(hinted), defaults)
     for arg in argv:
         key, equals, value = arg.partition("=")
         if not equals or not key or arg.startswith("-"):
             raise ConfigError(f"{arg!r}: expected key=value; --help lists the keys")
         try:
-            schema = OmegaConf.merge(schema, OmegaConf.from_dotlist([arg]))
-            OmegaConf.to_container(schema, resolve=True)
+            if key in texts and value != "null":
+                given = OmegaConf.create({})
+                OmegaConf.update(given, key, value)
+            else:
+                given = OmegaConf.from_dotlist([arg])
+            if "${" in arg or _interpolates(OmegaConf.to_container(given)):
+                raise ConfigError(f"{key}={value}: ${{...}} is not expanded here")
+            schema = OmegaConf.merge(schema, given)
+            OmegaConf.to_container(schema)
+        except ConfigError:
+            raise
         except OmegaConfBaseException as error:
             raise ConfigError(_explain(key, value, error)) from None
         except (YAMLError, ValueError, TypeError, AttributeError) as error:
             raise ConfigError(f"{key}={value}: {str(error).splitlines()[0]}") from None
-    resolved: Any = OmegaConf.to_container(schema, resolve=True)
+    resolved: Any = OmegaConf.to_container(schema)
     return {key: _restore(default, resolved[key]) for key, default in defaults.items()}
+
+
+def _text_keys(hints: dict[str, Any], defaults: dict[str, Any]) -> set[str]:
+    """Return the keys whose values are texts."""
+    found = set()
+    for name, default in defaults.items():
+        nested = _fields(default)
+        values = {field: getattr(default, field) for field in nested}
+        found |= {f"{name}.{key}" for key in _text_keys(nested, values)}
+        if hints.get(name) in (str, str | None):
+            found.add(name)
+    return found
+
+
+def _interpolates(value: Any) -> bool:
+    """Return True if a text in nested lists and dictionaries holds `${`."""
+    if isinstance(value, dict):
+        return any(_interpolates(x) for pair in value.items() for x in pair)
+    if isinstance(value, list):
+        return any(map(_interpolates, value))
+    return isinstance(value, str) and "${" in value
 
 
 def settings(arguments: dict[str, Any]) -> dict[str, Any]:

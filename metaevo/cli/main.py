@@ -32,7 +32,10 @@ if TYPE_CHECKING:
 FLAGS = ("-h", "--help", "--cfg", "--cfg-diff", "--dry-run")
 ALIASES = {"distil": "distill"}
 DISK_EXIT_CODE = 6
-_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
+_DISK_ERRORS = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS),
+    *(errno.EACCES, errno.EPERM, errno.ENOENT),
+)
 
 
 def main(search: Callable[..., Search], argv: Sequence[str] | None = None) -> None:
@@ -119,6 +122,7 @@ def _run(
     from metaevo.storage import run_directory
 
     if run_config.directory:
+        run_directory.check_free(run_config.directory)
         run_directory.check_writable("run.directory", run_config.directory)
     from metaevo.cli import several
     from metaevo.engine import dry_run

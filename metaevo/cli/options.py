@@ -14,6 +14,16 @@ def _option(default: Any, text: str) -> Any:
     return dataclasses.field(default=default, metadata={"help": text})
 
 
+TRUST = "import what the run names: its search, its environment"
+
+
+@dataclass(frozen=True)
+class ResumeOptions:
+    """Option of `metaevo resume` besides the keys of the search."""
+
+    trust: bool = _option(False, TRUST)
+
+
 @dataclass(frozen=True)
 class PlayOptions:
     """Options of `metaevo play`."""
@@ -23,6 +33,7 @@ class PlayOptions:
     )
     seed: int = _option(0, "index of the held-out seed whose agent is played")
     out: str | None = _option(None, "FILE.gif; default RUN/play/AGENT-SEED.gif")
+    trust: bool = _option(False, TRUST)
 
 
 @dataclass(frozen=True)
@@ -40,6 +51,7 @@ class CompareOptions:
         optimum: Highest fitness that counts. The optimality gap is the mean distance
             by which runs stay below it.
         out: Folder of the results; None: `compare` in the first run's directory.
+        trust: Import the searches and environments that runs of others name.
 
     Raises:
         ConfigError: A number is too small.
@@ -58,6 +70,7 @@ class CompareOptions:
     )
     optimum: float | None = _option(None, "highest fitness that counts")
     out: str | None = _option(None, "folder of the results; default RUN/compare")
+    trust: bool = _option(False, TRUST)
 
     def __post_init__(self):
         _check_least(self, seeds=3, controls=0, control_seeds=1)
@@ -73,6 +86,7 @@ class DistillOptions:
 
     seeds: int = _option(32, "fresh seeds; two agents are trained on each")
     seed: int = _option(0, "seed of the fresh seeds")
+    trust: bool = _option(False, TRUST)
 
     def __post_init__(self):
         _check_least(self, seeds=3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -10,8 +11,9 @@ import jax
 import numpy as np
 
 from metaevo import population, slots
-from metaevo.errors import ConfigError
+from metaevo.errors import CheckpointError, ConfigError
 from metaevo.storage import artifacts, checkpoint, run_directory
+from metaevo.storage._files import replace_file
 from metaevo.types import InnerLoop, Key, PyTree, Search
 
 MILLISECONDS = 50  # for which a frame is shown
@@ -90,6 +92,9 @@ def play(
             "end of a run with run.held_out_seeds of 2 or more"
         )
     arrays, _ = checkpoint.read(kept)
+    shapes = [x.shape for x in arrays.values()]
+    if not shapes or not all(shape[:1] == shapes[0][:1] != () for shape in shapes):
+        raise CheckpointError(f"{kept}: its arrays are not those of agents")
     num_agents = len(next(iter(arrays.values())))
     if not 0 <= seed < num_agents:
         raise ConfigError(
@@ -123,4 +128,7 @@ def _write_gif(path: Path, frames: list[np.ndarray]) -> None:
 
     first, *rest = [Image.fromarray(frame) for frame in frames]
     path.parent.mkdir(parents=True, exist_ok=True)
-    first.save(path, save_all=True, append_images=rest, duration=MILLISECONDS, loop=0)
+    data = io.BytesIO()
+    options = {"append_images": rest, "duration": MILLISECONDS, "loop": 0}
+    first.save(data, "gif", save_all=True, **options)
+    replace_file(path, data.getvalue())

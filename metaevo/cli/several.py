@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from metaevo.analysis import results
-from metaevo.cli import compare, runs
+from metaevo.cli import compare
 from metaevo.cli.options import CompareOptions
 from metaevo.config import RunConfig
 from metaevo.engine.job import Result
@@ -104,7 +104,7 @@ def _compared(
     out = root / "compare"
     lines = compare.compare(
         {name: directories},
-        runs.remade,
+        lambda run, changes: search,
         out,
         options,
         choose_devices(config),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from metaevo.cli import findings
 from metaevo.cli.findings import Finding
 from metaevo.errors import ArtifactError, CheckpointError, ConfigError
 from metaevo.storage import artifacts, checkpoint, run_directory
+from metaevo.storage._files import parse_json, read_bytes
 
 
 def verify(path: str | Path) -> list[Finding]:
@@ -22,9 +23,10 @@ def verify(path: str | Path) -> list[Finding]:
         ConfigError: There is neither a run nor an artifact at `path`.
     """
     path = Path(path)
-    if (path / "metrics.jsonl").is_file() or (path / "checkpoints").is_dir():
+    names = [p.name for p in path.iterdir()] if path.is_dir() else []
+    if {"metrics.jsonl", "checkpoints", "history.jsonl"} & set(names):
         return list(_run(path))
-    if (path / "arrays.safetensors").is_file() or (path / "manifest.json").is_file():
+    if {"arrays.safetensors", "manifest.json"} & set(names):
         return [_artifact(path, path.name)]
     raise ConfigError(f"{path}: neither a run nor an artifact here")
 
@@ -36,8 +38,15 @@ def text(found: list[Finding]) -> str:
 
 
 def _run(directory: Path) -> Iterator[Finding]:
+    try:
+        run_directory.check_entries(directory)
+    except CheckpointError as error:
+        # A link could lead anywhere, so nothing is read.
+        yield Finding("files", False, str(error))
+        return
     yield _manifest(directory)
     yield from _checkpoints(directory)
+    yield from _history(directory)
     if (directory / "solution").is_dir():
         yield _artifact(directory / "solution", "solution")
     folders = [directory / "held_out"]
@@ -53,6 +62,29 @@ def _run(directory: Path) -> Iterator[Finding]:
                 yield Finding(name, False, _short(error, folder))
 
 
+def _history(directory: Path) -> Iterator[Finding]:
+    """Find the results that a finished run had, and has no longer."""
+    try:
+        history = run_directory.read_history(directory)
+    except CheckpointError as error:
+        path = run_directory.paths(directory).history
+        yield Finding("history.jsonl", False, _short(error, path))
+        return
+    if not history:
+        yield Finding("history.jsonl", False, "missing: it may have finished or not")
+        return
+    events = [line["event"] for line in history]
+    had = ["solution"] if "finished" in events else []
+    for line in history:
+        had = [str(part) for part in line.get("parts", had)]
+    for part in had:
+        known = part.startswith(run_directory.RESULTS) and ".." not in part
+        if known and not (directory / part).is_dir():
+            yield Finding(
+                part, False, "missing, though the run finished; start it again"
+            )
+
+
 def _manifest(directory: Path) -> Finding:
     try:
         identity = run_directory.read_manifest(directory)["identity"]
@@ -66,6 +98,10 @@ def _manifest(directory: Path) -> Finding:
 def _checkpoints(directory: Path) -> Iterator[Finding]:
     """Check each checkpoint, and the log against the newest one that is whole."""
     store = checkpoint.Store(directory / "checkpoints")
+    try:
+        manifest_digest = run_directory.manifest_digest(directory)
+    except (OSError, CheckpointError):
+        manifest_digest = None  # a finding of its own
     newest = None
     found = []
     for generation in store.generations():
@@ -73,6 +109,10 @@ def _checkpoints(directory: Path) -> Iterator[Finding]:
         name = str(folder.relative_to(directory))
         try:
             _, manifest = checkpoint.read(folder)
+            if newest is None and manifest_digest is not None:
+                then = manifest.get("run_manifest", manifest_digest)
+                if then != manifest_digest:
+                    yield Finding("manifest.json", False, "altered since " + name)
             newest = newest or manifest
             found.append((name, True, "before generation " + str(generation)))
         except CheckpointError as error:
@@ -85,21 +125,26 @@ def _checkpoints(directory: Path) -> Iterator[Finding]:
 def _log(path: Path, newest: dict | None) -> Finding:
     """Check that each generation before the checkpoint `newest` is logged once."""
     try:
-        data = path.read_bytes()
+        data = read_bytes(path)
     except OSError as error:
         return Finding(path.name, False, str(error.strerror))
     if newest is None:
         return Finding(path.name, False, "no checkpoint says how long it must be")
-    size = newest["log_bytes"]
+    size, generation = newest.get("log_bytes"), newest.get("generation")
+    if not isinstance(size, int) or not isinstance(generation, int):
+        return Finding(path.name, False, "the newest checkpoint does not describe it")
     if len(data) < size:
         message = f"{len(data)} bytes, shorter than the {size} of the checkpoint"
         return Finding(path.name, False, message)
+    digest = newest.get("log_sha256")
+    if digest not in (None, hashlib.sha256(data[:size]).hexdigest()):
+        return Finding(path.name, False, "altered since it was checkpointed")
     try:
         lines = data[:size].splitlines()
-        numbers = [json.loads(line)["generation"] for line in lines]
+        numbers = [parse_json(line)["generation"] for line in lines]
     except (ValueError, KeyError, TypeError) as error:
         return Finding(path.name, False, f"a line is damaged: {error}")
-    if numbers != list(range(newest["generation"])):
+    if numbers != list(range(generation)):
         return Finding(path.name, False, "generations are missing or doubled")
     message = f"{len(numbers)} generations"
     if len(data) > size:

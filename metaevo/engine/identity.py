@@ -89,8 +89,8 @@ def digest(*data: Plain) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def sources(search: Search, path: str | Path | None = None) -> dict[str, str]:
-    """Return digests of the source files that a search is made of.
+def source_files(search: Search, path: str | Path | None = None) -> list[Path]:
+    """Return the source files that a search is made of.
 
     Args:
         search: its inner loops and its strategy name the files, with the files of the
@@ -98,8 +98,8 @@ def sources(search: Search, path: str | Path | None = None) -> dict[str, str]:
         path: the file in which the search is put together, if it is known.
 
     Returns:
-        `FOLDER/FILE` -> the first 16 digits of the file's sha256. Files of metaevo
-        itself are left out; the manifest holds its version.
+        absolute paths. Files of metaevo itself are left out; the manifest holds its
+        version.
     """
     files = {Path(path)} if path is not None else set()
     functions = [x for loop in search.tasks for x in (loop.init, loop.train)]
@@ -108,12 +108,24 @@ def sources(search: Search, path: str | Path | None = None) -> dict[str, str]:
     names.add(str(search.strategy.settings.get("strategy", "")).partition(":")[0])
     for module in _with_siblings(names):
         files.add(Path(module.__file__))
+    return sorted({file.absolute() for file in files if file.is_file()})
+
+
+def sources(search: Search, path: str | Path | None = None) -> dict[str, str]:
+    """Return digests of the source files that a search is made of.
+
+    Args:
+        search: the search.
+        path: the file in which it is put together; see `source_files`.
+
+    Returns:
+        `FOLDER/FILE` -> the first 16 digits of the file's sha256.
+    """
     return {
-        f"{file.absolute().parent.name}/{file.name}": hashlib.sha256(
+        f"{file.parent.name}/{file.name}": hashlib.sha256(
             file.read_bytes()
         ).hexdigest()[:16]
-        for file in sorted(files)
-        if file.is_file()
+        for file in source_files(search, path)
     }
 
 

@@ -58,12 +58,14 @@ class Progress(NamedTuple):
         failures: how many of the last generations, in a row, had no member that did
             not fail.
         log_bytes: length of `metrics.jsonl` up to here.
+        log_sha256: digest of these bytes; None: metaevo 0.1 wrote the checkpoint.
     """
 
     state: State
     generation: int = 0
     failures: int = 0
     log_bytes: int = 0
+    log_sha256: str | None = None
 
 
 class Keys(NamedTuple):

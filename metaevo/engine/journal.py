@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from metaevo.engine.job import Job
+from metaevo.engine.job import Job, Progress
 from metaevo.engine.loggers.tensorboard import TensorboardLogger
 from metaevo.engine.loggers.wandb import WandbLogger
+from metaevo.errors import CheckpointError
 from metaevo.storage import run_directory
 from metaevo.storage.jsonl import JsonlLogger
 
@@ -46,8 +47,8 @@ class Journal:
 
     Args:
         job: the run; its console shows a line per record.
-        generation: number of generations that the log holds.
-        log_bytes: their length in bytes. What the log holds beyond is cut off.
+        progress: what the newest checkpoint says of the log. What the log holds beyond
+            is cut off.
 
     Attributes:
         generation: number of generations recorded.
@@ -55,16 +56,52 @@ class Journal:
         pending: records that no checkpoint covers yet.
 
     Raises:
-        CheckpointError: the log is shorter than `log_bytes`.
+        CheckpointError: the log is shorter than it was, or was altered.
     """
 
-    def __init__(self, job: Job, generation: int, log_bytes: int):
-        self.generation, self.log_bytes = generation, log_bytes
+    def __init__(self, job: Job, progress: Progress):
+        self.generation, self.log_bytes = progress.generation, progress.log_bytes
         self.pending: list[Mapping[str, Any]] = []
         self._loggers: list[Logger] = []
         self._job = job
-        metrics = run_directory.paths(job.directory).metrics
-        self._log = JsonlLogger(metrics, log_bytes)
+        paths = run_directory.paths(job.directory)
+        # The names by which others find this run, and what they name now.
+        self._names = {
+            path: _inode(path) for path in (job.directory, paths.lock, paths.manifest)
+        }
+        self._log = JsonlLogger(paths.metrics, self.log_bytes, progress.log_sha256)
+
+    @property
+    def log_sha256(self) -> str:
+        """Digest of `metrics.jsonl`."""
+        return self._log.sha256
+
+    def check(self) -> None:
+        """Check that the run directory is still this process's own.
+
+        Without its lock another process could start beside this one, and what is
+        written to a file that was deleted is lost.
+
+        Raises:
+            CheckpointError: the directory, its lock, manifest or log was deleted or
+                replaced.
+        """
+        problem = None
+        for path, inode in self._names.items():
+            if _inode(path) != inode:
+                problem = f"{path} has vanished or was replaced"
+                break
+        try:
+            if problem is None:
+                self._log.check()
+        except CheckpointError as error:
+            problem = str(error)
+        if problem is not None:
+            raise CheckpointError(
+                f"{problem} while the run was going, so it stops: nothing after "
+                f"generation {self.generation - len(self.pending)} is saved. Put it "
+                "back if it was moved, or start again in another run.directory"
+            )
 
     def open_loggers(self) -> None:
         """Open the loggers that `run.wandb` and `run.tensorboard` ask for."""
@@ -114,3 +151,12 @@ class Journal:
         self._log.close()
         for logger in self._loggers:
             logger.close()
+
+
+def _inode(path: Path) -> tuple[int, int] | None:
+    """The file that a path names; None if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

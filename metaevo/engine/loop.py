@@ -41,7 +41,7 @@ from metaevo.errors import (
     NumericalError,
 )
 from metaevo.evaluators import choose, distributed
-from metaevo.storage import checkpoint, jsonl, run_directory
+from metaevo.storage import checkpoint, jsonl, own_runs, provenance, run_directory
 from metaevo.types import Search
 
 __all__ = ["MAX_FAILURES", "Result", "run"]
@@ -110,6 +110,7 @@ def run(
     # Runs of 0.1 are found and compared by what 0.1 recorded of a search.
     settings_0_1 = settings | {"search": identity.fingerprint_0_1(search, size)}
     settings |= {"search": identity.identity(search)}
+    source_files = identity.source_files(search, source)
     sources = identity.sources(search, source)
     with contextlib.ExitStack() as stack:
         stack.enter_context(distributed.coordinator(config))
@@ -140,7 +141,10 @@ def run(
                 factory.device,
                 changes,
                 sources,
+                source_files,
             )
+        if source is not None:
+            own_runs.remember(directory, manifest, source, changes)
         following = costs.generations_after(
             search, config, size, factory.num_devices, factory.platform
         )
@@ -162,10 +166,10 @@ def run(
             deadline=time.monotonic() + limit,
             should_stop=should_stop,
         )
-        return _run(job, changes, run_directory.changed_sources(manifest, sources))
+        return _run(job, changes, provenance.changes(manifest, factory.device, sources))
 
 
-def _run(job: Job, changes: Sequence[str], changed_sources: Sequence[str]) -> Result:
+def _run(job: Job, changes: Sequence[str], changed: Sequence[str]) -> Result:
     """Restore, search and finish; close the journal in any case."""
     progress = _restore(job)
     if progress.generation > job.search.num_generations:
@@ -173,7 +177,7 @@ def _run(job: Job, changes: Sequence[str], changed_sources: Sequence[str]) -> Re
             f"num_generations={job.search.num_generations}: {job.directory} holds "
             f"{progress.generation} generations; give as many or more"
         )
-    journal = Journal(job, progress.generation, progress.log_bytes)
+    journal = Journal(job, progress)
     with contextlib.closing(journal), _noted(job, journal):
         progress = _try_again(job, progress)
         job.console.say(*greeting(job, progress, changes))
@@ -185,13 +189,14 @@ def _run(job: Job, changes: Sequence[str], changed_sources: Sequence[str]) -> Re
             progress.generation,
             num_generations=job.search.num_generations,
         )
-        for name in changed_sources:
-            event = f"{name} has changed since this run was started"
+        for event in changed:
             job.console.say(f"warning: {event}")
             run_directory.note(job.directory, event, progress.generation)
         journal.open_loggers()
         progress = _search(job, journal, progress)
-        return finish.finish(job, progress, journal)
+        result = finish.finish(job, progress, journal)
+        run_directory.note_parts(job.directory, progress.generation)
+        return result
 
 
 @contextlib.contextmanager
@@ -239,6 +244,7 @@ def _search(job: Job, journal: Journal, progress: Progress) -> Progress:
             journal.generation,
             progress.failures + 1 if not records.learns(search, size, record) else 0,
             journal.log_bytes,
+            journal.log_sha256,
         )
         last = progress.generation == search.num_generations
         hopeless = progress.failures == MAX_FAILURES
@@ -321,7 +327,12 @@ def _all_failed_error(job: Job, progress: Progress) -> NumericalError | ConfigEr
 
 
 def _save(job: Job, journal: Journal, progress: Progress) -> None:
-    """Save a checkpoint, unless the newest one holds this progress already."""
+    """Save a checkpoint, unless the newest one holds this progress already.
+
+    Raises:
+        CheckpointError: the directory, its lock, manifest or log vanished.
+    """
+    journal.check()
     if not journal.pending:
         return
     _store(job).save(
@@ -331,6 +342,8 @@ def _save(job: Job, journal: Journal, progress: Progress) -> None:
             "generation": progress.generation,
             "failures": progress.failures,
             "log_bytes": progress.log_bytes,
+            "log_sha256": progress.log_sha256,
+            "run_manifest": run_directory.manifest_digest(job.directory),
         },
     )
     journal.release(lambda: _drawn(job, progress.state))
@@ -340,12 +353,15 @@ def _restore(job: Job) -> Progress:
     """Read the newest checkpoint that verifies; the start if there is none at all.
 
     Raises:
-        CheckpointError: no checkpoint can be read, or they were lost.
+        CheckpointError: no checkpoint can be read, they were lost, or they belong to
+            another manifest.
     """
-    loaded = _store(job).load()
+    store = _store(job)
+    store.clean()
+    loaded = store.load()
     if loaded is None:
         paths = run_directory.paths(job.directory)
-        lines = len(jsonl.read(paths.metrics)) if paths.metrics.exists() else 0
+        lines = jsonl.count(paths.metrics)
         if lines > job.config.checkpoint_every:
             raise CheckpointError(
                 f"{paths.metrics} has {lines} generations, and {paths.checkpoints} no "
@@ -353,13 +369,18 @@ def _restore(job: Job) -> Progress:
             )
         return Progress(initial_state(job))
     arrays, manifest = loaded
+    run_directory.check_manifest_digest(job.directory, manifest.get("run_manifest"))
     strategy = jax.eval_shape(job.search.strategy.init, job.keys.init)
     carried = job.evaluator.template(proposal_shapes(job, strategy))
+    facts: Any = {x: manifest.get(x) for x in ("generation", "failures", "log_bytes")}
+    if not all(isinstance(x, int) and x >= 0 for x in facts.values()):
+        raise CheckpointError(
+            f"{store.folder}: the newest checkpoint does not say where the run is"
+        )
     return Progress(
         checkpoint.from_arrays(State(strategy, carried), arrays),
-        manifest["generation"],
-        manifest["failures"],
-        manifest["log_bytes"],
+        log_sha256=manifest.get("log_sha256"),
+        **facts,
     )
 
 

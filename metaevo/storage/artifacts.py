@@ -25,11 +25,10 @@ import numpy as np
 from metaevo import schedules, slots
 from metaevo.errors import ArtifactError, CheckpointError, ConfigError
 from metaevo.learned import operations
-from metaevo.storage import checkpoint
+from metaevo.storage import verified
 from metaevo.types import Params, Space
 
 SCHEMA = 1
-MAX_FILE = 64 << 20  # bytes
 MAX_SLOTS = 64
 _NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,63}$")
 
@@ -86,7 +85,7 @@ def save(
         "reference": _references(params, spec),
         "provenance": dict(provenance),
     }
-    checkpoint.write(Path(path), arrays, manifest)
+    verified.write(Path(path), arrays, manifest)
 
 
 def _references(params: Params, spec: Mapping[str, Mapping]) -> dict[str, Any]:
@@ -236,18 +235,11 @@ _MALFORMED = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 def _read(path: str | Path) -> tuple[dict[str, np.ndarray], dict]:
     """The verified files of an artifact."""
-    path = Path(path)
-    if (path / "solution").is_dir():
-        path = path / "solution"
-    if not (path / "manifest.json").is_file():
+    path = verified.artifact_folder(path)
+    if not (path / "manifest.json").exists():
         raise ArtifactError(f"{path}: no artifact here (no manifest.json)")
     try:
-        for name in ("manifest.json", "arrays.safetensors"):
-            if (path / name).is_symlink():
-                raise ArtifactError(f"{path / name} is a symbolic link")
-        if (path / "arrays.safetensors").stat().st_size > MAX_FILE:
-            raise ArtifactError(f"{path}: larger than {MAX_FILE >> 20} MiB")
-        arrays, manifest = checkpoint.read(path)
+        arrays, manifest = verified.read(path, verified.MAX_ARTIFACT)
         schema = manifest.get("artifact_schema")
         if schema != SCHEMA:
             newer = isinstance(schema, int) and schema > SCHEMA

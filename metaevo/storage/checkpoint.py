@@ -1,120 +1,29 @@
 """Checkpoints that survive kill -9, full disks and flipped bits.
 
-A checkpoint is a folder with `arrays.safetensors` and `manifest.json`. The manifest
-holds the sha256 of the arrays, the name, shape and type of every array, further data of
-the caller, and its own digest. A checkpoint is written under a temporary name, synced
-and renamed, so a folder with the right name is complete. Loading verifies a checkpoint
-before it is parsed, and falls back to the one before.
+A checkpoint is a folder of arrays with a manifest, see `metaevo.storage.verified`. The
+newest few are kept. Loading verifies a checkpoint before it is parsed, and falls back
+to the one before.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
+import contextlib
 import re
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load, save
 
-from metaevo.errors import CheckpointError
+from metaevo.errors import CheckpointError, ConfigError
 from metaevo.evaluators import keys
-from metaevo.storage._files import sync_folder, write_synced
+from metaevo.storage.verified import SCHEMA, discard, read, write
 from metaevo.types import PyTree
 
-SCHEMA = 1
-MAX_JSON = 1 << 20  # bytes
-_MALFORMED = (
-    OSError,
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    RecursionError,
-    SafetensorError,
-)
+__all__ = ["SCHEMA", "Store", "from_arrays", "read", "to_arrays", "write"]
 
-
-def write(folder: Path, arrays: Mapping[str, np.ndarray], manifest: Mapping) -> None:
-    """Write a checkpoint; `folder` appears complete or not at all.
-
-    Args:
-        folder: replaced if it exists.
-        arrays: arrays by name.
-        manifest: further data to keep, JSON-compatible.
-    """
-    folder = Path(folder)
-    temporary = folder.with_name(f".{folder.name}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    data = save({name: np.asarray(x, order="C") for name, x in arrays.items()})
-    manifest = {
-        "schema": SCHEMA,
-        "sha256": hashlib.sha256(data).hexdigest(),
-        "arrays": {
-            name: [list(x.shape), str(x.dtype)] for name, x in sorted(arrays.items())
-        },
-        **manifest,
-    }
-    manifest["digest"] = _digest(manifest)
-    write_synced(temporary / "arrays.safetensors", data)
-    write_synced(temporary / "manifest.json", json.dumps(manifest, indent=1).encode())
-    sync_folder(temporary)
-    if folder.exists():
-        shutil.rmtree(folder)
-    os.rename(temporary, folder)
-    sync_folder(folder.parent)
-
-
-def read(folder: Path) -> tuple[dict[str, np.ndarray], dict]:
-    """Read and verify one checkpoint.
-
-    Returns:
-        arrays by name, and the manifest.
-
-    Raises:
-        CheckpointError: it is incomplete, altered, or of a newer schema.
-    """
-    folder = Path(folder)
-    try:
-        for name in ("manifest.json", "arrays.safetensors"):
-            if (folder / name).exists() and not (folder / name).is_file():
-                # Reading a pipe would never end.
-                raise CheckpointError(f"{name} is not a regular file")
-        if (folder / "manifest.json").stat().st_size > MAX_JSON:
-            raise CheckpointError("manifest.json is larger than 1 MiB")
-        manifest = json.loads((folder / "manifest.json").read_bytes())
-        data = (folder / "arrays.safetensors").read_bytes()
-        if manifest["digest"] != _digest(manifest):
-            raise CheckpointError("manifest.json does not match its digest")
-        if manifest["schema"] > SCHEMA:
-            raise CheckpointError(
-                f"schema {manifest['schema']} is newer than this metaevo's {SCHEMA}: "
-                "update metaevo"
-            )
-        if hashlib.sha256(data).hexdigest() != manifest["sha256"]:
-            raise CheckpointError("arrays.safetensors does not match its sha256")
-        arrays = load(data)
-        shapes = {n: [list(x.shape), str(x.dtype)] for n, x in arrays.items()}
-        if shapes != manifest["arrays"]:
-            raise CheckpointError("the arrays are not those of manifest.json")
-    except CheckpointError as error:
-        raise CheckpointError(f"{folder}: {error}") from None
-    except _MALFORMED as error:
-        raise CheckpointError(f"{folder}: {type(error).__name__}: {error}") from None
-    return arrays, manifest
-
-
-def _digest(manifest: Mapping) -> str:
-    """Return the sha256 of a manifest without its own digest."""
-    rest = {key: x for key, x in manifest.items() if key != "digest"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+_NAME = re.compile(r"generation-(\d{8,})")
 
 
 class Store:
@@ -130,14 +39,24 @@ class Store:
 
     def generations(self) -> list[int]:
         """Return the generations with a checkpoint, newest first, not verified."""
-        found = self.folder.glob("generation-[0-9]*")
-        return sorted((int(p.name.split("-")[1]) for p in found), reverse=True)
+        names = (p.name for p in self.folder.glob("generation-*"))
+        found = filter(None, map(_NAME.fullmatch, names))
+        return sorted((int(name[1]) for name in found), reverse=True)
+
+    def clean(self) -> None:
+        """Remove what writes left that were cut short."""
+        for unfinished in self.folder.glob(".generation-*.tmp"):
+            with contextlib.suppress(ConfigError):  # somebody's own files
+                discard(unfinished)
 
     def save(self, generation: int, tree: PyTree, manifest: Mapping) -> None:
         """Save `tree` as the state before `generation`, and drop the oldest."""
+        # Without the parents: a run directory that vanished is not made again.
+        self.folder.mkdir(exist_ok=True)
         write(self._path(generation), to_arrays(tree), manifest)
         for old in self.generations()[self.keep :]:
-            shutil.rmtree(self._path(old), ignore_errors=True)
+            with contextlib.suppress(OSError, ConfigError):
+                discard(self._path(old))
 
     def load(self) -> tuple[dict[str, np.ndarray], dict] | None:
         """Read the newest checkpoint that verifies; None if there is none at all.

@@ -15,15 +15,27 @@ closed list; nothing is compiled, imported or executed. Needs numpy and safetens
 
 from __future__ import annotations
 
-import hashlib
-import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from metaevo.errors import MetaevoError
+from metaevo.storage import verified
+
 __all__ = ["Function", "Optimizer", "Reference", "load", "run"]
+
+MAX_EQUATIONS = 10_000
+MAX_SIZE = 1 << 20  # numbers in an array of fixed shape
+MAX_PER_ELEMENT = 1 << 16  # numbers for each element of the inputs
+_TYPES = ("bool", "int8", "uint8", "int32", "uint32", "int64", "uint64")
+_TYPES += ("float16", "float32", "float64")
+_SETTINGS = {
+    *("y", "shape", "axes", "low", "high", "size", "axis", "type", "to"),
+    *("contract", "batch", "start", "stop", "step", "index"),
+}
 
 
 class Reference:
@@ -197,37 +209,73 @@ def _layers(paths: Sequence[tuple]) -> dict[tuple, float]:
 
 
 def load(path: str | Path) -> Reference:
-    """The functions of an artifact.
+    """Load the functions of an artifact; it is verified as by `metaevo.load`.
 
     Args:
         path: the `solution` folder of a run, or the run's folder.
 
     Raises:
-        ValueError: it is not one, or was altered.
+        ValueError: it is not one, was altered, or holds a program that numpy could not
+            carry out in reasonable time and memory.
     """
-    from safetensors.numpy import load as parse
-
-    path = Path(path)
-    if (path / "solution").is_dir():
-        path = path / "solution"
     try:
-        manifest = json.loads((path / "manifest.json").read_bytes())
-        data = (path / "arrays.safetensors").read_bytes()
-        if hashlib.sha256(data).hexdigest() != manifest["sha256"]:
-            raise ValueError("arrays.safetensors does not match its sha256")
-        arrays = parse(data)
+        path = verified.artifact_folder(path)
+        arrays, manifest = verified.read(path, verified.MAX_ARTIFACT)
         slots: dict[str, Any] = {
             name: float(op["value"])
             for name, op in manifest["slots"].items()
             if op["op"] == "number"
         }
         for name, described in manifest.get("reference", {}).items():
+            for part in ("value", "gradient", "step"):
+                if described.get(part) is not None:
+                    _check_program(described[part])
+            for kept in described.get("state", {}).values():
+                _check_sizes("state", kept)
             params = [arrays[array] for array in described["params"]]
             kind = Optimizer if "step" in described else Function
             slots[name] = kind(described, params)
-    except (OSError, KeyError, TypeError, AttributeError, ValueError) as error:
+    except (
+        MetaevoError,
+        OSError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        ValueError,
+    ) as error:
         raise ValueError(f"{path}: no artifact with a reference: {error}") from None
     return Reference(slots)
+
+
+def _check_program(program: Mapping[str, Any]) -> None:
+    """Check what a program is made of, before it is carried out.
+
+    Raises:
+        ValueError, TypeError, KeyError: an operation, a setting or a type is unknown,
+            or a size is absurd.
+    """
+    if len(program["equations"]) > MAX_EQUATIONS:
+        raise ValueError(f"more than {MAX_EQUATIONS} operations")
+    atoms = [*program["outputs"]]
+    for name, operands, _, settings in program["equations"]:
+        if name not in OPERATIONS:
+            raise ValueError(f"unknown operation {name!r}")
+        if not settings.keys() <= _SETTINGS:
+            raise ValueError(f"{name}: unknown settings {sorted(settings)}")
+        atoms += operands
+        _check_sizes(name, settings)
+    if any(isinstance(x, Mapping) and x["type"] not in _TYPES for x in atoms):
+        raise ValueError("a constant of unknown type")
+
+
+def _check_sizes(name: str, settings: Mapping[str, Any]) -> None:
+    """Check the types and sizes in the settings of an operation or of a state."""
+    if not {settings.get("type"), settings.get("to")} <= {None, *_TYPES}:
+        raise ValueError(f"{name}: unknown type")
+    for key in ("shape", "low", "high"):
+        sizes = [x for x in settings.get(key, ()) if isinstance(x, int)]
+        if math.prod(sizes) > MAX_SIZE:
+            raise ValueError(f"{name}: an array of {key} {settings[key]}")
 
 
 def run(program: Mapping[str, Any], inputs: Sequence[np.ndarray], dtype: Any) -> list:
@@ -237,7 +285,7 @@ def run(program: Mapping[str, Any], inputs: Sequence[np.ndarray], dtype: Any) ->
         dtype: of all floating numbers.
 
     Raises:
-        ValueError: an operation that is not in the list.
+        ValueError: an operation that is not in the list, or an absurdly large result.
     """
     known: dict[int, np.ndarray] = {}
     sizes: dict[str, int] = {}
@@ -248,6 +296,7 @@ def run(program: Mapping[str, Any], inputs: Sequence[np.ndarray], dtype: Any) ->
             if isinstance(size, str):
                 sizes[size] = np.shape(x)[axis]
         known[variable] = _as(x, dtype)
+    most = MAX_SIZE + MAX_PER_ELEMENT * math.prod(sizes.values())
 
     def value(atom):
         if isinstance(atom, int):
@@ -263,10 +312,32 @@ def run(program: Mapping[str, Any], inputs: Sequence[np.ndarray], dtype: Any) ->
         if name not in OPERATIONS:
             raise ValueError(f"unknown operation {name!r}")
         settings = {key: concrete(x) for key, x in settings.items()}
+        given = [value(x) for x in operands]
+        if _size(given, settings) > most:
+            raise ValueError(f"{name}: more than {most} numbers")
         with np.errstate(all="ignore"):
-            found = OPERATIONS[name](*map(value, operands), **settings)
+            found = OPERATIONS[name](*given, **settings)
         known[result] = _as(found, dtype)
     return [value(atom) for atom in program["outputs"]]
+
+
+def _size(operands: Sequence[np.ndarray], settings: Mapping[str, Any]) -> int:
+    """At least the number of elements of an operation's result."""
+    if "shape" in settings:
+        return math.prod(settings["shape"])
+    shapes = [np.shape(x) for x in operands]
+    if "low" in settings:
+        around = zip(shapes[0], settings["low"], settings["high"], strict=True)
+        return math.prod(map(sum, around))
+    if "contract" in settings:
+        (left, right), sizes = settings["contract"], shapes
+        lost = [sizes[0][i] for i in left] + [sizes[1][i] for i in right]
+        lost += [sizes[0][i] for i in settings["batch"][0]]
+        return math.prod([*sizes[0], *sizes[1]]) // max(math.prod(lost), 1)
+    try:
+        return math.prod(np.broadcast_shapes(*shapes))
+    except ValueError:  # put together or refused, as it may be
+        return sum(map(math.prod, shapes))
 
 
 def _as(x: Any, dtype: Any) -> np.ndarray:

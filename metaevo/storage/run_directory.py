@@ -18,12 +18,10 @@ import contextlib
 import hashlib
 import json
 import os
-import platform
-import subprocess
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,11 +29,17 @@ import filelock
 
 from metaevo.config import RunConfig
 from metaevo.errors import CheckpointError, ConfigError, LockedError
-from metaevo.storage import jsonl
-from metaevo.storage._files import replace_file
-
-SCHEMA = 2
-"""Schema of `manifest.json`. Manifests of metaevo 0.1 have no schema."""
+from metaevo.storage import jsonl, manifests, provenance
+from metaevo.storage._files import (
+    check_file,
+    check_folder,
+    check_tree,
+    open_append,
+    read_bytes,
+    read_json,
+    replace_file,
+)
+from metaevo.storage.verified import FILES, MAX_JSON
 
 RENAMED_SEARCHES = {
     "dpo_two_parameters": "ppo_dpo_constants",
@@ -45,14 +49,13 @@ RENAMED_SEARCHES = {
 }
 """Names of searches in metaevo 0.1, and their names since."""
 
-RETIRED_SETTINGS = ("shared_critic", "num_diversity_states", "diversity_coef")
-"""Settings of TD3 in metaevo 0.1 that are those of `td3_shared` since, or implied."""
+RESULTS = ("solution", "held_out", "agents")
+"""Folders that the end of a run makes."""
 
 FINISHED = "finished"
 """Event of `history.jsonl`: solution, comparison and report are made."""
 
-_PACKAGES = ("metaevo", "jax", "jaxlib", "optax", "flax", "evosax", "gymnax")
-_MAY_CHANGE = "num_generations"  # a larger value extends a run
+_BEFORE_THE_MANIFEST = re.compile(r"\.lock|\.probe-\d+|\..*\.tmp")
 
 
 class Paths(NamedTuple):
@@ -102,7 +105,9 @@ def lock(directory: str | Path) -> Iterator[None]:
 
     Raises:
         LockedError: another process holds it.
+        CheckpointError: the lock file is a link or no file.
     """
+    check_file(paths(directory).lock)
     taken = filelock.FileLock(paths(directory).lock)
     try:
         taken.acquire(timeout=0)
@@ -115,14 +120,70 @@ def lock(directory: str | Path) -> Iterator[None]:
 
 
 def prepare(directory: str | Path) -> Path:
-    """Make the run directory, if needed, and returns its path.
+    """Make the run directory, if needed, and return its path.
+
+    A directory without a manifest must be empty, but for what a start that was cut
+    short leaves.
 
     Raises:
-        ConfigError: it cannot be made or written to.
+        ConfigError: it cannot be made or written to, or it holds files and no run.
+        CheckpointError: a link, a pipe or a device is in it.
     """
+    directory = Path(directory)
+    check_free(directory)
     check_writable("run.directory", directory)
-    Path(directory).mkdir(parents=True, exist_ok=True)
-    return Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
+def check_free(directory: str | Path) -> None:
+    """Check that a run may be made or continued in a directory, without a change.
+
+    Raises:
+        ConfigError: it holds files and no run.
+        CheckpointError: the run's manifest is damaged, or a link, a pipe or a device is
+            in the directory.
+    """
+    directory = Path(directory)
+    names = sorted(p.name for p in directory.iterdir()) if directory.is_dir() else []
+    foreign = [x for x in names if not _BEFORE_THE_MANIFEST.fullmatch(x)]
+    if not foreign:
+        check_entries(directory)
+    elif _holds_a_run(directory):
+        read_manifest(directory)
+    else:
+        more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
+        raise ConfigError(
+            f"run.directory={directory} holds {', '.join(foreign[:3])}{more}, and no "
+            "run (no manifest.json of one); give an empty or a new directory"
+        )
+
+
+def _holds_a_run(directory: Path) -> bool:
+    """Return False if there is no manifest, or one that was never a run's."""
+    if not has_manifest(directory):
+        return False
+    with contextlib.suppress(CheckpointError, OSError):
+        manifest = read_json(paths(directory).manifest, MAX_JSON)
+        return isinstance(manifest, dict) and "identity" in manifest
+    return True  # cut short, say
+
+
+def check_entries(directory: str | Path) -> None:
+    """Check that a run directory holds files where files belong, and folders alike.
+
+    Raises:
+        CheckpointError: it does not, or there is a link, a pipe or a device in it.
+    """
+    check_tree(directory)
+    parts = paths(directory)
+    for path in (parts.manifest, parts.metrics, parts.history, parts.lock):
+        check_file(path)
+    check_file(Path(directory) / "wandb.json")
+    for name in ("wandb", "tensorboard", "play", "compare"):
+        check_folder(Path(directory) / name)
+    for path in parts[parts.index(parts.checkpoints) :]:
+        check_folder(path)
 
 
 def check_writable(key: str, directory: str | Path) -> None:
@@ -168,7 +229,7 @@ def default_directory(
     if os.environ.get("WANDB_SWEEP_ID") and os.environ.get("WANDB_RUN_ID"):
         sweep = f"sweep-{os.environ['WANDB_SWEEP_ID']}"
         return Path("runs") / name / sweep / os.environ["WANDB_RUN_ID"]
-    fixed = {k: v for k, v in settings.items() if k != _MAY_CHANGE}
+    fixed = {k: v for k, v in settings.items() if k != manifests.MAY_CHANGE}
     text = json.dumps(fixed, sort_keys=True, default=str)
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     return Path("runs") / name / f"seed{seed}-{digest}"
@@ -186,7 +247,9 @@ def existing_parent(path: str | Path) -> Path:
 
 
 def read_manifest(directory: str | Path) -> dict[str, Any]:
-    """Read the manifest of a run.
+    """Read the manifest of a run, and check that its directory can be used.
+
+    Every command begins with it.
 
     Returns:
         the manifest. Searches that were renamed since the run was made appear under
@@ -194,42 +257,63 @@ def read_manifest(directory: str | Path) -> dict[str, Any]:
 
     Raises:
         ConfigError: there is no manifest.
-        CheckpointError: the manifest cannot be read or is not one of a run.
+        CheckpointError: the manifest cannot be read or is not one of a run, or a link,
+            a pipe or a device is in the directory.
     """
+    check_entries(directory)
     path = paths(directory).manifest
-    if not path.is_file():
+    if not has_manifest(directory):
         raise ConfigError(
             f"{directory}: no run here (no manifest.json); give the directory that the "
             "run printed"
         )
     try:
-        manifest = json.loads(path.read_bytes())
-        identity = manifest["identity"]
-        name, settings = identity["search"], identity["settings"]
-        if not isinstance(name, str) or not isinstance(settings, dict):
-            raise ValueError("the identity is damaged")
-        if "seed" not in identity or "chunk_size" not in manifest:
-            raise ValueError("the seed or the chunk size is missing")
-        if not isinstance(manifest["changes"], list):
-            raise ValueError("the changes are damaged")
-        schema = manifest.get("schema", 1)
-        if schema > SCHEMA:
-            raise ValueError(
-                f"schema {schema} is newer than this metaevo's {SCHEMA}; update metaevo"
-            )
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        manifest = read_json(path, MAX_JSON)
+        manifests.check(manifest)
+    except (
+        CheckpointError,
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+    ) as error:
         raise CheckpointError(
             f"{path} is damaged ({type(error).__name__}: {error}); restore it from a "
             "copy, or give another directory"
         ) from None
-    if schema == 1:
-        identity["search"] = RENAMED_SEARCHES.get(name, name)
+    if manifest.get("schema", 1) == 1:
+        name = manifest["identity"]["search"]
+        manifest["identity"]["search"] = RENAMED_SEARCHES.get(name, name)
     return manifest
+
+
+def manifest_digest(directory: str | Path) -> str:
+    """Return the sha256 of `manifest.json`, which checkpoints hold."""
+    data = read_bytes(paths(directory).manifest, MAX_JSON)
+    return hashlib.sha256(data).hexdigest()
+
+
+def check_manifest_digest(directory: str | Path, digest: str | None) -> None:
+    """Check that the manifest is the one under which a checkpoint was written.
+
+    Args:
+        digest: the digest in the checkpoint; None: metaevo 0.1 wrote it.
+
+    Raises:
+        CheckpointError: the manifest was edited or replaced.
+    """
+    if digest is not None and digest != manifest_digest(directory):
+        raise CheckpointError(
+            f"{paths(directory).manifest} is not the manifest under which the "
+            "checkpoints were written; restore it from a copy, or start again in "
+            "another run.directory"
+        )
 
 
 def has_manifest(directory: str | Path) -> bool:
     """Return True if the directory holds a run."""
-    return paths(directory).manifest.exists()
+    return os.path.lexists(paths(directory).manifest)
 
 
 def create_manifest(
@@ -241,8 +325,9 @@ def create_manifest(
     device: str,
     changes: Sequence[str],
     sources: Mapping[str, str] | None = None,
+    source_files: Sequence[Path] = (),
 ) -> dict[str, Any]:
-    """Write and returns the manifest of a new run.
+    """Write and return the manifest of a new run. It is never written again.
 
     Args:
         name: name of the search.
@@ -251,18 +336,16 @@ def create_manifest(
         device: description of the devices.
         changes: `key=value` of what differs from the search's defaults.
         sources: digests of the source files that the search is made of.
+        source_files: these files, to tell whether git knows them as they are.
     """
     manifest = {
-        "schema": SCHEMA,
-        "identity": _identity(name, config, settings),
+        "schema": manifests.SCHEMA,
+        "identity": manifests.identity(name, config, settings),
         "sources": dict(sources or {}),
         "chunk_size": chunk_size,
         "run": asdict(config) | {"directory": None},
-        "versions": {package: _version(package) for package in _PACKAGES},
-        "python": platform.python_version(),
-        "device": device,
-        "xla_flags": os.environ.get("XLA_FLAGS", ""),
-        "git": _git_state(),
+        **provenance.surroundings(device),
+        **provenance.git_state(source_files),
         "changes": list(changes),
     }
     write_json_atomic(paths(directory).manifest, manifest)
@@ -294,27 +377,15 @@ def check_same_run(
     then = manifest["identity"]
     if manifest.get("schema", 1) == 1 and settings_0_1 is not None:
         settings = settings_0_1
-        then = _without_retired(then, _identity(name, config, settings))
-    changed = _differences(then, _identity(name, config, settings))
+        then = manifests.without_retired(
+            then, manifests.identity(name, config, settings)
+        )
+    changed = manifests.differences(then, manifests.identity(name, config, settings))
     if changed:
         raise ConfigError(
             f"{directory} holds a run with other settings: {'; '.join(changed)}. "
             "Give another run.directory"
         )
-
-
-def changed_sources(
-    manifest: Mapping[str, Any], sources: Mapping[str, str]
-) -> list[str]:
-    """Return the source files that are not as they were when the run was started.
-
-    Args:
-        sources: digests of the files as they are; see `create_manifest`. A manifest of
-            metaevo 0.1 holds none, and nothing is known to have changed.
-    """
-    then = manifest.get("sources") or sources
-    names = sorted(then.keys() | sources.keys())
-    return [name for name in names if then.get(name) != sources.get(name)]
 
 
 def require_finished(directory: str | Path) -> None:
@@ -332,61 +403,6 @@ def require_finished(directory: str | Path) -> None:
         )
 
 
-def _identity(
-    name: str, config: RunConfig, settings: Mapping[str, Any]
-) -> dict[str, Any]:
-    plain = json.loads(json.dumps(settings, default=str))
-    return {"search": name, "seed": config.seed, "settings": plain}
-
-
-def _without_retired(old: Any, new: Any) -> Any:
-    """Leave out settings of metaevo 0.1 that are retired, where `new` has none."""
-    if isinstance(old, Mapping) and isinstance(new, Mapping):
-        return {
-            key: _without_retired(x, new.get(key))
-            for key, x in old.items()
-            if key in new or key not in RETIRED_SETTINGS
-        }
-    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        return [_without_retired(a, b) for a, b in zip(old, new, strict=True)]
-    return old
-
-
-def _differences(old: Mapping, new: Mapping, prefix: str = "") -> list[str]:
-    """`key: old -> new` for each key that differs, `num_generations` aside."""
-    found = []
-    for key in sorted(old.keys() | new.keys()):
-        a, b = old.get(key), new.get(key)
-        if isinstance(a, Mapping) and isinstance(b, Mapping):
-            found += _differences(a, b, f"{prefix}{key}.")
-        elif a != b and key != _MAY_CHANGE:
-            found.append(f"{prefix}{key}: {a} -> {b}".removeprefix("settings."))
-    return found
-
-
-def _version(package: str) -> str | None:
-    """The version of an installed package; None if it is used without being so."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _git_state() -> str | None:
-    """The commit checked out, with `-dirty` if files changed; None outside git."""
-    try:
-        described = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=12"],
-            capture_output=True,
-            encoding="utf-8",
-            timeout=5,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return described.stdout.strip()
-
-
 # --- history and other files ----------------------------------------------------------
 
 
@@ -398,14 +414,43 @@ def note(directory: str | Path, event: str, generation: int, **facts: Any) -> No
         facts: further plain data; a start has `num_generations`, the horizon asked for.
     """
     line = {"time": time.time(), "event": event, "generation": generation, **facts}
-    with open(paths(directory).history, "a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
+    with open_append(paths(directory).history) as file:
+        file.write(json.dumps(line).encode() + b"\n")
+
+
+def note_parts(directory: str | Path, generation: int) -> None:
+    """Note in the history which results a finished run has, for `metaevo verify`."""
+    folders = [Path(directory) / name for name in RESULTS]
+    folders += sorted(paths(directory).agents.glob("*/"))
+    parts = [str(p.relative_to(directory)) for p in folders if p.is_dir()]
+    note(directory, "reported", generation, parts=parts)
 
 
 def read_history(directory: str | Path) -> list[dict[str, Any]]:
-    """Return the lines of `history.jsonl`: `time` in seconds, event, generation."""
+    """Return the lines of `history.jsonl`: `time` in seconds, event, generation.
+
+    Raises:
+        CheckpointError: a line is damaged.
+    """
     path = paths(directory).history
-    return jsonl.read(path) if path.exists() else []
+    lines = jsonl.read(path) if path.exists() else []
+    for number, line in enumerate(lines, 1):
+        time, event, parts = line.get("time"), line.get("event"), line.get("parts", [])
+        if not isinstance(time, int | float) or not 0 <= time < 1e11:
+            raise CheckpointError(f"{path}, line {number}: no time in seconds")
+        if not isinstance(event, str) or not isinstance(parts, list):
+            raise CheckpointError(f"{path}, line {number}: no event")
+    return lines
+
+
+def artifact_files(directory: str | Path) -> list[Path]:
+    """Return the files of a finished run that may be sent elsewhere.
+
+    These are the pictures of its report and the two files of its solution.
+    """
+    parts = paths(directory)
+    found = [*sorted(parts.report.glob("*.png")), *(parts.solution / x for x in FILES)]
+    return [path for path in found if path.is_file() and not path.is_symlink()]
 
 
 # --- how far a run is -----------------------------------------------------------------
@@ -451,7 +496,7 @@ def generation_finished(directory: str | Path) -> int | None:
 
 
 def write_json_atomic(path: str | Path, data: Any) -> None:
-    """Write a JSON file under a temporary name, syncs it and renames it.
+    """Write a JSON file under a temporary name, sync it and rename it.
 
     A crash leaves the old file or the new one, never a part.
     """

@@ -284,7 +284,8 @@ def test_dry_run_says_what_it_would_cost_and_writes_nothing(capsys, tmp_path):
 
 
 def test_resume_and_report_commands(tmp_path, monkeypatch, capsys):
-    """`metaevo resume` finds the search and its settings in the run's manifest."""
+    """`metaevo resume` finds search and settings in the record of the user's run."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
     def command(*arguments):
         monkeypatch.setattr(sys, "argv", ["metaevo", *arguments])
@@ -292,17 +293,12 @@ def test_resume_and_report_commands(tmp_path, monkeypatch, capsys):
             main.command()
         return exit.value.code
 
-    monkeypatch.setattr(listing, "search_names", lambda: ["tiny_search"])
-    monkeypatch.setitem(sys.modules, "searches.tiny_search", tiny_search)
-    monkeypatch.setattr(
-        commands.runpy,
-        "run_module",
-        lambda name, **_: metaevo.main(tiny_search.search, sys.argv[1:]),
-    )
     run = str(tmp_path / "run")
     first = ["num_generations=2", "population_size=4", "run.wandb=disabled"]
     first.append("run.held_out_seeds=0")
-    assert command("run", "tiny_search", *first, f"run.directory={run}") == 0
+    with pytest.raises(SystemExit) as exit:
+        metaevo.main(tiny_search.search, [*first, f"run.directory={run}"])
+    assert exit.value.code == 0
     assert command("resume", run, "num_generations=3") == 0
     assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 3
     page = tmp_path / "run" / "report" / "index.html"

@@ -1,6 +1,7 @@
 """Runs: determinism, resume, failures, locks, what is refused."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -541,7 +542,7 @@ def test_checkpoint_appears_complete_or_not_at_all(tmp_path, monkeypatch):
             def fail(*args, stage=stage):
                 raise OSError(28, f"no space at {stage}")
 
-            patch.setattr(checkpoint.os, stage, fail)
+            patch.setattr(os, stage, fail)
             with pytest.raises(OSError, match="no space"):
                 store.save(1, {"x": np.ones(3)}, {})
         arrays, _ = store.load()
@@ -556,7 +557,7 @@ def test_full_disk_exits_6(tmp_path, monkeypatch):
     def fail(*args):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint.os, "rename", fail)
+    monkeypatch.setattr(os, "rename", fail)
     with pytest.raises(SystemExit) as exit:
         metaevo.main(
             tiny_search.search,

@@ -25,10 +25,9 @@ def config(folder, **options):
 
 
 @pytest.fixture
-def run(monkeypatch, capsys):
+def run(capsys):
     """Run several searches; returns what was printed."""
     made = search()
-    monkeypatch.setattr(several.runs, "remade", lambda run, changes: made)
 
     def call(config, should_stop=lambda: False):
         several.run(

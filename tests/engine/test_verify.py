@@ -115,7 +115,7 @@ def test_the_doctor_finds_what_is_wrong(tmp_path, monkeypatch):
     def broken(*args):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("metaevo.storage.checkpoint.os.rename", broken)
+    monkeypatch.setattr("os.rename", broken)
     monkeypatch.setattr(doctor, "file_system", lambda path: "nfs4")
     monkeypatch.setattr(doctor, "LEAST_DISK", 1 << 60)
     found = {f.name: f for f in doctor.examine(tmp_path) if not f.ok}

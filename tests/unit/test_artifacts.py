@@ -16,7 +16,7 @@ import metaevo
 from inner_loops import ppo
 from metaevo import losses, slots, spaces
 from metaevo.errors import CheckpointError
-from metaevo.storage import artifacts, checkpoint
+from metaevo.storage import artifacts, checkpoint, verified
 
 ROOT = Path(__file__).parents[2]
 
@@ -118,7 +118,7 @@ def edit(solution, change):
     path = solution / "manifest.json"
     manifest = json.loads(path.read_text())
     change(manifest)
-    manifest["digest"] = checkpoint._digest(manifest)
+    manifest["digest"] = verified._digest(manifest)
     path.write_text(json.dumps(manifest))
 
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from metaevo.storage._files import replace_file
+
 __all__ = [
     "COLORS",
     "INK",
@@ -67,7 +69,7 @@ def figure(
     num_panels: int = 1,
 ) -> dict[str, Any]:
     """Draw a figure as PNG file and inline SVGs, and write its CSV."""
-    (folder / f"{name}.png").write_bytes(png(draw, num_panels))
+    replace_file(folder / f"{name}.png", png(draw, num_panels))
     svgs = _svgs(draw, num_panels, name)
     write_csv(folder / f"{name}.csv", *table)
     return {"name": name, "title": title, "svgs": svgs, "caption": caption}
@@ -170,7 +172,9 @@ def legend_above(axes: Any, num_columns: int) -> None:
 
 
 def write_csv(path: Path, header: list[str], rows: Iterable[Iterable[Any]]) -> None:
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(header)
-        writer.writerows(rows)
+    """Write a table, which replaces the file at `path`."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(header)
+    writer.writerows(rows)
+    replace_file(path, text.getvalue().encode())

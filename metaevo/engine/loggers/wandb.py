@@ -158,17 +158,16 @@ class WandbLogger:
         """Send the report's figures, the comparison and the artifact of a run."""
 
         def end():
-            figures = sorted((Path(directory) / "report").glob("*.png"))
+            files = run_directory.artifact_files(directory)
+            figures = [path for path in files if path.suffix == ".png"]
             pictures = {f"report/{p.stem}": self.wandb.Image(str(p)) for p in figures}
             if pictures:
                 self.run.log(pictures, step=self._state["generation"])
             self.run.summary.update(summary(directory))
             artifact = self.wandb.Artifact(f"solution-{self._state['id']}", "evolved")
-            for name in ("arrays.safetensors", "manifest.json"):
-                # Only what a run writes: a folder from elsewhere may hold links.
-                path = run_directory.paths(directory).solution / name
-                if path.is_file() and not path.is_symlink():
-                    artifact.add_file(str(path), name=name)
+            for path in files:
+                if path not in figures:
+                    artifact.add_file(str(path), path.name)
             self.run.log_artifact(artifact)
 
         self._limited.call(end, FINISH)
@@ -353,10 +352,10 @@ def push(directory: Path, mode: str = "online") -> int:
     """
     directory = Path(directory)
     manifest = run_directory.read_manifest(directory)
-    (directory / "wandb.json").unlink(missing_ok=True)
     identity = manifest["identity"]
+    records = jsonl.read_generations(directory / "metrics.jsonl")
+    (directory / "wandb.json").unlink(missing_ok=True)
     logger = WandbLogger(directory, mode, identity["search"], identity["settings"])
-    records = jsonl.read(directory / "metrics.jsonl")
     for record in records:
         logger.log({k: np.nan if v is None else v for k, v in record.items()})
     if (directory / "solution").is_dir():

@@ -1,0 +1,83 @@
+"""The data of a run's manifest: which fields it has, and how two runs differ."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from metaevo.config import RunConfig
+
+SCHEMA = 2
+"""Schema of `manifest.json`. Manifests of metaevo 0.1 have no schema."""
+
+RETIRED_SETTINGS = ("shared_critic", "num_diversity_states", "diversity_coef")
+"""Settings of TD3 in metaevo 0.1 that are those of `td3_shared` since, or implied."""
+
+MAY_CHANGE = "num_generations"  # a larger value extends a run
+
+
+def check(manifest: Any) -> None:
+    """Check the fields of a manifest that are used.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError: one is not as expected.
+    """
+
+    def plain(x, kind):
+        return isinstance(x, kind) and not isinstance(x, bool)
+
+    identity, chunk_size = manifest["identity"], manifest["chunk_size"]
+    if not isinstance(identity["search"], str):
+        raise ValueError("the name of the search is not a text")
+    if not isinstance(identity["settings"], dict):
+        raise ValueError("the settings are not an object")
+    if not plain(identity["seed"], int):
+        raise ValueError("the seed is not a whole number")
+    if chunk_size is not None and not (plain(chunk_size, int) and chunk_size > 0):
+        raise ValueError("chunk_size is not a number of members")
+    changes = manifest["changes"]
+    if not isinstance(changes, list) or not all(isinstance(x, str) for x in changes):
+        raise ValueError("the changes are not a list of texts")
+    for name in ("sources", "versions", "run"):
+        if not isinstance(manifest.get(name, {}), dict):
+            raise ValueError(f"{name} is not an object")
+    schema = manifest.get("schema", 1)
+    if not plain(schema, int):
+        raise ValueError("the schema is not a whole number")
+    if schema > SCHEMA:
+        raise ValueError(
+            f"schema {schema} is newer than this metaevo's {SCHEMA}; update metaevo"
+        )
+
+
+def identity(
+    name: str, config: RunConfig, settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    plain = json.loads(json.dumps(settings, default=str))
+    return {"search": name, "seed": config.seed, "settings": plain}
+
+
+def without_retired(old: Any, new: Any) -> Any:
+    """Leave out settings of metaevo 0.1 that are retired, where `new` has none."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        return {
+            key: without_retired(x, new.get(key))
+            for key, x in old.items()
+            if key in new or key not in RETIRED_SETTINGS
+        }
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        return [without_retired(a, b) for a, b in zip(old, new, strict=True)]
+    return old
+
+
+def differences(old: Mapping, new: Mapping, prefix: str = "") -> list[str]:
+    """`key: old -> new` for each key that differs, `num_generations` aside."""
+    found = []
+    for key in sorted(old.keys() | new.keys()):
+        a, b = old.get(key), new.get(key)
+        if isinstance(a, Mapping) and isinstance(b, Mapping):
+            found += differences(a, b, f"{prefix}{key}.")
+        elif a != b and key != MAY_CHANGE:
+            found.append(f"{prefix}{key}: {a} -> {b}".removeprefix("settings."))
+    return found

@@ -1,0 +1,167 @@
+"""Folders of arrays with a manifest, verified before they are parsed.
+
+Checkpoints, artifacts and the results of comparisons have this form. A folder holds
+`arrays.safetensors` and `manifest.json`. The manifest holds the sha256 of the arrays,
+the name, shape and type of every array, further data of the caller, and its own digest.
+A folder is written under a temporary name, synced and renamed, so one with the right
+name is complete. Needs numpy and safetensors alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from metaevo.errors import ArtifactError, CheckpointError, ConfigError
+from metaevo.storage._files import (
+    check_folder,
+    parse_json,
+    read_bytes,
+    sync_folder,
+    write_synced,
+)
+
+SCHEMA = 1
+MAX_JSON = 16 << 20  # bytes
+MAX_ARTIFACT = 64 << 20  # bytes of the arrays of an artifact
+FILES = ("arrays.safetensors", "manifest.json")
+_MALFORMED = (
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+    SafetensorError,
+)
+
+
+def write(folder: Path, arrays: Mapping[str, np.ndarray], manifest: Mapping) -> None:
+    """Write a folder; it appears complete or not at all.
+
+    Args:
+        folder: replaced if it exists.
+        arrays: arrays by name.
+        manifest: further data to keep, JSON-compatible.
+
+    Raises:
+        ConfigError: the folder that would be replaced holds other files.
+        CheckpointError: the manifest is larger than `read` accepts, or `folder` is a
+            link.
+    """
+    folder = Path(folder)
+    data = save({name: np.asarray(x, order="C") for name, x in arrays.items()})
+    manifest = {
+        "schema": SCHEMA,
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "arrays": {
+            name: [list(x.shape), str(x.dtype)] for name, x in sorted(arrays.items())
+        },
+        **manifest,
+    }
+    manifest["digest"] = _digest(manifest)
+    described = json.dumps(manifest, indent=1).encode()
+    if len(described) > MAX_JSON:
+        raise CheckpointError(
+            f"{folder}: its manifest.json would have {len(described) >> 20} MiB, of at "
+            f"most {MAX_JSON >> 20}: {len(arrays):,} arrays are too many"
+        )
+    _check_ours(folder)
+    temporary = folder.with_name(f".{folder.name}.tmp")
+    discard(temporary)
+    temporary.mkdir(parents=True)
+    write_synced(temporary / "arrays.safetensors", data)
+    write_synced(temporary / "manifest.json", described)
+    sync_folder(temporary)
+    discard(folder)
+    os.rename(temporary, folder)
+    sync_folder(folder.parent)
+
+
+def discard(folder: Path) -> None:
+    """Remove a folder that `write` made, whole or not; nothing if there is none.
+
+    Raises:
+        ConfigError: it holds other files; nothing is removed.
+        CheckpointError: it is no folder, or a link to one.
+    """
+    _check_ours(folder)
+    if folder.is_dir():
+        for name in FILES:
+            (folder / name).unlink(missing_ok=True)
+        folder.rmdir()
+
+
+def _check_ours(folder: Path) -> None:
+    """Check that a folder may be replaced: it holds at most the files of `write`."""
+    check_folder(folder)
+    names = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
+    foreign = [name for name in names if name not in FILES]
+    if foreign:
+        raise ConfigError(
+            f"{folder} holds files that are not of this run ({', '.join(foreign[:3])}) "
+            "and would be replaced; move them away"
+        )
+
+
+def read(folder: Path, limit: int | None = None) -> tuple[dict[str, np.ndarray], dict]:
+    """Read and verify a folder.
+
+    Args:
+        folder: the folder.
+        limit: largest size of the arrays in bytes; None: any.
+
+    Returns:
+        arrays by name, and the manifest.
+
+    Raises:
+        CheckpointError: it is incomplete, altered, too large, or of a newer schema.
+    """
+    folder = Path(folder)
+    try:
+        manifest = parse_json(read_bytes(folder / "manifest.json", MAX_JSON))
+        data = read_bytes(folder / "arrays.safetensors", limit)
+        if manifest["digest"] != _digest(manifest):
+            raise CheckpointError("manifest.json does not match its digest")
+        if manifest["schema"] > SCHEMA:
+            raise CheckpointError(
+                f"schema {manifest['schema']} is newer than this metaevo's {SCHEMA}: "
+                "update metaevo"
+            )
+        if hashlib.sha256(data).hexdigest() != manifest["sha256"]:
+            raise CheckpointError("arrays.safetensors does not match its sha256")
+        arrays = load(data)
+        shapes = {n: [list(x.shape), str(x.dtype)] for n, x in arrays.items()}
+        if shapes != manifest["arrays"]:
+            raise CheckpointError("the arrays are not those of manifest.json")
+    except CheckpointError as error:
+        raise CheckpointError(f"{folder}: {error}") from None
+    except _MALFORMED as error:
+        raise CheckpointError(f"{folder}: {type(error).__name__}: {error}") from None
+    return arrays, manifest
+
+
+def artifact_folder(path: str | Path) -> Path:
+    """Return the folder of the artifact at a path: that of a run, or the path itself.
+
+    Raises:
+        ArtifactError: the run's folder is a link.
+    """
+    path = Path(path)
+    folder = path / "solution"
+    if folder.is_symlink():
+        raise ArtifactError(f"{folder} is a symbolic link")
+    return folder if folder.is_dir() else path
+
+
+def _digest(manifest: Mapping) -> str:
+    """Return the sha256 of a manifest without its own digest."""
+    rest = {key: x for key, x in manifest.items() if key != "digest"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
