@@ -6,6 +6,7 @@ may be. What is expensive to import is imported inside the functions.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 import runpy
@@ -135,9 +136,10 @@ def _play(directory: str, *arguments: str) -> None:
     from metaevo.evaluators.devices import configure
 
     configure()
-    path, steps, total = play.play(
-        lambda: runs.remade(run), directory, chosen.agent, chosen.seed, chosen.out
-    )
+    with runs.as_data(run):
+        path, steps, total = play.play(
+            lambda: runs.remade(run), directory, chosen.agent, chosen.seed, chosen.out
+        )
     print(f"{path}: {steps} steps, return {total:g}")
 
 
@@ -165,14 +167,17 @@ def _compare(first: str, *rest: str) -> None:
     configure()
     import jax
 
-    lines = compare.compare(
-        groups,
-        lambda directory, changes: runs.remade(opened[directory], changes),
-        out,
-        chosen,
-        jax.devices(),
-        stop.is_set,
-    )
+    with contextlib.ExitStack() as stack:
+        for run in opened.values():
+            stack.enter_context(runs.as_data(run))
+        lines = compare.compare(
+            groups,
+            lambda directory, changes: runs.remade(opened[directory], changes),
+            out,
+            chosen,
+            jax.devices(),
+            stop.is_set,
+        )
     print("\n".join([*lines, f"comparison: {out / 'index.html'}"]))
 
 
@@ -206,15 +211,16 @@ def _distill(directory: str, *arguments: str) -> None:
     configure()
     import jax
 
-    lines = distill.distill(
-        runs.remade(run),
-        Path(directory),
-        chosen.seeds,
-        chosen.seed,
-        jax.devices(),
-        print,
-        stop.is_set,
-    )
+    with runs.as_data(run):
+        lines = distill.distill(
+            runs.remade(run),
+            Path(directory),
+            chosen.seeds,
+            chosen.seed,
+            jax.devices(),
+            print,
+            stop.is_set,
+        )
     print("\n".join([*lines, f"report: {report.write(directory)}"]))
 
 

@@ -69,14 +69,17 @@ def parse_into(
         key, equals, value = arg.partition("=")
         if not equals or not key or arg.startswith("-"):
             raise ConfigError(f"{arg!r}: expected key=value; --help lists the keys")
+        literal = ConfigError(f"{key}={value}: ${{...}} is not expanded here")
+        if "${" in arg:
+            raise literal
         try:
             if key in texts and value != "null":
                 given = OmegaConf.create({})
                 OmegaConf.update(given, key, value)
             else:
                 given = OmegaConf.from_dotlist([arg])
-            if "${" in arg or _interpolates(OmegaConf.to_container(given)):
-                raise ConfigError(f"{key}={value}: ${{...}} is not expanded here")
+            if _interpolates(OmegaConf.to_container(given)):
+                raise literal
             schema = OmegaConf.merge(schema, given)
             OmegaConf.to_container(schema)
         except ConfigError:

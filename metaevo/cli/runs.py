@@ -27,16 +27,6 @@ from metaevo.types import Search
 INSTALLED = Path(__file__).resolve().parents[2]
 """The folder of the packages metaevo, searches, inner_loops and strategies."""
 
-_DATA_ERRORS = (
-    ValueError,
-    TypeError,
-    LookupError,
-    AttributeError,
-    ArithmeticError,
-    RecursionError,
-    AssertionError,
-)
-
 
 class Run(NamedTuple):
     """A run, and what its search is made again from.
@@ -216,9 +206,9 @@ def reading(directory: str | Path) -> Iterator[None]:
     """
     try:
         yield
-    except MetaevoError:
+    except (MetaevoError, OSError):
         raise
-    except _DATA_ERRORS as error:
+    except Exception as error:
         message = str(error).splitlines()[0] if str(error) else ""
         raise CheckpointError(
             f"{directory}: its files do not fit together "

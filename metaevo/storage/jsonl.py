@@ -51,7 +51,7 @@ class JsonlLogger:
             self._file.close()
             raise
         self._file.truncate(offset)
-        self._file.seek(0, os.SEEK_END)
+        self._size = offset
 
     @property
     def sha256(self) -> str:
@@ -59,14 +59,14 @@ class JsonlLogger:
 
     def _verified(self, offset: int, sha256: str | None) -> Any:
         """The digest of the first `offset` bytes, which must be `sha256`."""
-        self._file.seek(0)
-        kept = self._file.read(offset)
-        if len(kept) < offset:
+        size = os.fstat(self._file.fileno()).st_size
+        if size < offset:
             raise CheckpointError(
-                f"{self._path} is shorter than when it was checkpointed: {len(kept)} "
-                f"of {offset} bytes; {_RESTORE}"
+                f"{self._path} is shorter than when it was checkpointed: {size} of "
+                f"{offset} bytes; {_RESTORE}"
             )
-        digest = hashlib.sha256(kept)
+        self._file.seek(0)
+        digest = hashlib.sha256(self._file.read(offset))
         if sha256 is not None and digest.hexdigest() != sha256:
             raise CheckpointError(
                 f"{self._path} was altered since it was checkpointed; {_RESTORE}"
@@ -81,7 +81,8 @@ class JsonlLogger:
         self._file.flush()
         os.fsync(self._file.fileno())
         self._digest.update(data)
-        return self._file.tell()
+        self._size += len(data)
+        return self._size
 
     def check(self) -> None:
         """Check that the file is still the one under its name, and ours alone.
@@ -96,7 +97,7 @@ class JsonlLogger:
             raise CheckpointError(f"{self._path} has vanished") from None
         if (mine.st_dev, mine.st_ino) != (there.st_dev, there.st_ino):
             raise CheckpointError(f"{self._path} was replaced by another file")
-        if mine.st_size != self._file.tell():
+        if mine.st_size != self._size:
             raise CheckpointError(f"{self._path} was written to by another process")
 
     def close(self) -> None:

@@ -94,6 +94,40 @@ def test_the_last_value_wins():
 
 
 @pytest.mark.parametrize(
+    "text", ["1e3", "true", "~", "a: b", "{x}", "#x", "[1", "%s", "'q'", "a=b", " x "]
+)
+def test_text_is_taken_as_it_is(text):
+    assert parse(f"run.directory={text}")["run"].directory == text
+    assert parse(f"name={text}")["name"] == text
+    given = config.changes(search, parse(f"run.directory={text}"))
+    assert parse(*given)["run"].directory == text
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "name=${oc.env:HOME}",
+        "size=${oc.env:HOME}",
+        "maybe=${rate}",
+        "run.directory=${oc.env:HOME}",
+        "inner.features=[1,${size}]",
+        'kind="\\x24{oc.env:HOME}"',
+        "${oc.env:HOME}=3",
+    ],
+)
+def test_nothing_is_interpolated(argument):
+    with pytest.raises(ConfigError, match="not expanded"):
+        parse(argument)
+
+
+@pytest.mark.parametrize("seed", [-1, 1 << 32, 1 << 40, 10**20])
+def test_seed_of_more_than_32_bits_is_refused(seed):
+    with pytest.raises(ConfigError, match=f"seed={seed} must be at least 0 and below"):
+        parse(f"run.seed={seed}")
+    assert parse(f"run.seed={(1 << 32) - 1}")["run"].seed == (1 << 32) - 1
+
+
+@pytest.mark.parametrize(
     ("argument", "parts"),
     [
         ("sizee=3", ["unknown key 'sizee'", "'size'", "--help"]),

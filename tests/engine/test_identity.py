@@ -13,7 +13,7 @@ import optax
 import pytest
 import tiny_search
 import toys
-from runs import records
+from runs import records, sign, unsign
 
 import metaevo
 from metaevo import envs, fitness, losses, spaces
@@ -180,12 +180,14 @@ def test_changed_source_warns_and_goes_into_the_history(finished, tmp_path, caps
     manifest = run_directory.read_manifest(directory)
     manifest["sources"]["strategies/open_es.py"] = "another"
     run_directory.write_json_atomic(directory / "manifest.json", manifest)
+    sign(directory)
     started(directory, search(num_generations=2))
     printed = capsys.readouterr().out
     warning = "strategies/open_es.py has changed since this run was started"
     assert printed.count("warning: ") == printed.count(f"warning: {warning}") == 1
     events = [line["event"] for line in run_directory.read_history(directory)]
-    assert events == ["started", "finished", "started", warning, "finished"]
+    ended = ["finished", "reported"]
+    assert events == ["started", *ended, "started", warning, *ended]
 
 
 # --- runs of version 0.1 --------------------------------------------------------------
@@ -199,6 +201,7 @@ def as_0_1(directory, made, settings=None):
     known = identity.fingerprint_0_1(made, size)
     manifest["identity"]["settings"] = {**(settings or {}), "search": known}
     run_directory.write_json_atomic(directory / "manifest.json", manifest)
+    unsign(directory)
 
 
 def test_run_of_0_1_is_resumed_and_compared_by_what_0_1_recorded(finished, tmp_path):

@@ -1,8 +1,10 @@
 """Read the files of a run directory."""
 
+import hashlib
+import json
 from pathlib import Path
 
-from metaevo.storage import jsonl
+from metaevo.storage import jsonl, run_directory, verified
 
 
 def solution_bytes(directory) -> bytes:
@@ -15,3 +17,32 @@ def records(directory) -> list[dict]:
     timed = ("seconds", "frames_per_second")
     found = jsonl.read(Path(directory) / "metrics.jsonl")
     return [{k: v for k, v in r.items() if k not in timed} for r in found]
+
+
+def sign(directory, log=False) -> None:
+    """Sign all manifests of a run again, as one would who altered its files.
+
+    Args:
+        log: Let the newest checkpoint vouch for the log as it is.
+    """
+    directory = Path(directory)
+    newest = max(directory.glob("checkpoints/*/manifest.json"))
+    for path in directory.glob("*/**/manifest.json"):
+        manifest = json.loads(path.read_text())
+        if path == newest and log:
+            data = (directory / "metrics.jsonl").read_bytes()
+            manifest["log_bytes"] = len(data)
+            manifest["log_sha256"] = hashlib.sha256(data).hexdigest()
+        if "run_manifest" in manifest:
+            manifest["run_manifest"] = run_directory.manifest_digest(directory)
+        manifest["digest"] = verified._digest(manifest)
+        path.write_text(json.dumps(manifest))
+
+
+def unsign(directory) -> None:
+    """Leave out of all checkpoints what metaevo 0.1 did not write."""
+    for path in Path(directory).glob("checkpoints/*/manifest.json"):
+        manifest = json.loads(path.read_text())
+        del manifest["log_sha256"], manifest["run_manifest"]
+        manifest["digest"] = verified._digest(manifest)
+        path.write_text(json.dumps(manifest))

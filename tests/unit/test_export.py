@@ -4,6 +4,7 @@ That it agrees with JAX is in `tests/contracts/test_learned_functions.py`.
 """
 
 import json
+import os
 import subprocess
 import sys
 
@@ -14,8 +15,9 @@ import numpy as np
 import pytest
 
 from metaevo import losses, policies
+from metaevo.errors import ArtifactError
 from metaevo.learned import optimizers
-from metaevo.storage import artifacts, numpy_export, numpy_reference
+from metaevo.storage import artifacts, numpy_export, numpy_reference, verified
 
 
 def written(slot, learned, path):
@@ -88,3 +90,102 @@ def test_wrong_number_of_inputs_names_the_expected_ones(tmp_path):
 def test_something_else_than_a_learned_function_has_no_reference():
     with pytest.raises(NotImplementedError, match="a dict has no reference"):
         numpy_export.describe("x", {"op": "td_network"}, {}, {})
+
+
+# --- references of strangers ----------------------------------------------------------
+
+
+def altered(path, change):
+    """Change the manifest of an artifact without signing it; return it, changed."""
+    manifest = json.loads((path / "manifest.json").read_text())
+    change(manifest)
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    return manifest
+
+
+def signed(path, change):
+    manifest = altered(path, change)
+    manifest["digest"] = verified._digest(manifest)
+    (path / "manifest.json").write_text(json.dumps(manifest))
+
+
+def programs(manifest):
+    return manifest["reference"]["value_loss"]["value"]
+
+
+def test_altered_program_is_refused(tmp_path):
+    """`tanh` as `sin` would load, and compute something else."""
+    written("value_loss", losses.residual_network(), tmp_path)
+
+    def change(manifest):
+        equations = programs(manifest)["equations"]
+        (found,) = [x for x in equations if x[0] == "tanh"][:1]
+        found[0] = "sin"
+
+    altered(tmp_path, change)
+    with pytest.raises(ValueError, match="does not match its digest"):
+        numpy_reference.load(tmp_path)
+
+
+HUGE = 10**10
+
+
+@pytest.mark.parametrize(
+    "equation",
+    [
+        ["iota", [], 99, {"shape": [HUGE], "axis": 0, "type": "float64"}],
+        ["broadcast_in_dim", [0], 99, {"shape": ["n", HUGE], "axes": [0]}],
+        ["reshape", [0], 99, {"shape": [1 << 15, 1 << 15]}],
+        ["pad", [0, 0], 99, {"low": [HUGE], "high": [0]}],
+        ["iota", [], 99, {"shape": [2], "axis": 0, "type": "O"}],
+        ["add", [0, {"value": [1], "type": "V9999999999"}], 99, {}],
+        ["add", [0, 0], 99, {"dtype": "O"}],
+        ["system", [0], 99, {}],
+        ["tanh"],
+        "tanh",
+    ],
+)
+def test_absurd_program_is_refused_when_it_is_loaded(equation, tmp_path):
+    written("value_loss", losses.residual_network(), tmp_path)
+    signed(tmp_path, lambda manifest: programs(manifest)["equations"].append(equation))
+    with pytest.raises(ValueError, match="no artifact with a reference"):
+        numpy_reference.load(tmp_path)
+
+
+def test_sizes_that_multiply_are_refused_before_memory_is_taken():
+    side = 1 << 20
+    program = {
+        "inputs": [0],
+        "shapes": [[]],
+        "equations": [
+            ["broadcast_in_dim", [0], 1, {"shape": [side, 1], "axes": []}],
+            ["broadcast_in_dim", [0], 2, {"shape": [1, side], "axes": []}],
+            ["add", [1, 2], 3, {}],
+        ],
+        "outputs": [3],
+    }
+    numpy_reference._check_program(program)
+    with pytest.raises(ValueError, match="add: more than"):
+        numpy_reference.run(program, [np.ones(())], np.float64)
+
+
+def test_links_and_pipes_are_not_followed(tmp_path):
+    written("value_loss", losses.residual_network(), tmp_path / "run" / "solution")
+    solution = tmp_path / "run" / "solution"
+    numpy_reference.load(tmp_path / "run")
+    for name in ("manifest.json", "arrays.safetensors"):
+        kept = (solution / name).rename(tmp_path / name)
+        (solution / name).symlink_to(kept)
+        with pytest.raises(ValueError, match="symbolic link"):
+            numpy_reference.load(solution)
+        (solution / name).unlink()
+        os.mkfifo(solution / name)
+        with pytest.raises(ValueError, match="a pipe"):
+            numpy_reference.load(solution)
+        (solution / name).unlink()
+        kept.rename(solution / name)
+    solution.rename(tmp_path / "elsewhere")
+    solution.symlink_to(tmp_path / "elsewhere")
+    for load in (numpy_reference.load, artifacts.load):
+        with pytest.raises((ValueError, ArtifactError), match="symbolic link"):
+            load(tmp_path / "run")

@@ -1,0 +1,593 @@
+"""Run directories of strangers: nothing is executed, followed or shown as a traceback.
+
+Each case alters one thing in a copy of a finished run, and all commands are then used
+on it, in a folder that holds payloads where imports would find them.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import sys
+
+import pytest
+from runs import sign
+
+import metaevo
+from metaevo.analysis.plots import figures
+from metaevo.cli import compare, main, runs
+from metaevo.engine import finish
+from metaevo.engine.loggers import wandb
+from metaevo.errors import ConfigError
+from metaevo.storage import artifacts, numpy_reference, own_runs, run_directory
+
+COMMANDS = ("report", "resume", "play", "compare", "distill", "verify", "wandb-push")
+EXIT_CODES = (0, 2, 4)
+SECRET = "the-secret-of-this-user"
+
+SEARCH = """
+import optax
+import toys
+import metaevo
+from metaevo import envs, fitness
+from strategies.open_es import open_es
+
+def search(env: str = "", population_size: int = 4, num_generations: int = 2):
+    if env:
+        envs.make(env)
+    strategy = open_es(toys.space(), population_size, 0.5, optax.adam(0.1))
+    return toys.search(strategy, num_generations=num_generations, chunk_size=2)
+
+if __name__ == "__main__":
+    metaevo.main(search)
+"""
+PAYLOAD = """
+from pathlib import Path
+(Path({canary!r}) / __name__).touch()
+def search(env: str = "", population_size: int = 4, num_generations: int = 2): ...
+def go(): ...
+"""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """An installation with a search, and a finished run of it."""
+    root = tmp_path_factory.mktemp("made")
+    file = root / "installed" / "searches" / "tiny.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(SEARCH)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(root / "cache"))
+        directory = root / "run"
+        manifest = {"identity": {"search": "tiny"}}
+        run = runs.Run(directory, manifest, file, (), True)
+        with runs.importing(run):
+            search = runs._function(run)
+        arguments = [f"run.directory={directory}", "run.held_out_seeds=2"]
+        arguments += ["run.wandb=disabled", "run.devices=1"]
+        with pytest.raises(SystemExit) as exit:
+            metaevo.main(search, arguments)
+        assert exit.value.code == 0
+    return root
+
+
+class Place:
+    """A folder with a downloaded run, and what surrounds it.
+
+    Attributes:
+        run: the run directory, `downloads/evil`; `downloads` is the working folder.
+        home: files of the user.
+        canary: a folder in which every payload that is executed leaves a file.
+    """
+
+    def __init__(self, root, made):
+        self.run, self.home = root / "downloads" / "evil", root / "home"
+        self.canary, self.cache = root / "canary", root / "cache"
+        for folder in (self.home, self.canary, self.cache):
+            folder.mkdir()
+        for name in ("strategy.csv", "index.html", "manifest.json", "metrics.jsonl"):
+            (self.home / name).write_text(SECRET)
+        payload = PAYLOAD.format(canary=str(self.canary))
+        shutil.copytree(made / "run", self.run)
+        beside = self.run.parent
+        for folder in (beside, self.run):
+            for name in ("payload", "searches/evil", "searches/tiny", "toys"):
+                (folder / name).parent.mkdir(exist_ok=True)
+                (folder / f"{name}.py").write_text(payload)
+        (self.run / "__init__.py").write_text(payload)
+
+
+@pytest.fixture
+def place(made, tmp_path, monkeypatch):
+    place = Place(tmp_path, made)
+    monkeypatch.chdir(place.run.parent)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(place.cache))
+    monkeypatch.setenv("HOME", str(place.home))
+    monkeypatch.setenv("MY_KEY", SECRET)
+    monkeypatch.setattr(runs, "INSTALLED", made / "installed")
+    monkeypatch.setattr(compare, "compare", compared)
+    monkeypatch.setattr(finish, "finish", lambda *args: None)
+    monkeypatch.setattr(wandb, "WandbLogger", Sent)
+    monkeypatch.setattr("sys.path", ["", *sys.path])
+    return place
+
+
+def compared(groups, make, *rest):
+    for group in groups.values():
+        for run in group:
+            make(run, ())
+    return []
+
+
+class Sent:
+    """In place of a wandb run: reads what it would send."""
+
+    _alive = True
+
+    def __init__(self, directory, mode, name, config):
+        from metaevo.config import flat
+
+        flat(config)
+
+    def log(self, record):
+        assert record["generation"] >= 0
+        assert isinstance(record["population"], list)
+
+    def finish(self, directory):
+        for path in run_directory.artifact_files(directory):
+            path.read_bytes()
+
+    def close(self): ...
+
+
+# --- what is watched ------------------------------------------------------------------
+
+WATCHED: list[tuple[str, ...]] = []
+OPENED: list[str] = []
+
+
+def _audit(event, args):
+    if WATCHED and event == "open" and isinstance(args[0], str | bytes):
+        path = os.path.realpath(os.fsdecode(args[0]))
+        if path.startswith(WATCHED[0]) and not os.path.isdir(path):
+            OPENED.append(path)
+
+
+sys.addaudithook(_audit)
+
+
+@contextlib.contextmanager
+def watched(place):
+    """Collect the files of the user, and payloads, that are opened."""
+    OPENED.clear()
+    payloads = map(str, place.run.parent.rglob("*.py"))
+    WATCHED.append((str(place.home), *payloads))
+    try:
+        yield OPENED
+    finally:
+        WATCHED.clear()
+
+
+def outside(place):
+    """All files that are not the run's, with their contents."""
+    root = place.run.parents[1]
+    return {
+        str(p): p.read_bytes() if p.is_file() else None
+        for p in sorted(root.rglob("*"))
+        if place.run not in (p, *p.parents) and place.cache not in (p, *p.parents)
+    }
+
+
+def command(name, *arguments):
+    """The exit code of a command, which ends with one and no other exception."""
+    sys.argv = ["metaevo", name, *map(str, arguments)]
+    with pytest.raises(SystemExit) as exit:
+        main.command()
+    return exit.value.code
+
+
+def loaded(path):
+    for load, error in (
+        (metaevo.load, metaevo.errors.ArtifactError),
+        (artifacts.params, metaevo.errors.ArtifactError),
+        (numpy_reference.load, ValueError),
+    ):
+        with contextlib.suppress(error):
+            load(path)
+
+
+# --- what a stranger may alter --------------------------------------------------------
+
+
+def edit(path, change):
+    data = json.loads(path.read_text())
+    data = change(data) or data
+    path.write_text(json.dumps(data))
+
+
+def manifest(**fields):
+    """Other fields of the run's manifest, which is signed again."""
+
+    def alter(place):
+        edit(place.run / "manifest.json", lambda data: data | fields)
+        sign(place.run)
+
+    return alter
+
+
+def identity(**fields):
+    def alter(place):
+        path = place.run / "manifest.json"
+        edit(path, lambda data: data["identity"].update(fields))
+        sign(place.run)
+
+    return alter
+
+
+def changes(*lines):
+    return manifest(changes=list(lines))
+
+
+def content(name, data):
+    def alter(place):
+        (place.run / name).parent.mkdir(exist_ok=True)
+        (place.run / name).write_bytes(data)
+
+    return alter
+
+
+def remove(path):
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def link(name, target):
+    """A link in place of a file or folder, to one of the user's."""
+
+    def alter(place):
+        remove(place.run / name)
+        (place.run / name).symlink_to(place.home / target)
+
+    return alter
+
+
+def pipe(name):
+    def alter(place):
+        remove(place.run / name)
+        os.mkfifo(place.run / name)
+
+    return alter
+
+
+def unix_socket(place):
+    here = os.getcwd()
+    os.chdir(place.run)
+    socket.socket(socket.AF_UNIX).bind("s")
+    os.chdir(here)
+
+
+def folder(name):
+    def alter(place):
+        remove(place.run / name)
+        (place.run / name).mkdir(parents=True)
+
+    return alter
+
+
+def file(name):
+    def alter(place):
+        remove(place.run / name)
+        (place.run / name).write_text("a file")
+
+    return alter
+
+
+def metric(name, value=1.0):
+    """A further metric in every record of the log."""
+
+    def alter(place):
+        path = place.run / "metrics.jsonl"
+        records = [json.loads(x) | {name: value} for x in path.read_text().splitlines()]
+        path.write_text("".join(json.dumps(x) + "\n" for x in records))
+        sign(place.run, log=True)
+
+    return alter
+
+
+def facts(name, **fields):
+    """Other fields of the manifest of a folder of arrays, which is signed again."""
+
+    def alter(place):
+        edit(place.run / name / "manifest.json", lambda data: data | fields)
+        sign(place.run)
+
+    return alter
+
+
+def slots(**fields):
+    def alter(place):
+        path = place.run / "solution" / "manifest.json"
+        edit(path, lambda data: data["slots"]["lr"].update(fields))
+        sign(place.run)
+
+    return alter
+
+
+CHECKPOINT = "checkpoints/generation-00000002"
+NAN = float("nan")
+DEEP = b'{"identity":' + b"[" * 100_000
+
+HOSTILE = {
+    # Imports.
+    "environment in the run": changes("env=evil.payload:go"),
+    "environment beside the run": changes("env=payload:go"),
+    "environment of the library": changes("env=os:getcwd"),
+    "environment in a list": changes("env=[payload:go]"),
+    "environment with a quote": changes('env="payload:go"'),
+    "environment in brackets": changes("[env]=payload:go"),
+    "search beside the run": identity(search="evil"),
+    "search shadowed beside the run": identity(search="tiny"),
+    "search with dots": identity(search="..evil.searches.evil"),
+    "search with a slash": identity(search="../../downloads/searches/evil"),
+    "search by path": identity(search="/etc/passwd"),
+    "search of a private name": identity(search="_private"),
+    "search without a name": identity(search=""),
+    "search of a package": identity(search="evil.payload"),
+    # Settings.
+    "variable of the environment": changes("env=${oc.env:MY_KEY}"),
+    "variable, escaped": changes('env="\\x24{oc.env:MY_KEY}"'),
+    "variable in a number": changes("population_size=${oc.env:MY_KEY}"),
+    "variable in a key": changes("${oc.env:MY_KEY}=3"),
+    "address of a cluster": changes("run.evaluator=ray", "run.ray_address=evil:1"),
+    "online": changes("run.wandb=online"),
+    "another directory": changes("run.directory=../../home/new"),
+    "another directory in brackets": changes("run[directory]=../../home/new"),
+    "start from a file of the user": changes("run.start_from=../../home"),
+    "unknown key": changes("no_such_key=1"),
+    "no key": changes("", "=", "--help"),
+    "absurd number": changes("population_size=-1"),
+    "changes of numbers": changes(1, None, {}),
+    "changes as text": manifest(changes="env=payload:go"),
+    # Wrong types.
+    "seed of text": identity(seed="0"),
+    "seed too large": identity(seed=1 << 70),
+    "seed that is not a number": identity(seed=NAN),
+    "settings as a list": identity(settings=[]),
+    "chunk size that is not a number": manifest(chunk_size=NAN),
+    "chunk size of text": manifest(chunk_size="$(touch x)"),
+    "negative chunk size": manifest(chunk_size=-1),
+    "versions as a list": manifest(versions=[1]),
+    "schema of text": manifest(schema="2"),
+    "device of lists": manifest(device=[[]], git={}, python=[]),
+    "sources of lists": manifest(sources={"a": []}),
+    "run as text": manifest(run="x"),
+    # JSON.
+    "deep manifest": content("manifest.json", DEEP),
+    "manifest nested under the limit": identity(
+        settings={"a": json.loads("[" * 500 + "]" * 500)}
+    ),
+    "cut manifest": content("manifest.json", b'{"identity": {"search"'),
+    "manifest of bytes": content("manifest.json", b"\xff\xfe\x00"),
+    "empty manifest": content("manifest.json", b""),
+    "huge manifest": content("manifest.json", b"[" + b"1," * (9 << 20) + b"1]"),
+    "manifest of an application": content("manifest.json", b'{"name": "my app"}'),
+    "log of bytes": content("metrics.jsonl", b"\xff\xfe\x00\n"),
+    "log of lists": content("metrics.jsonl", b"[]\n[]\n"),
+    "deep log": content("metrics.jsonl", b"[" * 100_000 + b"\n"),
+    "empty log": content("metrics.jsonl", b""),
+    "history of lists": content("history.jsonl", b"[]\n"),
+    "history of wrong times": content("history.jsonl", b'{"time": 1e300}\n'),
+    "history with parts outside": content(
+        "history.jsonl", b'{"time": 1, "event": "x", "parts": ["../../home", 3]}\n'
+    ),
+    "wandb.json of bytes": content("wandb.json", b"\xff"),
+    "scores of text": content("agents/scores.json", b'{"evaluations": {"a": "x"}}'),
+    "scores of lists": content("agents/scores.json", b"[]"),
+    "verdict of lists": content("closed_form/verdict.json", b"[]"),
+    # Metrics.
+    "metric with a command": metric("$(touch PWNED)"),
+    "metric with half a formula": metric(r"$\frac{$"),
+    "metric with a script": metric("<script>alert(1)</script>"),
+    "metric with an absolute path": metric("/etc/passwd"),
+    "metric with a path": metric("../../../home/x"),
+    "metric of text": metric("update_norm", "text"),
+    "metric of a dict": metric("update_norm", {}),
+    "infinite metric": metric("update_norm", 1e308),
+    "metric of digits": metric("update_norm", 10**400),
+    "failed of lists": metric("failed", [1, 2]),
+    "infinite failures": metric("failed", float("inf")),
+    "fitness of lists": metric("fitness_best", []),
+    "population of text": metric("population", "x"),
+    "parents that are none": metric("parents", [99, -7, 0, 0]),
+    "parents of text": metric("parents", "abcd"),
+    # Folders of arrays.
+    "checkpoint of text": facts(CHECKPOINT, generation="two"),
+    "checkpoint that is not a number": facts(CHECKPOINT, log_bytes=NAN),
+    "checkpoint before the first": facts(CHECKPOINT, generation=-1),
+    "checkpoint of a huge log": facts(CHECKPOINT, log_bytes=1 << 62),
+    "checkpoint of other arrays": facts(CHECKPOINT, arrays={}),
+    "checkpoint beside": folder("checkpoints/generation-00000009.bak"),
+    "checkpoint without files": folder("checkpoints/generation-00000009"),
+    "checkpoint of an odd name": folder("checkpoints/generation-9e9"),
+    "held-out names outside": facts("held_out", names=["../../home"]),
+    "held-out names of numbers": facts("held_out", names=3),
+    "held-out frames of text": facts("held_out", frames_per_segment=["x"]),
+    "held-out measure of a formula": facts("held_out", measure=r"$\frac{$"),
+    "held-out measure of lists": facts("held_out", measure=[]),
+    "held-out noise of text": facts("held_out", noise="x"),
+    "agents of nothing": facts("agents/solution", arrays={}),
+    "slot that is a module": slots(op="os.system"),
+    "slot of text": slots(value="x"),
+    "solution without slots": facts("solution", slots={}),
+    "slots as a list": facts("solution", slots=[]),
+    "slot with a path": facts("solution", slots={"../x": {"op": "number"}}),
+    "reference of lists": facts("solution", reference=[1]),
+    "reference of nothing": facts("solution", reference={"lr": {"value": []}}),
+    "solution altered": content("solution/arrays.safetensors", b"x"),
+    # Folders in place of files, and files in place of folders.
+    "folder as manifest": folder("manifest.json"),
+    "folder as log": folder("metrics.jsonl"),
+    "folder as history": folder("history.jsonl"),
+    "folder as lock": folder(".lock"),
+    "folder as report": folder("report/index.html"),
+    "folder as figure": folder("report/fitness.png"),
+    "folder as table": folder("report/strategy.csv"),
+    "folder as wandb.json": folder("wandb.json"),
+    "folder as arrays": folder("solution/arrays.safetensors"),
+    "file as checkpoints": file("checkpoints"),
+    "file as solution": file("solution"),
+    "file as report": file("report"),
+    "file as agents": file("agents"),
+    "file as an agent": file("agents/solution"),
+}
+LINKS = {
+    "report": ".",
+    "report/strategy.csv": "strategy.csv",
+    "report/index.html": "index.html",
+    "solution": ".",
+    "solution/notes.txt": "strategy.csv",
+    "solution/manifest.json": "manifest.json",
+    "held_out": ".",
+    "agents": ".",
+    "agents/solution": ".",
+    "checkpoints": ".",
+    CHECKPOINT: ".",
+    "closed_form": ".",
+    "play": ".",
+    "compare": ".",
+    "wandb": ".",
+    "wandb/data": ".",
+    "tensorboard": ".",
+    ".lock": "strategy.csv",
+    "manifest.json": "manifest.json",
+    "metrics.jsonl": "metrics.jsonl",
+    "history.jsonl": "metrics.jsonl",
+    "wandb.json": "strategy.csv",
+}
+PIPES = ("manifest.json", "metrics.jsonl", "history.jsonl", "wandb.json", ".lock")
+PIPES += ("solution/arrays.safetensors", "agents/scores.json", "report/index.html")
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_nothing_is_executed_or_read_outside_and_no_command_ends_in_a_traceback(
+    name, place, monkeypatch, capsys
+):
+    if "formula" not in name:  # drawing takes seconds
+        monkeypatch.setattr(figures, "png", lambda *args: b"")
+        monkeypatch.setattr(figures, "_svgs", lambda *args: [])
+    HOSTILE[name](place)
+    before = outside(place)
+    with watched(place) as opened:
+        for word in COMMANDS:
+            assert command(word, "evil") in EXIT_CODES, word
+        loaded(place.run)
+    assert opened == []
+    assert not list(place.canary.iterdir())
+    assert outside(place) == before
+    printed = capsys.readouterr()
+    assert SECRET not in printed.out + printed.err
+    for path in place.run.rglob("*"):
+        if path.is_file() and place.run / "manifest.json" != path:
+            assert SECRET.encode() not in path.read_bytes(), path
+
+
+def refused_by_all(place, capsys, code=4):
+    before = outside(place)
+    inside = sorted(place.run.rglob("*"))
+    with watched(place) as opened:
+        for word in COMMANDS:
+            assert command(word, "evil") == code, word
+        loaded(place.run)
+    assert opened == []
+    assert sorted(place.run.rglob("*")) == inside
+    assert outside(place) == before
+    assert SECRET not in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_link_in_a_run_directory_is_refused_by_every_command(name, place, capsys):
+    (place.run / name).parent.mkdir(exist_ok=True)
+    link(name, LINKS[name])(place)
+    refused_by_all(place, capsys)
+
+
+@pytest.mark.parametrize("name", PIPES)
+def test_pipe_in_a_run_directory_is_refused_and_never_waited_for(name, place, capsys):
+    pipe(name)(place)
+    refused_by_all(place, capsys)
+
+
+def test_socket_in_a_run_directory_is_refused(place, capsys):
+    unix_socket(place)
+    refused_by_all(place, capsys)
+
+
+# --- what is one's own ----------------------------------------------------------------
+
+
+def test_run_of_a_stranger_with_an_installed_search_can_be_used(place):
+    with watched(place) as opened:
+        for word in ("report", "resume", "compare", "verify", "wandb-push"):
+            assert command(word, "evil") == 0, word
+    assert opened == []
+
+
+def test_trust_imports_what_the_manifest_names_but_nothing_below_the_run(
+    place, made, capsys, monkeypatch
+):
+    monkeypatch.syspath_prepend(made / "installed")
+    (place.run.parent / "searches" / "tiny.py").unlink()
+    changes("env=payload:go")(place)
+    assert command("compare", "evil") == 2
+    error = capsys.readouterr().err
+    assert "payload:go" in error
+    assert "trust=true" in error
+    assert command("compare", "evil", "trust=true") == 2  # it returns no Env
+    assert [p.name for p in place.canary.iterdir()] == ["payload"]
+    changes("env=evil.payload:go")(place)
+    capsys.readouterr()
+    for word in ("compare", "resume"):
+        assert command(word, "evil", "trust=true") == 2
+        assert "from which nothing is imported" in capsys.readouterr().err
+    assert [p.name for p in place.canary.iterdir()] == ["payload"]
+
+
+def test_own_run_is_found_again_by_its_record(made, place, monkeypatch):
+    """By the file and the arguments that the user gave, not those of the manifest."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(made / "cache"))
+    found = runs.opened(made / "run")
+    assert found.trusted
+    assert found.file == made / "installed" / "searches" / "tiny.py"
+    assert "run.devices=1" in found.changes
+    link = place.home / "link"
+    link.symlink_to(made / "run")
+    assert runs.opened(link).trusted
+    # The same run at another place, and another run at the same place.
+    assert not runs.opened(place.run).trusted
+    manifest = run_directory.read_manifest(made / "run")
+    manifest["identity"]["seed"] = 5
+    assert own_runs.recall(made / "run", manifest) is None
+    monkeypatch.setenv("XDG_CACHE_HOME", str(place.cache))
+    assert not runs.opened(made / "run").trusted
+
+
+def test_search_that_is_not_installed_needs_trust(place):
+    identity(search="evil")(place)
+    with pytest.raises(ConfigError, match=r"trust=true, which imports searches\.evil"):
+        runs.opened(place.run)
+    assert runs.opened(place.run, trust=True).file.name == "evil.py"
+
+
+def test_settings_of_a_stranger_are_those_of_the_search_alone(place):
+    changes("population_size=4", "run.wandb=online", "run.seed=3")(place)
+    given = runs.arguments(runs.opened(place.run))
+    assert given == ["run.seed=0", f"run.directory={place.run}"]
+    changes("num_generations=3", "run[wandb]=online")(place)
+    given = runs.arguments(runs.opened(place.run))
+    assert given[0] == "num_generations=3"
+    assert len(given) == 3
+    given = runs.arguments(runs.opened(place.run, trust=True))
+    assert "run[wandb]=online" in given
