@@ -69,7 +69,8 @@ def guard(body: Callable[[], None]) -> int:
         body()
         return 0
     except (InterruptedRunError, KeyboardInterrupt) as error:
-        print_error(f"{error or 'interrupted'}; run the same command again to continue")
+        message = str(error) or "interrupted"
+        print_error(f"{message}; run the same command again to continue")
         return InterruptedRunError.exit_code
     except MetaevoError as error:
         print_error(str(error))

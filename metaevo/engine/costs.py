@@ -79,10 +79,10 @@ def generations_after(
     if results.breeds_policies(search):
         other += num_scorings(search, config)
     compared = frames_compared(search, config)
-    if platform == "cpu":
-        return other + compared / checks.frames_per_generation(search, population_size)
     if not compared:
         return other
+    if platform == "cpu":
+        return other + compared / checks.frames_per_generation(search, population_size)
     width = (search.chunk_size or population_size) * num_devices
     lifetime = sum(loop.num_segments for loop in search.tasks)
     segments = sum(

@@ -299,7 +299,7 @@ def _stage(job: Job, activity: str, name: str) -> Iterator[None]:
     try:
         yield
     except InterruptedRunError as error:
-        raise InterruptedRunError(f"{error or 'stopped'} in {name}") from None
+        raise InterruptedRunError(f"{str(error) or 'stopped'} in {name}") from None
 
 
 def _stop_if_asked(job: Job) -> None:

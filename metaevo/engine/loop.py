@@ -177,12 +177,12 @@ def _run(job: Job, changes: Sequence[str], changed: Sequence[str]) -> Result:
             f"num_generations={job.search.num_generations}: {job.directory} holds "
             f"{progress.generation} generations; give as many or more"
         )
+    job.console.say(*greeting(job, progress, changes))
+    if (result := finish.already(job, progress)) is not None:
+        return result
     journal = Journal(job, progress)
     with contextlib.closing(journal), _noted(job, journal):
         progress = _try_again(job, progress)
-        job.console.say(*greeting(job, progress, changes))
-        if (result := finish.already(job, progress)) is not None:
-            return result
         run_directory.note(
             job.directory,
             "started",

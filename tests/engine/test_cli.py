@@ -334,7 +334,16 @@ def test_resume_and_report_commands(tmp_path, monkeypatch, capsys):
         metaevo.main(tiny_search.search, [*first, f"run.directory={run}"])
     assert exit.value.code == 0
     assert command("resume", run, "num_generations=3") == 0
-    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 3
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    assert len(metrics.read_text().splitlines()) == 3
+    # An extension that was interrupted is continued to its own horizon.
+    assert command("resume", run, "num_generations=5", "run.max_seconds=1e-9") == 75
+    assert "before generation 4; run the same command again" in capsys.readouterr().err
+    assert command("report", run) == 0
+    assert command("resume", run) == 0
+    assert len(metrics.read_text().splitlines()) == 5
+    assert command("resume", run, "num_generations=4") == 2
+    assert "holds 5 generations" in capsys.readouterr().err
     page = tmp_path / "run" / "report" / "index.html"
     page.unlink()
     assert command("report", run) == 0

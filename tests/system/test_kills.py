@@ -1,5 +1,6 @@
 """Processes that are killed or asked to stop, and started again."""
 
+import itertools
 import random
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import tiny_pbt
 import tiny_search
 from runs import records, solution_bytes
 
+from metaevo.analysis import holdout
 from metaevo.storage import checkpoint
 
 TINY = Path(tiny_search.__file__)
@@ -78,6 +80,47 @@ def test_run_killed_and_resumed_equals_one_that_was_not(tmp_path, num_kills):
     kills = [signal.SIGKILL] * num_kills
     instants = stop_and_resume(tmp_path, kills, seed=num_kills)
     assert all(code == -signal.SIGKILL for code, _, _ in instants), instants
+
+
+def test_run_killed_again_and_again_in_its_comparison_ends_with_the_same_one(tmp_path):
+    """Seven kills, each some time after the process has kept more of the comparison."""
+    clock = random.Random(0)
+
+    def start(directory):
+        command = [sys.executable, TINY.name, f"run.directory={directory}"]
+        arguments = ["num_generations=3", "run.held_out_seeds=80", "run.devices=2"]
+        return subprocess.Popen(
+            [*command, *arguments, "run.wandb=disabled"],
+            cwd=TINY.parent,
+            stdout=subprocess.DEVNULL,
+        )
+
+    def kept():
+        return len(list((killed / "conclusion").glob("*/seed*")))
+
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert start(whole).wait(300) == 0
+    counts = [0]
+    for _ in range(7):
+        process = start(killed)
+        deadline = time.monotonic() + 120
+        while kept() == counts[-1] and time.monotonic() < deadline:
+            time.sleep(0.001)
+        time.sleep(clock.uniform(0.0, 0.1))
+        process.kill()
+        assert process.wait(60) == -signal.SIGKILL, counts
+        counts.append(kept())
+    # Three candidates, 20 rounds each: none was made again, and all are needed.
+    assert all(a < b < 60 for a, b in itertools.pairwise(counts)), counts
+    assert not (killed / "held_out").exists()
+    assert start(killed).wait(300) == 0
+    assert not (killed / "conclusion").exists()
+    for name in ("solution", "held_out", "agents/solution", "agents/hand-made"):
+        arrays = [
+            (x / name / "arrays.safetensors").read_bytes() for x in (whole, killed)
+        ]
+        assert arrays[0] == arrays[1], name
+    assert holdout.load(killed / "held_out")[1] == holdout.load(whole / "held_out")[1]
 
 
 @pytest.mark.slow
