@@ -72,6 +72,9 @@ class InnerLoop(NamedTuple):
         frames_per_segment: environment steps in one segment, for progress figures.
         steps_per_segment: steps of each of its environments in one segment, by which
             the engine knows whether an episode fits into a generation; 0: unknown.
+        handed_over: `experience -> experience` of a member that goes on with another's
+            agent, without what the last one reached. Elementwise: it is also given
+            leaves with further leading axes.
         env: the `metaevo.envs.Env` it trains on, to play in; None if it has none.
         tunable: the space of its hyperparameters, in which a hand-made baseline is
             tuned; one unit is a change that one sigma fits. None: it has none.
@@ -90,6 +93,7 @@ class InnerLoop(NamedTuple):
     shared_slots: tuple[str, ...] = ()
     frames_per_segment: int = 0
     steps_per_segment: int = 0
+    handed_over: Callable[[PyTree], PyTree] = lambda experience: experience
     env: Any = None
     tunable: Any = None
     config: Any = None

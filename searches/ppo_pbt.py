@@ -2,7 +2,8 @@
 
 The step size is log-uniform in [1e-6, 1], clip, entropy and discount are as uncertain.
 One population lives one lifetime (Jaderberg et al., 2017): what comes out is its best
-agent, and the schedule of numbers along that agent's line.
+agent, and the schedule of numbers along that agent's line. PPO's own linear decay of
+the step size is off, so that the schedule found is the whole of it.
 """
 
 import metaevo
@@ -16,7 +17,7 @@ def search(
     population_size: int = 16,
     fraction: float = 0.25,
     resample: float = 0.25,
-    inner: ppo.Config = ppo.Config(500_000, num_segments=32),
+    inner: ppo.Config = ppo.Config(500_000, num_segments=32, anneal_lr=False),
     meta: ppo.Meta = ppo.Meta(),
 ) -> metaevo.Search:
     space = spaces.prior(

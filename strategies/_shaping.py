@@ -60,21 +60,21 @@ def pair_rank(fitness: jax.Array) -> jax.Array:
     return jnp.concatenate([half, -half])
 
 
-def within_pairs(shaping: Callable) -> Callable:
-    """Return `shaping` less what is equal in a pair (i, i + P/2), which has no pull.
+def without_ties(shaping: Callable) -> Callable:
+    """Return `shaping`, with 0 for both members of a pair (i, i + P/2) that tie.
 
-    The weighted sum of mirrored noise stays the same, but each pair's difference is
-    formed before the sum. So a sum over pairs that all tie is exactly 0, where else
-    rounding errors would be left, of which an optimizer such as Adam makes whole steps.
+    Equal weights of mirrored noise cancel, but in a sum over all members they leave
+    rounding errors, of which an optimizer such as Adam makes whole steps where all
+    pairs tie. So the sum is exactly 0 there, and has the same bits where none does.
 
-    >>> within_pairs(centered_rank)(jnp.array([1.0, 5.0, 1.0, 5.0])).tolist()
+    >>> without_ties(centered_rank)(jnp.array([1.0, 5.0, 1.0, 5.0])).tolist()
     [0.0, 0.0, 0.0, 0.0]
     """
 
     def shaped(fitness):
-        first, second = jnp.split(shaping(fitness), 2)
-        half = (first - second) / 2
-        return jnp.concatenate([half, -half])
+        utility = shaping(fitness)
+        first, second = jnp.split(utility, 2)
+        return jnp.where(jnp.tile(first == second, 2), 0.0, utility)
 
     return shaped
 

@@ -3,8 +3,8 @@
     εᵢ ~ N(0, I), mirrored;   g = 1/(P σ) Σᵢ uᵢ εᵢ;   θ ← θ + optimizer(g)
 
 with u the centred ranks of the fitness by default. On evosax. Unlike the paper's,
-the optimizer and its step size are explicit, and sigma may decay. The sum is over the
-differences of pairs: where they all tie it is exactly 0.
+the optimizer and its step size are explicit, and sigma may decay. Pairs that tie are
+left out of the sum: where all do it is exactly 0.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def open_es(
     """
     _options.even(population_size)
     _options.positive(sigma=sigma, sigma_decay=sigma_decay)
-    shape = _shaping.within_pairs(_shaping.named(shaping))
+    shape = _shaping.without_ties(_shaping.named(shaping))
     algorithm = _evosax.algorithm(
         "Open_ES",
         space,

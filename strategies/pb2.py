@@ -2,10 +2,14 @@
 
 PBT whose losers explore where a Gaussian process expects them to improve most. It
 models the change of fitness in a generation, y, from the numbers trained with,
-x ∈ [0, 1]ᴰ, and the fitness before, s, older data counting less:
+x ∈ [0, 1]ᴰ, and the fitness before, s ∈ [0, 1], older data counting less:
 
     k = exp(−‖(x, s) − (x', s')‖² / 2ℓ²) · (1 − ε)^(|t − t'| / 2)
-    x = argmax μ(x) + √β σ(x),   β = c₁ + max(0, log(c₂ n))
+    x = argmax μ(x) + √β σ(x),   β = c₁ log(c₂ n)
+
+y is standardized over the n data; s is scaled by the least and the largest of the data
+and of the members that choose, which so lie among the data. β is that of the authors'
+code, https://github.com/jparkerholder/PB2; Ray Tune's, c₁ + log(c₂ n), explores more.
 
 Losers choose in turn, each with the choices before it as data without an outcome, so
 that they spread. Unlike the paper's, ℓ and ε are the likeliest on a small grid, and the
@@ -124,12 +128,11 @@ def pb2(
         valid = data.time >= 0
         now = data.time.max() + 1
         change = _standardized(data.change, valid, data.change)
-        context = _standardized(data.before, valid, data.before)
+        context, mine = _in_unit(data.before, valid, before)
         inputs = jnp.concatenate([data.x, context[:, None]], 1)
         length, forgetting = _likeliest(inputs, data.time, change, valid)
-        count = jnp.maximum(valid.sum(), 1).astype(jnp.float32)
-        beta = C1 + jnp.maximum(0.0, jnp.log(C2 * count))
-        mine = _standardized(data.before, valid, before)[:, None]
+        beta = _beta(jnp.maximum(valid.sum(), 1).astype(jnp.float32))
+        mine = mine[:, None]
         factor = _factor(inputs, data.time, valid, length, forgetting)
         whitened = _solve(factor, change * valid.astype(change.dtype))
         # Members that stay train too: they are data without an outcome yet.
@@ -181,6 +184,19 @@ def pb2(
 
 
 # --- the Gaussian process -------------------------------------------------------------
+
+
+def _beta(count):
+    """The weight of the variance, for `count` data; at least 0."""
+    return jnp.maximum(0.0, C1 * jnp.log(C2 * count))
+
+
+def _in_unit(x, valid, new):
+    """Return `x` [N], where valid, and `new` [P] scaled to [0, 1] together."""
+    least = jnp.minimum(jnp.where(valid, x, jnp.inf).min(), new.min())
+    most = jnp.maximum(jnp.where(valid, x, -jnp.inf).max(), new.max())
+    width = jnp.maximum(most - least, 1e-6)
+    return jnp.where(valid, (x - least) / width, 0.0), (new - least) / width
 
 
 def _standardized(x, valid, of):

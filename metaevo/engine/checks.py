@@ -64,8 +64,9 @@ def check(search: Search) -> Proposal:
 
     Raises:
         ConfigError: a size is out of range, the space does not fit the inner loops, the
-            strategy does not fit `segments_per_generation`, or newborn members would be
-            scored by episodes of which the longest do not end.
+            strategy does not fit `segments_per_generation`, members would outlive the
+            annealing of their step size, or newborn ones be scored by episodes of which
+            the longest do not end.
     """
     for key in ("num_generations", "num_seeds"):
         if getattr(search, key) < 1:
@@ -96,10 +97,30 @@ def check(search: Search) -> Proposal:
             f"segments_per_generation={per}: with this strategy members are newborn in "
             "each generation and would never live a whole lifetime; leave it out"
         )
+    if proposal.parents is not None and per is not None:
+        _check_lives_fit(search, per)
     if proposal.parents is None and not search.fitness.needs_evaluation:
         for loop in search.tasks:
             _check_episodes_fit(loop, per)
     return proposal
+
+
+def _check_lives_fit(search: Search, segments: int) -> None:
+    """Check that no member lives on when its annealed step size has come to 0."""
+    settings = search.strategy.settings
+    persistent = search.strategy.persistent_agents
+    name = "num_generations" if persistent else "horizon"
+    generations = search.num_generations if persistent else settings.get(name, 0)
+    for loop in search.tasks:
+        annealed = getattr(loop.config, "anneal_lr", False)
+        if annealed and generations * segments > loop.num_segments:
+            raise ConfigError(
+                f"{name}={generations} x segments_per_generation={segments} is more "
+                f"than inner.num_segments={loop.num_segments}: members that live "
+                "longer than a lifetime would go on with a step size of 0; raise "
+                "inner.num_segments and inner.total_timesteps, or set "
+                "inner.anneal_lr=false"
+            )
 
 
 def _check_episodes_fit(loop: InnerLoop, segments: int | None) -> None:

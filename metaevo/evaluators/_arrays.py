@@ -53,6 +53,8 @@ def where(mask: jax.Array, old: PyTree, new: PyTree) -> PyTree:
     """
 
     def select(old, new):
+        if old is new:  # nothing to choose, and perhaps a replay buffer
+            return old
         return jnp.where(mask.reshape((1, -1) + (1,) * (old.ndim - 2)), old, new)
 
     return jax.tree.map(select, old, new)

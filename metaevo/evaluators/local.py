@@ -383,11 +383,17 @@ class LocalEvaluator:
         # `run` consumes its input, and the carried state belongs to the caller.
         common = jax.tree.map(jnp.copy, (old.shared, old.clock))
         shared, clock = self.layout.put(common, ALL)
+        experience = self._continued(
+            old.experience, here.experience, newborn.experience
+        )
+        moved = (here.agent != here.experience) & (here.experience >= 0)
+        if moved.any():
+            moved = self.layout.put(jnp.asarray(moved), MEMBERS)
+            after = self.search.tasks[task].handed_over(experience)
+            experience = _arrays.where(moved, after, experience)
         return InnerState(
             agent=self._continued(old.agent, here.agent, newborn.agent),
-            experience=self._continued(
-                old.experience, here.experience, newborn.experience
-            ),
+            experience=experience,
             shared=shared,
             clock=clock,
         )

@@ -9,6 +9,7 @@ import flax.linen as nn
 
 from metaevo import envs
 from metaevo.errors import ConfigError
+from metaevo.rl import replay
 
 __all__ = [
     "Lifetime",
@@ -124,16 +125,18 @@ def ring(config: Any, window: int = 1) -> Ring:
     never more than a lifetime, is rounded down, the warm-up up.
 
     Raises:
-        ConfigError: the warm-up does not fit, or holds no window of `window` steps.
+        ConfigError: the warm-up does not fit, or is too short for windows of `window`
+            steps; see `replay.make`.
     """
     frames = config.num_envs * config.num_steps
     size = min(config.buffer_size, config.total_timesteps)
     rows = size // frames * config.num_steps
     warmup = -(-config.learning_starts // frames) * config.num_steps
-    if not window <= warmup <= rows:
+    least = replay.least_warmup(window)
+    if not least <= warmup <= rows:
         raise ConfigError(
             f"inner.learning_starts={config.learning_starts} must be at least "
-            f"{window * config.num_envs} frames and fit into inner.buffer_size="
+            f"{least * config.num_envs} frames and fit into inner.buffer_size="
             f"{config.buffer_size}, in whole updates of {frames} frames"
         )
     return Ring(rows, warmup)

@@ -21,7 +21,7 @@ from metaevo.envs import Discrete, Env
 from metaevo.rl.rollouts import Transition
 from metaevo.types import PyTree
 
-__all__ = ["Replay", "make"]
+__all__ = ["Replay", "least_warmup", "make"]
 
 
 class Replay(NamedTuple):
@@ -42,6 +42,11 @@ class Replay(NamedTuple):
     sample: Callable[..., PyTree]
 
 
+def least_warmup(window: int) -> int:
+    """Steps of warm-up in which a member always has a whole window of its own."""
+    return 3 * window - 2
+
+
 def make(
     env: Env,
     num_rows: int,
@@ -58,14 +63,15 @@ def make(
         num_warmup: W, steps that `start` is given, a multiple of `num_steps`, at most
             `num_rows`.
         num_steps: T, steps that `add` is given.
-        window: n, at most W.
+        window: n, at most (W + 2) / 3, so that there is a whole one even where the
+            first own steps of a member cut its warm-up in two.
 
     Raises:
         ValueError: sizes that do not fit each other.
     """
     if num_rows % num_steps or num_warmup % num_steps or not num_steps:
         raise ValueError(f"{num_rows} rows, {num_warmup} first, not in {num_steps}s")
-    if not max(window, 1) <= num_warmup <= num_rows:
+    if not max(least_warmup(window), 1) <= num_warmup <= num_rows:
         raise ValueError(f"warm-up of {num_warmup} in {num_rows} rows, window {window}")
     obs = jax.ShapeDtypeStruct(env.observation.shape, jnp.float32)
     flag = jax.ShapeDtypeStruct((), bool)
@@ -105,18 +111,28 @@ def make(
         return _write(rows, pack(steps), at)
 
     def sample(key, rows, inserted, own, shape):
-        # Starts of windows, counted back: the newest own one is 0; behind the oldest
-        # own one come those of the warm-up that own steps have not replaced.
+        # Own steps are the rows from `oldest` on, around the ring's end. Of the
+        # warm-up, rows 0 to W, what they do not cover is left: one part before them,
+        # and one behind, where a member was born when the common cursor stood inside.
         own = jnp.minimum(own, num_rows)
-        first = jnp.minimum(num_warmup, num_rows - own)
-        num_own = jnp.maximum(own - (window - 1), 0)
-        num_first = jnp.maximum(first - (window - 1), 0)
+        oldest = (num_warmup + inserted - own) % num_rows
+        oldest = jnp.where(own > 0, oldest, num_warmup)
+        begin = jnp.maximum(oldest + own - num_rows, 0)
+        before = jnp.maximum(jnp.minimum(oldest, num_warmup) - begin, 0)
+        behind = jnp.maximum(num_warmup - (oldest + own), 0)
+        # Windows of each part, counted back from its newest.
+        ends = num_warmup + inserted, begin + before, num_warmup
+        counts = [jnp.maximum(n - (window - 1), 0) for n in (own, before, behind)]
         # The modulo favors low numbers by less than one in 2^32 / capacity.
-        number = jnp.uint32((num_own + num_first) * num_envs)
+        number = jnp.uint32(sum(counts) * num_envs)
         drawn = (jax.random.bits(key, shape) % number).astype(jnp.int32)
         back, env = drawn // num_envs, drawn % num_envs
-        is_own = back < num_own
-        newest = jnp.where(is_own, num_warmup + inserted, num_warmup + num_own)
+        first, second = counts[0], counts[0] + counts[1]
+        newest = jnp.where(
+            back < first,
+            ends[0],
+            jnp.where(back < second, ends[1] + first, ends[2] + second),
+        )
         row = newest - window - back
 
         def at(i):

@@ -20,6 +20,7 @@ __all__ = [
     "Finished",
     "Transition",
     "collect",
+    "handed_over",
     "learned_from",
     "metrics",
     "start",
@@ -36,14 +37,14 @@ class Episodes(NamedTuple):
     obs: jax.Array
     episode_return: jax.Array  # so far
     episode_length: jax.Array
-    num_episodes: jax.Array  # that ended
+    num_episodes: jax.Array  # that ended; -1: the one that runs does not count
     last_return: jax.Array  # of the last of them
 
 
 class Finished(NamedTuple):
     """Episodes at a step; leaves [E], scanned [T, E]."""
 
-    done: jax.Array
+    done: jax.Array  # True where one ended that counts
     episode_return: jax.Array  # where done: of the episode that ended
     episode_length: jax.Array
     diverged: jax.Array  # True where the simulation failed
@@ -109,7 +110,8 @@ def step(
     episode_return = episodes.episode_return + out.reward
     episode_length = episodes.episode_length + 1
     diverged = out.info.get("diverged", jnp.zeros_like(out.done))
-    finished = Finished(out.done, episode_return, episode_length, diverged)
+    counts = out.done & (episodes.num_episodes >= 0)
+    finished = Finished(counts, episode_return, episode_length, diverged)
     # Selected, not multiplied: infinity times zero would stay NaN.
     episodes = Episodes(
         env_state,
@@ -117,9 +119,21 @@ def step(
         episode_return=jnp.where(out.done, 0.0, episode_return),
         episode_length=jnp.where(out.done, 0.0, episode_length),
         num_episodes=episodes.num_episodes + out.done,
-        last_return=jnp.where(out.done, episode_return, episodes.last_return),
+        last_return=jnp.where(counts, episode_return, episodes.last_return),
     )
     return episodes, out, finished
+
+
+def handed_over(episodes: Episodes) -> Episodes:
+    """Episodes whose environments another agent goes on with.
+
+    What the last one reached is forgotten, and an episode that it began ends uncounted.
+    """
+    began = episodes.episode_length > 0
+    return episodes._replace(
+        num_episodes=jnp.where(began, -1.0, 0.0),
+        last_return=jnp.zeros_like(episodes.last_return),
+    )
 
 
 def collect(

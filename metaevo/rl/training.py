@@ -79,7 +79,7 @@ def inner_loop(
             `rollouts.totals`, and scalars, of which a segment's metrics are the means;
             `error` and `squared`, the mean and mean square of value − target, become
             `value_error_mean` and `value_error_rms`.
-        episodes: `experience -> rollouts.Episodes`.
+        episodes: `experience -> rollouts.Episodes`: itself, or its field `episodes`.
         **fields: further fields of the `InnerLoop`, such as `tunable`.
 
     Raises:
@@ -101,6 +101,12 @@ def inner_loop(
             metrics["value_error_rms"] = jnp.sqrt(means.pop("squared"))
         return state, metrics | means
 
+    def handed_over(experience: Any) -> Any:
+        after = rollouts.handed_over(episodes(experience))
+        if isinstance(experience, rollouts.Episodes):
+            return after
+        return experience._replace(episodes=after)
+
     frames_per_segment = lifetime.updates_per_segment * lifetime.frames_per_update
     initial_carry = fields.get("initial_carry", tuple)
     evaluate = evaluation.of_agent(env, act, config.num_eval_envs, initial_carry)
@@ -113,6 +119,7 @@ def inner_loop(
         num_segments=config.num_segments,
         act=_with_checked(act),
         frames_per_segment=frames_per_segment,
+        handed_over=handed_over,
         steps_per_segment=frames_per_segment // config.num_envs,
         env=env,
         **fields,

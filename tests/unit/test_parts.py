@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import probes
 import pytest
 import toys
 from scipy import stats as scipy_stats
@@ -12,7 +13,7 @@ from metaevo import fitness, losses, optimizers, slots, spaces
 from metaevo.analysis import stats
 from metaevo.analysis.stats import paired_difference
 from metaevo.errors import ConfigError
-from metaevo.rl import minibatches, networks, normalization
+from metaevo.rl import minibatches, networks, normalization, rollouts
 from metaevo.storage import jsonl
 from metaevo.text import duration
 
@@ -365,3 +366,26 @@ def test_all_orders_are_equally_likely():
     assert len(counts) == 6
     # Six standard deviations of a count.
     np.testing.assert_allclose(counts, 1000, atol=6 * np.sqrt(1000 * 5 / 6))
+
+
+def test_an_episode_that_another_agent_began_does_not_count():
+    """Half of its return would be the loser's, of an agent that is gone."""
+    env = probes.terminated(horizon=10)
+
+    def steps(episodes, num):
+        noise = jnp.zeros((num, 1))
+        return rollouts.collect(
+            jax.random.key(1), env, episodes, noise, lambda obs, noise: noise
+        )
+
+    episodes, _, _ = steps(rollouts.start(jax.random.key(0), env, 1), 13)
+    assert episodes.num_episodes == 1
+    taken = rollouts.handed_over(episodes)
+    known = rollouts.metrics(taken, rollouts.totals(steps(taken, 6)[2]))
+    assert known["episodes"] == 0
+    assert jnp.isnan(known["return"])  # the old agent's 10 are not this one's
+    after, _, finished = steps(taken, 7)
+    assert rollouts.totals(finished)["episodes"] == 0
+    _, _, finished = steps(after, 10)
+    assert rollouts.totals(finished)["episodes"] == 1
+    assert finished.episode_return[-1] == 10

@@ -6,21 +6,25 @@ import json
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import metaevo
+from benchmarks import pb2 as benchmark
 from inner_loops import ppo, td3
-from metaevo import spaces
+from metaevo import envs, spaces
 from metaevo.analysis import lineage
+from metaevo.engine import checks
 from metaevo.errors import ConfigError
 from metaevo.evaluators.local import LocalEvaluator
 from metaevo.slots import Context
-from metaevo.types import Proposal
+from metaevo.types import Proposal, Search
 from searches import pbt_toy, ppo_pbt
 from strategies import _pbt
 from strategies.grid import grid
 from strategies.pb2 import pb2
 from strategies.pbt import pbt
+from strategies.pes import pes
 from strategies.random_search import random_search
 
 SEARCHES = ("ppo_pbt", "dqn_pbt", "td3_pbt", "sac_pbt")
@@ -195,6 +199,37 @@ def test_what_a_loser_takes_over(copies, agents, params):
     np.testing.assert_array_equal(state.params["n0"], expected)
 
 
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda space: pbt(space, 4), "num_generations=5"),
+        (lambda space: pes(space, 4, 0.1, optax.sgd(0.1), 5), "horizon=5"),
+    ],
+)
+def test_members_that_outlive_their_step_size_are_refused(make, name):
+    """After `num_segments` segments an annealed step is 0: nothing would be learned."""
+    space = spaces.prior(lr=spaces.log_uniform(1e-5, 1e-2))
+    env = envs.make("gymnax/CartPole-v1")
+
+    def search(num_generations=5, **config):
+        sizes = {"total_timesteps": 4096, "num_segments": 4} | config
+        loop = ppo.make(env, ppo.Config(**sizes))
+        fitness = metaevo.fitness.last_segments(1)
+        return Search(
+            loop,
+            space,
+            make(space),
+            num_generations,
+            fitness,
+            segments_per_generation=1,
+        )
+
+    with pytest.raises(ConfigError, match=rf"{name} .*num_segments=4.*anneal_lr"):
+        checks.check(search())
+    checks.check(search(anneal_lr=False))
+    checks.check(search(num_segments=5))
+
+
 # --- PB2, random search, grid ---------------------------------------------------------
 
 
@@ -215,6 +250,14 @@ def test_pb2_explores_where_it_expects_improvement():
         chosen.append(float(state.params["n0"][moved].mean()))
     assert np.mean(chosen[4:]) > 0.7
     assert tell._cache_size() == 1
+
+
+def test_pb2_finds_an_optimum_inside_its_box():
+    """At an edge going to a corner would do; here uniform draws are better."""
+    gain = benchmark.bump
+    found = benchmark.explored(pb2(box(1), 8), gain, 20, 2)
+    uniform = benchmark.explored(pbt(box(1), 8, resample=1.0), gain, 20, 2)
+    assert (found > uniform + 0.1).all()
 
 
 def test_random_search_finds_out_a_lucky_score():

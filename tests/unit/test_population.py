@@ -325,6 +325,18 @@ def test_agents_follow_parents_and_experience_stays():
     assert int(new.clock.update) == 2
 
 
+def test_experience_forgets_what_another_agent_reached():
+    loop = toys.quadratic()._replace(handed_over=jnp.zeros_like)
+    evaluate = evaluator(loop, 2, segments_per_generation=1, chunk_size=2)
+    equal = {"lr": jnp.zeros(4)}
+    _, first = evaluate(jax.random.key(0), Proposal(equal, jnp.full(4, -1)), ())
+    first = jax.device_get(first)
+    parents = jnp.array([0, 0, 3, 3])
+    _, second = evaluate(jax.random.key(1), Proposal(equal, parents), first)
+    old, new = first[0].experience[0], second[0].experience[0]
+    assert_same_bits(new, np.where([[1], [0], [0], [1]], old, 0))
+
+
 def test_copies_of_one_agent_do_not_stay_clones():
     """PBT copies agents, never randomness."""
     evaluate = evaluator(toys.quadratic(), segments_per_generation=1)
