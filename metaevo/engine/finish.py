@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import jax
 
-from metaevo.analysis import holdout, lineage, report, results, stats
+from metaevo.analysis import holdout, lineage, report, results
 from metaevo.analysis.holdout import HeldOut
 from metaevo.analysis.results import Scores, Solution
 from metaevo.engine.job import Job, Result, State, initial_state
@@ -41,7 +41,7 @@ def finish(job: Job, state: State, journal: Journal) -> Result:
     held_out = _hold_out(job, state, solution)
     report.write(job.directory)
     journal.finish()
-    verdicts = holdout.verdicts(held_out)
+    verdicts = holdout.verdicts(held_out, job.search.fitness.name)
     _conclude(job, held_out, verdicts, scores)
     return Result(job.directory, solution.params, held_out, verdicts)
 
@@ -126,7 +126,7 @@ def _noise(job: Job, state: State) -> dict[str, float | None] | None:
 def _conclude(
     job: Job,
     held_out: Mapping[str, HeldOut],
-    verdicts: Sequence[stats.Paired],
+    verdicts: Sequence[holdout.Verdict],
     scores: Scores | None,
 ) -> None:
     """Print the scores, the verdicts and the places of the files."""
@@ -139,10 +139,14 @@ def _conclude(
             f"{name:>16}: {measure} {holdout.average(runs.fitness):.2f}"
             f", final return {holdout.average(runs.final_return):.2f}"
         )
-    for task, paired in enumerate(verdicts):
-        where = f" on task {task}" if len(verdicts) > 1 else ""
-        say(f"verdict{where}: {report.verdict_sentence(paired, measure)}")
+    for verdict in verdicts:
+        where = f" on task {verdict.task}" if len(job.search.tasks) > 1 else ""
+        say(f"verdict{where}: {verdict.sentence}")
     paths = run_directory.paths(job.directory)
+    if held_out:
+        _, facts = holdout.load(paths.held_out)
+        for sentence in holdout.warnings(facts):
+            say(f"warning: {sentence}")
     say(
         f"artifact: {paths.solution}",
         f"report:   {paths.report / 'index.html'}",

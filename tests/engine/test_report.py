@@ -12,6 +12,7 @@ import metaevo
 from inner_loops import ppo
 from metaevo import envs, fitness, losses, spaces
 from metaevo.analysis import holdout, report
+from metaevo.storage import run_directory
 from strategies.open_es import open_es
 
 
@@ -49,7 +50,10 @@ def test_the_page_is_whole_and_offline(directory):
         "History",
     ):
         assert heading in page
-    assert re.search(r"The solution is .*\(95 % interval, 4 paired seeds", page)
+    sentence = r"The solution is .*: {} .*\(95 % interval, 4 paired seeds"
+    assert re.search(sentence.format("mean return over the lifetime"), page)
+    assert re.search(sentence.format("final return"), page)
+    assert "corrected for 2 verdicts" in page
     assert page.count("<figure>") == 4
     for color in ("currentColor", "var(--solution)", "var(--hand-made)"):
         assert color in page  # readable on light and dark
@@ -101,11 +105,32 @@ def test_held_out_runs_and_agents_are_kept(directory):
     assert runs.fitness.shape == runs.final_return.shape == (1, 4)
     assert runs.train[0]["return"].shape == (4, 4)
     assert facts["measure"] == "mean return over the lifetime"
-    assert set(facts["noise"]) == {"rank_correlation", "sd_members", "sd_noise"}
+    assert facts["noise"]["num_members"] == 4
+    assert "p_value" in facts["noise"]
     manifest = json.loads(
         (directory / "agents" / "solution" / "manifest.json").read_text()
     )
     assert all(shape[0] == 4 for shape, _ in manifest["arrays"].values())
+
+
+def test_what_makes_the_result_doubtful_is_said(directory):
+    """A population that is noise, and verdicts that were looked at before."""
+    held_out, facts = holdout.load(directory / "held_out")
+    noise = {"rank_correlation": 0.02, "p_value": 0.46, "num_members": 32}
+    noise |= {"sd_members": 0.1, "sd_noise": 3.0}
+    history = (directory / "history.jsonl").read_text()
+    before = (directory / "report" / "index.html").read_text()
+    assert "ended before" not in before
+    try:
+        holdout.save(directory / "held_out", held_out, facts | {"noise": noise})
+        run_directory.note(directory, "finished", 5)
+        page = report.write(directory).read_text()
+    finally:
+        holdout.save(directory / "held_out", held_out, facts)
+        (directory / "history.jsonl").write_text(history)
+        (directory / "report" / "index.html").write_text(before)
+    assert "cannot be told apart from noise" in page
+    assert "this run ended before, after 2 generations" in page
 
 
 def test_noise_components():
