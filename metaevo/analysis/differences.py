@@ -253,6 +253,7 @@ def crossed_difference(
     means = _mean(a, 0), _mean(b, 0)
     over_seeds = paired_difference(*means, confidence)._replace(**counts)
     differences = [a - means[1], means[0] - b]
+    differences = [x[np.isfinite(x).any(1)] for x in differences]
     sides = [x for x, is_search in zip(differences, searched, strict=True) if is_search]
     everything = np.concatenate([x[np.isfinite(x)] for x in differences])
     if (
@@ -285,7 +286,10 @@ def crossed_difference(
         low=average - half,
         high=average + half,
         p_value=_p_value(half_width, abs(average)),
-        num_searches=(len(a) * searched[0], len(b) * searched[1]),
+        num_searches=(
+            len(differences[0]) * searched[0],
+            len(differences[1]) * searched[1],
+        ),
     )
 
 
