@@ -310,7 +310,8 @@ def tables(lines: list[dict]) -> str:
     for x in chosen["distill"]:
         kept = [f"{share:.1%}" for share in x["kept"].values()]
         out.append(row([x["scores"], f"{x['alike']:.0%}", str(x["seeds"]), *kept]))
-    return "\n".join(out).replace("%", " %")
+    # The names of distributions have the space already.
+    return "\n".join(out).replace("%", " %").replace("  %", " %")
 
 
 WHAT = ("iqm", "pairs", "group", "groups", "distill")

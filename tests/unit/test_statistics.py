@@ -1,7 +1,9 @@
 """Intervals and verdicts: definitions, how often they are wrong, odd data."""
 
+import json
 import math
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -261,6 +263,16 @@ def test_failed_runs_of_groups_are_left_out_and_counted():
     assert clause(found, "it", "the rival").startswith("it fails in 33 of 96 runs")
 
 
+def test_a_search_whose_rivals_fail_wherever_it_trains_is_left_out():
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(3, 32)), rng.normal(size=(3, 32))
+    a[0, 2:] = np.nan
+    b[:, :2] = np.nan
+    found = crossed_difference(a, b, (True, True))
+    assert found.num_searches == (2, 3)
+    assert np.isfinite(found[:4]).all()
+
+
 @pytest.mark.parametrize("rival", ["searched", "fixed"])
 @pytest.mark.parametrize("searches", [3, 10])
 def test_false_verdicts_on_groups_are_rare(searches, rival):
@@ -331,6 +343,18 @@ def test_a_population_that_is_noise_is_warned_of():
     old = {"rank_correlation": 0.0, "sd_members": 0.0, "sd_noise": 1.0}
     for noise in (old, None, holdout.noise(np.ones(8), np.ones(8))):
         assert holdout.warnings({"noise": noise}) == []
+
+
+# --- docs ---------------------------------------------------------------------------
+
+
+def test_the_docs_show_what_was_measured():
+    lines = [json.loads(line) for line in intervals.RESULTS.read_text().splitlines()]
+    docs = Path(__file__).parents[2] / "docs"
+    shown = "".join((docs / name).read_text() for name in ("report.md", "compare.md"))
+    measured = [x for x in intervals.tables(lines).splitlines() if x]
+    assert len(measured) > 60
+    assert [x for x in measured if x not in shown] == []
 
 
 # --- equivalence ----------------------------------------------------------------------
