@@ -18,7 +18,7 @@ import jax  # noqa: E402
 
 from inner_loops import ppo  # noqa: E402
 from metaevo import drifts, envs, fitness  # noqa: E402
-from metaevo.analysis import holdout, stats  # noqa: E402
+from metaevo.analysis import differences, holdout, stats  # noqa: E402
 
 NUM_SEEDS = 32
 CONTROL = ppo.Config(
@@ -51,7 +51,7 @@ def main():
         }
         for name in ("final_return", "fitness"):
             a, b = getattr(dpo, name)[0], getattr(plain, name)[0]
-            paired = stats.paired_difference(a, b)
+            paired = differences.paired_difference(a, b)
             record[{"fitness": "area_under_curve"}.get(name, name)] = {
                 "ppo": float(b.mean()),
                 "dpo": float(a.mean()),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 
 def duration(seconds: float) -> str:
     """Format seconds with at most two units.
@@ -28,3 +30,25 @@ def byte_size(n: float) -> str:
             return f"{n:.3g} {unit}"
         n /= 1024
     return f"{n:.3g} TiB"
+
+
+def with_interval(x: float, low: float, high: float, sign: str = "") -> str:
+    """Format an estimate and its interval, with decimals as the interval's width wants.
+
+    Args:
+        x: the estimate.
+        low: lower end of the interval.
+        high: upper end of the interval.
+        sign: "+" to give every number its sign.
+
+    >>> with_interval(27.433, 1.991, 52.86, "+")
+    '+27.43 [+1.99, +52.86]'
+    >>> with_interval(-3.21e-4, -4.3e-4, -2.1e-4)
+    '-0.00032 [-0.00043, -0.00021]'
+    """
+    width = abs(high - low) or abs(x)
+    decimals = 2
+    if 0 < width < 0.1:
+        decimals = 1 - math.floor(math.log10(width))
+    form = f"{sign}.{decimals}f" if decimals <= 8 else f"{sign}.2e"
+    return f"{x:{form}} [{low:{form}}, {high:{form}}]"

@@ -3,8 +3,10 @@
 A closed form is fitted to each learned function of one or two inputs (`curve_fits`).
 The quality of the fit does not decide: a curve may differ at inputs that no agent has,
 or agree and miss an important detail. Agents are trained with the original and with the
-closed forms on the same fresh seeds. The forms are kept if, on each task, their mean
-stays within the original's 95 % interval and no more of the seeds fail.
+closed forms on the same fresh seeds. The forms are kept if, on each task, they are
+shown to be equivalent: the difference is surely smaller than a margin, in either
+direction (two one-sided tests, Schuirmann, 1987), and no more of the seeds fail. Few or
+noisy seeds therefore refuse a form; they never keep it.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from metaevo.analysis import curve_fits, holdout, stats
+from metaevo import text
+from metaevo.analysis import curve_fits, differences, holdout
 from metaevo.analysis.curve_fits import Fit
 from metaevo.errors import ConfigError
 from metaevo.evaluators import choose
@@ -27,45 +30,92 @@ from metaevo.storage._files import read_json
 from metaevo.storage.verified import MAX_JSON
 from metaevo.types import Search
 
-__all__ = ["Check", "check", "distill", "read", "within"]
+__all__ = ["Check", "check", "distill", "equivalence", "read"]
 
 FOLDER, VERDICT = "closed_form", "verdict.json"
+
+
+MARGIN = 0.75
+"""Difference that is tolerated, in standard deviations of the original's fitness over
+seeds: the least one, in quarters, that 32 seeds show mostly of an identical form even
+if its training runs have nothing in common but the seed."""
+
+MIN_PAIRS = 16
+"""Least number of pairs: with fewer even an identical form is often refused."""
 
 
 class Check(NamedTuple):
     """The comparison on one task.
 
     Attributes:
-        original, low, high: mean fitness with what was found, and its 95 % interval.
-        closed: mean fitness with the closed forms.
+        original: mean fitness with what was found.
+        closed: mean fitness with the closed forms, on the same seeds.
+        difference: mean paired difference, closed - original.
+        low: lower end of its 90 % interval: two one-sided tests at 5 %.
+        high: upper end.
+        margin: difference that is tolerated, in the units of the fitness.
+        num_pairs: number of seeds on which both trained.
         num_seeds: N.
         num_failed: how often the original, and the closed forms, failed.
     """
 
     original: float
+    closed: float
+    difference: float
     low: float
     high: float
-    closed: float
+    margin: float
+    num_pairs: int
     num_seeds: int
     num_failed: tuple[int, int]
 
     @property
-    def kept(self) -> bool:
-        """Within the interval, and no more failures."""
-        fails_more = self.num_failed[1] > self.num_failed[0]
-        return bool(self.low <= self.closed <= self.high and not fails_more)
+    def refused_for(self) -> str | None:
+        """The reason for which the forms are refused; None if they are kept."""
+        if self.num_failed[1] > self.num_failed[0]:
+            return "agents fail with it on more seeds than with the original"
+        if self.num_pairs < MIN_PAIRS:
+            return f"fewer than {MIN_PAIRS} pairs of runs trained"
+        if self.margin == 0:
+            return "all runs of the original score the same, so there is no margin"
+        if not (-self.margin < self.low and self.high < self.margin):
+            return "agents are not shown to train with it as with the original"
+        return None
 
 
-def within(original: np.ndarray, closed: np.ndarray) -> Check:
+def equivalence(original: np.ndarray, closed: np.ndarray, margin: float) -> Check:
     """Compare training with a closed form with training with the original.
 
     Args:
-        original, closed: [N] fitness on the same seeds; not finite where a run failed.
+        original: [N] fitness; not finite where a run failed.
+        closed: [N] fitness on the same seeds; likewise.
+        margin: difference that is tolerated, in standard deviations of the original's
+            fitness over seeds.
     """
-    mean = stats.paired_difference(original, np.zeros_like(original))
-    failed = int((~np.isfinite(original)).sum()), int((~np.isfinite(closed)).sum())
-    average = holdout.average(closed)
-    return Check(mean.difference, mean.low, mean.high, average, len(original), failed)
+    confidence = 0.9
+    paired = differences.paired_difference(closed, original, confidence)
+    both = np.isfinite(original) & np.isfinite(closed)
+    sd = float(original[both].std(ddof=1)) if paired.num_pairs > 1 else 0.0
+    if sd <= paired.resolution:
+        sd = 0.0
+    low, high = paired.low, paired.high
+    if high - low <= paired.resolution:
+        # The same runs on every seed that was tried are not the same on all seeds.
+        reach = float(np.ptp(np.concatenate([original[both], closed[both]])))
+        low, high = differences.interval_of_equals(
+            paired.difference, reach, paired.num_pairs, confidence
+        )
+    return Check(
+        holdout.average(original[both]),
+        holdout.average(closed[both]),
+        paired.difference,
+        low,
+        high,
+        margin * sd,
+        paired.num_pairs,
+        len(original),
+        (paired.num_failed[1], paired.num_failed[0]),
+    )
 
 
 def forms(directory: Path) -> dict[str, Fit]:
@@ -113,7 +163,8 @@ def check(
     num_seeds: int,
     seed: int,
     devices: list,
-    should_stop: Callable[[], bool] = lambda: False,
+    should_stop: Callable[[], bool],
+    margin: float,
 ) -> list[Check]:
     """Agents trained with both on the same fresh seeds: one check a task."""
     key = jax.random.fold_in(jax.random.key(seed), 0xF0)
@@ -125,7 +176,7 @@ def check(
             space, params = artifacts.as_space(artifact)
             runs, _ = holdout.train(search, space, {"it": params}, key, num_seeds, make)
             fitness.append(runs["it"].fitness)
-    return [within(a, b) for a, b in zip(*fitness, strict=True)]
+    return [equivalence(a, b, margin) for a, b in zip(*fitness, strict=True)]
 
 
 def distill(
@@ -136,20 +187,29 @@ def distill(
     devices: list,
     say: Callable[[str], None] = lambda line: None,
     should_stop: Callable[[], bool] = lambda: False,
+    margin: float = MARGIN,
 ) -> list[str]:
     """Fit, train and keep closed forms in `DIRECTORY/closed_form`, or say why not.
 
     Args:
         search: the run's.
         directory: of a finished run.
+        num_seeds: N, at least 16.
+        seed: determines the seeds.
+        devices: JAX devices on which agents are trained.
         say: called once at the start with the cost.
+        should_stop: asked often; True abandons it.
+        margin: difference that is tolerated; see `equivalence`.
 
     Returns:
         the verdict, as sentences.
 
     Raises:
-        ConfigError: nothing that evolved has a closed form, or it cannot be trained.
+        ConfigError: nothing that evolved has a closed form, or it cannot be trained, or
+            there are too few seeds.
     """
+    if num_seeds < MIN_PAIRS:
+        raise ConfigError(f"seeds={num_seeds} must be at least {MIN_PAIRS}")
     holdout.require_uncoupled(search, directory)
     found = forms(directory)
     if not found:
@@ -159,8 +219,10 @@ def distill(
         )
     frames = sum(x.num_segments * x.frames_per_segment for x in search.tasks)
     say(f"training {2 * num_seeds} agents for {frames:,} frames each")
-    checks = check(search, directory, found, num_seeds, seed, devices, should_stop)
-    kept = all(x.kept for x in checks)
+    checks = check(
+        search, directory, found, num_seeds, seed, devices, should_stop, margin
+    )
+    kept = all(x.refused_for is None for x in checks)
     facts = {
         "kept": kept,
         "seed": seed,
@@ -191,21 +253,25 @@ def sentences(directory: Path) -> list[str]:
         f"{slot}: {form['formula']}  (R² {form['r2']:.4f})"
         for slot, form in facts["forms"].items()
     ]
+    if any("margin" not in plain for plain in facts["checks"]):
+        kept = "kept" if facts["kept"] else "refused"
+        return [*lines, f"{kept} by an earlier version's rule; distill the run again"]
+    reasons = []
     for task, plain in enumerate(facts["checks"]):
         one = Check(**plain)
         where = f" on task {task}" if len(facts["checks"]) > 1 else ""
         failed = ""
         if any(one.num_failed):
             failed = f"; {one.num_failed[0]} and {one.num_failed[1]} runs failed"
-        side = "within" if one.low <= one.closed <= one.high else "outside"
+        difference = text.with_interval(one.difference, one.low, one.high, "+")
         lines.append(
-            f"trained with it{where}: {facts['measure']} {one.closed:.2f}, {side} "
-            f"[{one.low:.2f}, {one.high:.2f}], the original's 95 % interval around "
-            f"{one.original:.2f} ({one.num_seeds} seeds{failed})"
+            f"trained with it{where}: {facts['measure']} {one.closed:.2f} against "
+            f"{one.original:.2f}, difference {difference}, tolerated "
+            f"±{one.margin:.2f} (90 % interval, {one.num_pairs} paired seeds{failed})"
         )
+        if one.refused_for is not None:
+            reasons.append(one.refused_for)
     lines.append(
-        f"kept: {directory / FOLDER}"
-        if facts["kept"]
-        else "refused: agents do not train with it as they do with the original"
+        f"kept: {directory / FOLDER}" if facts["kept"] else f"refused: {reasons[0]}"
     )
     return lines

@@ -11,11 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaevo.analysis import stats
+from metaevo.analysis import differences
 from metaevo.analysis.steps import Steps
 from metaevo.errors import CheckpointError, ConfigError
 from metaevo.evaluators.layout import default_chunk_size
 from metaevo.evaluators.local import LocalEvaluator
+from metaevo.fitness import final_return as FINAL_RETURN  # noqa: N812
 from metaevo.storage import checkpoint
 from metaevo.types import (
     Evaluator,
@@ -240,21 +241,75 @@ def train_hand_made(
     return runs["hand-made"]
 
 
+NOISE_LEVEL = 0.05
+"""Level at which two evaluations must agree in rank for members to be told apart."""
+
+
 # --- statistics of them -----------------------------------------------------------
 
 
-def verdicts(held_out: Mapping[str, HeldOut]) -> tuple[stats.Paired, ...]:
+class Verdict(NamedTuple):
+    """Comparison of the solution with the hand-made algorithm in one measure.
+
+    Attributes:
+        measure: name of the fitness, or `final return`.
+        task: index of the task.
+        paired: solution - hand-made, paired by seed.
+    """
+
+    measure: str
+    task: int
+    paired: differences.Paired
+
+    @property
+    def sentence(self) -> str:
+        """The comparison as a sentence, without a full stop.
+
+        >>> paired = differences.Paired(3.1, 1.2, 5.0, 0.002, 32, (0, 0), (32, 32))
+        >>> Verdict("return", 0, paired).sentence.partition(" (")[0]
+        'the solution is better than the hand-made one: return +3.10 [+1.20, +5.00]'
+        """
+        paired = self.paired
+        said = differences.clause(paired, "the solution", "the hand-made one")
+        if paired.num_pairs < 2:
+            return f"{said}: {self.measure}"
+        failed = ""
+        if any(paired.num_failed):
+            failed = "; {} of its runs failed, {} of the hand-made".format(
+                *paired.num_failed
+            )
+        return (
+            f"{said}: {self.measure} {paired.text} (95 % interval, "
+            f"{paired.num_pairs} paired seeds{failed})"
+        )
+
+
+def verdicts(held_out: Mapping[str, HeldOut], measure: str) -> tuple[Verdict, ...]:
     """Compare solution and hand-made algorithm, paired by seed.
 
+    Verdicts are corrected for their number, see `differences.holm`.
+
+    Args:
+        held_out: runs of both; empty if there are none.
+        measure: name of the fitness.
+
     Returns:
-        one comparison per task; empty if there are no runs.
+        for each task one comparison in the fitness and one in the final return; one if
+        the fitness is the final return. Empty if there are no runs.
     """
     if not held_out:
         return ()
-    pairs = zip(
-        held_out["solution"].fitness, held_out["hand-made"].fitness, strict=True
+    mine, theirs = held_out["solution"], held_out["hand-made"]
+    found = []
+    for task in range(len(mine.fitness)):
+        measures = {measure: "fitness", FINAL_RETURN.name: "final_return"}
+        for name, field in measures.items():
+            pair = (getattr(x, field)[task] for x in (mine, theirs))
+            found.append(Verdict(name, task, differences.paired_difference(*pair)))
+    corrected = differences.holm([x.paired for x in found])
+    return tuple(
+        x._replace(paired=paired) for x, paired in zip(found, corrected, strict=True)
     )
-    return tuple(stats.paired_difference(a, b) for a, b in pairs)
 
 
 def average(scores: np.ndarray) -> float:
@@ -267,7 +322,7 @@ def average(scores: np.ndarray) -> float:
     return float(finite.mean()) if len(finite) else float("nan")
 
 
-def noise(first: np.ndarray, second: np.ndarray) -> dict[str, float | None]:
+def noise(first: np.ndarray, second: np.ndarray) -> dict[str, Any]:
     """Estimate the noise of the fitness from two evaluations of one population.
 
     Args:
@@ -276,26 +331,55 @@ def noise(first: np.ndarray, second: np.ndarray) -> dict[str, float | None]:
 
     Returns:
         `rank_correlation`: Spearman's; 1 without noise, 0 if there is nothing else.
+        `p_value`: chance of at least this correlation if the ranks are noise.
+        `num_members`: number of members that failed in neither evaluation.
         `sd_members`: standard deviation of the members' true fitness.
         `sd_noise`: standard deviation of the noise of one evaluation. Both are
-        estimated from the variance components. All are None for fewer than three
-        members, or equal ones.
+        estimated from the variance components. All but the number are None for fewer
+        than three members, or equal ones.
     """
     from scipy.stats import spearmanr
 
     both = np.isfinite(first) & np.isfinite(second)
     first, second = first[both], second[both]
+    names = ("rank_correlation", "p_value", "sd_members", "sd_noise")
+    found: dict[str, Any] = dict.fromkeys(names) | {"num_members": len(first)}
     if len(first) < 3 or np.ptp(first) == 0 or np.ptp(second) == 0:
-        return {"rank_correlation": None, "sd_members": None, "sd_noise": None}
+        return found
     # The covariance is free of noise; half the mean squared difference is noise.
     centred = first - first.mean(), second - second.mean()
     covariance = float((centred[0] * centred[1]).sum() / (len(first) - 1))
     variance = float(np.var(centred[0] - centred[1], ddof=1) / 2)
-    return {
-        "rank_correlation": float(np.asarray(spearmanr(first, second))[0]),
+    test = spearmanr(first, second, alternative="greater")
+    correlation, p = (np.asarray(x) for x in (test[0], test[1]))
+    return found | {
+        "rank_correlation": float(correlation),
+        "p_value": float(p),
         "sd_members": max(covariance, 0.0) ** 0.5,
         "sd_noise": variance**0.5,
     }
+
+
+def warnings(facts: Mapping[str, Any]) -> list[str]:
+    """Return sentences on what makes the result of a search doubtful.
+
+    A population is noise if its two evaluations do not agree in rank beyond chance, at
+    5 % by Spearman's test.
+
+    Args:
+        facts: those of `load`; of runs of earlier versions, too.
+    """
+    found = facts.get("noise") or {}
+    p = found.get("p_value")
+    if p is None or p <= NOISE_LEVEL:
+        return []
+    return [
+        "the members of the last generation cannot be told apart from noise: two "
+        f"evaluations of {found['num_members']} members agree in rank by "
+        f"{found['rank_correlation']:.2f} (p = {p:.2f}, chance if above "
+        f"{NOISE_LEVEL}). Either all are alike by now, or the search drifts at random: "
+        "more seeds per member (num_seeds) or more members would tell"
+    ]
 
 
 def visited(held_out: Mapping[str, HeldOut]) -> tuple[float, float] | None:

@@ -23,29 +23,6 @@ from metaevo.storage._files import replace_file
 from metaevo.types import Params, Space
 
 
-def verdict_sentence(paired: stats.Paired, measure: str) -> str:
-    """Return a comparison as a sentence.
-
-    Args:
-        paired: the comparison of solution and hand-made algorithm.
-        measure: name of the fitness.
-
-    >>> paired = stats.Paired(3.1, 1.2, 5.0, 32, (0, 0))
-    >>> verdict_sentence(paired, "return").partition(" (")[0]
-    'the solution is better than the hand-made one: return +3.10 [+1.20, +5.00]'
-    """
-    failed = ""
-    if any(paired.num_failed):
-        failed = "; {} of its runs failed, {} of the hand-made".format(
-            *paired.num_failed
-        )
-    return (
-        f"the solution is {paired.words} the hand-made one: {measure} "
-        f"{paired.difference:+.2f} [{paired.low:+.2f}, {paired.high:+.2f}] "
-        f"(95 % interval, {paired.num_pairs} paired seeds{failed})"
-    )
-
-
 def write(directory: str | Path, between: Callable[[], None] = lambda: None) -> Path:
     """Write `DIRECTORY/report/`: `index.html`, and a PNG and a CSV per figure.
 
@@ -101,9 +78,9 @@ def write(directory: str | Path, between: Callable[[], None] = lambda: None) -> 
         "report.html",
         manifest=manifest,
         unfinished=_unfinished(directory, len(records)),
-        verdicts=[
-            verdict_sentence(paired, measure) for paired in holdout.verdicts(held_out)
-        ],
+        verdicts=holdout.verdicts(held_out, measure),
+        num_tasks=len(next(iter(held_out.values())).fitness) if held_out else 0,
+        warnings=[*holdout.warnings(facts), *_earlier_looks(directory)],
         figures=[figure for figure in drawn if figure],
         table=_estimates(held_out, between),
         agents=_agents(scores),
@@ -208,7 +185,7 @@ def _learning_curves(
             scores = curve[np.isfinite(curve[:, k]), k]
             if len(scores) >= 3:
                 frames = frames_per_segment * (k + 1)
-                rows.append([name, frames, *stats.bootstrap(scores, stats.iqm)])
+                rows.append([name, frames, *stats.bootstrap(scores, stats.iqm)[:3]])
 
     def draw(axes):
         from matplotlib.ticker import EngFormatter
@@ -233,10 +210,8 @@ def _learning_curves(
         "Learning curves on held-out seeds" + (f", task {task}" if task else ""),
         draw,
         (["name", "frames", "iqm", "low", "high"], rows),
-        "Interquartile mean over seeds with its stratified, studentized bootstrap 95 % "
-        "interval."
-        + " The start is what the search began with."
-        * ("start" in held_out),
+        "Interquartile mean over seeds with its bootstrap 95 % interval."
+        + " The start is what the search began with." * ("start" in held_out),
     )
 
 
@@ -405,6 +380,24 @@ def _agents(scores: Scores | None) -> list[dict[str, Any]]:
         interval = stats.bootstrap(x, stats.mean) if len(x) >= 3 else None
         rows.append({"name": name, "interval": interval, "num": len(x)})
     return rows
+
+
+def _earlier_looks(directory: Path) -> list[str]:
+    """Return a sentence if the search ended before and was extended."""
+    ends = [
+        event["generation"]
+        for event in run_directory.read_history(directory)
+        if event["event"] == "finished"
+    ]
+    earlier = sorted({x for x in ends if x < ends[-1]}) if ends else []
+    if not earlier:
+        return []
+    return [
+        "this run ended before, after "
+        f"{' and '.join(str(x) for x in earlier)} generations, and was extended. What "
+        "was compared then was compared on these same seeds: whoever extends until a "
+        "verdict pleases is wrong more often than the 5 % of one look"
+    ]
 
 
 def _history(directory: Path) -> list[dict[str, Any]]:

@@ -1,8 +1,9 @@
-"""Statistics of runs and comparisons (Agarwal et al., 2021).
+"""Estimates of a candidate's scores and their intervals (Agarwal et al., 2021).
 
 Scores are [N] for one task or [..., N, tasks], with N seeds. Estimates reduce the last
 two axes, so that one bootstrap serves all. They are checked against the definitions in
 "Deep RL at the Edge of the Statistical Precipice", https://arxiv.org/abs/2108.13264.
+`differences` compares two candidates.
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from metaevo import text
+
 __all__ = [
     "Interval",
-    "Paired",
     "bootstrap",
+    "grouped",
     "iqm",
     "mean",
     "median",
     "optimality_gap",
-    "paired_difference",
     "performance_profile",
     "probability_of_improvement",
 ]
@@ -98,11 +100,28 @@ def _runs(scores: np.ndarray) -> np.ndarray:
 
 
 class Interval(NamedTuple):
-    """A point estimate with its confidence interval."""
+    """A point estimate with its confidence interval.
+
+    Attributes:
+        estimate: point estimate, in the units of the scores.
+        low: lower end of the interval.
+        high: upper end of the interval.
+        num_equal: number of scores if all of them are equal, else 0. The width is then
+            0 and covers only what was seen: up to 1 - 0.05^(1/N) of all runs may
+            differ. For N >= 11 that is less than a quarter, which the IQM leaves out.
+    """
 
     estimate: float
     low: float
     high: float
+    num_equal: int = 0
+
+    @property
+    def text(self) -> str:
+        """Estimate and interval as text, or that all scores are equal."""
+        if self.num_equal:
+            return f"{self.estimate:.6g} [all {self.num_equal} scores are equal]"
+        return text.with_interval(self.estimate, self.low, self.high)
 
 
 def bootstrap(
@@ -112,11 +131,13 @@ def bootstrap(
     num_resamples: int = 2000,
     seed: int = 0,
 ) -> Interval:
-    """Return a stratified, studentized bootstrap interval of an estimate.
+    """Return a stratified bootstrap interval of an estimate, by expanded percentiles.
 
-    Seeds are resampled within each task. The deviation of a resample is divided by the
-    resample's own standard error, from the jackknife over seeds. For few seeds this
-    covers better than percentiles do (Efron and Tibshirani, 1993, section 12.5).
+    Seeds are resampled within each task. The ends are quantiles of the resamples'
+    estimates, so they stay within the range of the scores. Plain percentiles are too
+    narrow for few seeds; the quantiles lie further out, by as much as Student's
+    interval of a mean is wider than its percentiles (Hesterberg, 2015, section 5.3,
+    https://doi.org/10.1080/00031305.2015.1089789). The cost is linear in N.
 
     Args:
         scores: [N] or [N, tasks], N >= 3.
@@ -131,87 +152,98 @@ def bootstrap(
     runs = _runs(scores)
     if len(runs) < 3 or not np.isfinite(runs).all():
         raise ValueError("an interval needs at least 3 seeds, all of them finite")
-    point, error = float(estimate(runs)), float(_jackknife_error(runs, estimate))
-    if error == 0:
-        return Interval(point, point, point)
     rng = np.random.default_rng(seed)
-    chosen = rng.integers(len(runs), size=(num_resamples, *runs.shape))
-    resamples = np.take_along_axis(runs[None], chosen, 1)
-    errors = _jackknife_error(resamples, estimate)
-    kept = errors > 1e-9 * error
-    deviations = (estimate(resamples[kept]) - point) / errors[kept]
-    low, high = np.quantile(deviations, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return Interval(point, float(point - high * error), float(point - low * error))
+
+    def resamples(num: int) -> np.ndarray:
+        chosen = rng.integers(len(runs), size=(num, *runs.shape))
+        return estimate(np.take_along_axis(runs[None], chosen, 1))
+
+    point = float(estimate(runs))
+    low, high = _percentiles(
+        resamples, len(runs), runs.shape[1], confidence, num_resamples
+    )
+    return Interval(point, low, high, runs.size if np.ptp(runs) == 0 else 0)
 
 
-def _jackknife_error(runs: np.ndarray, estimate: Callable) -> np.ndarray:
-    """Return the standard error of `estimate` by the jackknife over seeds.
+def grouped(
+    scores: np.ndarray, confidence: float = 0.95, seed: int = 0
+) -> Interval | None:
+    """Return the mean over searches of each one's IQM, with its interval.
 
-    Args:
-        runs: [..., N, tasks].
-    """
-    n = runs.shape[-2]
-    left_out = [estimate(np.delete(runs, i, axis=-2)) for i in range(n)]
-    return np.sqrt((n - 1) * np.var(left_out, axis=0))
-
-
-class Paired(NamedTuple):
-    """Mean paired difference a - b with its confidence interval.
-
-    Attributes:
-        difference: mean over the pairs of finite scores, in the units of the scores.
-        low: lower end of the interval.
-        high: upper end of the interval.
-        num_pairs: number of pairs of finite scores.
-        num_failed: numbers of scores of a, and of b, that are not finite.
-    """
-
-    difference: float
-    low: float
-    high: float
-    num_pairs: int
-    num_failed: tuple[int, int]
-
-    @property
-    def verdict(self) -> str:
-        """Verdict on a against b: `better`, `worse` or `no difference`.
-
-        The one that failed on more seeds is never better.
-        """
-        failed_more = self.num_failed[0] - self.num_failed[1]
-        if self.low > 0 and failed_more <= 0:
-            return "better"
-        return "worse" if self.high < 0 and failed_more >= 0 else "no difference"
-
-    @property
-    def words(self) -> str:
-        """The verdict as words that stand before the name of b."""
-        return {
-            "better": "better than",
-            "worse": "worse than",
-            "no difference": "not distinguishable from",
-        }[self.verdict]
-
-
-def paired_difference(a: np.ndarray, b: np.ndarray, confidence: float = 0.95) -> Paired:
-    """Return Student's interval of the mean of a - b, paired by position.
+    The interval holds for other seeds and other searches. The square of its half-width
+    is the sum of two squares (Zou and Donner, 2008, https://doi.org/10.1002/sim.3095):
+    that over seeds, by percentiles as in `bootstrap`, and Student's over searches.
+    Searches share their seeds, so a resample takes a seed of all searches at once. An
+    end is cut at the least or greatest score if three runs or more share it exactly,
+    because such a score is a bound of the returns.
 
     Args:
-        a: [N] scores; not finite where the run failed.
-        b: [N] scores on the same seeds; likewise.
-        confidence: level of the two-sided interval, in (0, 1). The interval is infinite
-            if fewer than two pairs are finite.
+        scores: [searches, N] on the same seeds; not finite where a run failed. Searches
+            of which every run failed are left out, then seeds on which any run failed.
+        confidence: level of the two-sided interval, in (0, 1).
+        seed: seed of the resampling.
+
+    Returns:
+        the interval, over seeds alone if there is one search; None if fewer than three
+        seeds are left.
     """
     from scipy import stats
 
-    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
-    failed = int((~np.isfinite(a)).sum()), int((~np.isfinite(b)).sum())
-    finite = (a - b)[np.isfinite(a) & np.isfinite(b)]
-    if len(finite) < 2:
-        return Paired(float("nan"), -np.inf, np.inf, len(finite), failed)
-    average = float(finite.mean())
-    if np.ptp(finite) == 0:
-        low = high = average
-    else:
-        low, high = stats.ttest_1samp(finite, 0.0).confidence_interval(confidence)
-    return Paired(average, float(low), float(high), len(finite), failed)
+    scores = np.asarray(scores, np.float64)
+    scores = scores[np.isfinite(scores).any(1)]
+    scores = scores[:, np.isfinite(scores).all(0)]
+    searches, n = scores.shape
+    if searches == 0 or n < 3:
+        return None
+    rng = np.random.default_rng(seed)
+
+    def resamples(num: int) -> np.ndarray:
+        chosen = scores[:, rng.integers(n, size=(num, n))]
+        return iqm(chosen[..., None]).mean(0)
+
+    each = iqm(scores[..., None])
+    point = float(each.mean())
+    low, high = _percentiles(resamples, n, searches, confidence)
+    if searches > 1:
+        t = stats.t.ppf((1 + confidence) / 2, searches - 1)
+        over_searches = t * each.std(ddof=1) / np.sqrt(searches)
+        least, greatest = _bounds(scores)
+        low = max(point - np.hypot(max(point - low, 0.0), over_searches), least)
+        high = min(point + np.hypot(max(high - point, 0.0), over_searches), greatest)
+    equal = scores.size if np.ptp(scores) == 0 else 0
+    return Interval(point, float(low), float(high), equal)
+
+
+def _percentiles(
+    resamples: Callable[[int], np.ndarray],
+    n: int,
+    columns: int,
+    confidence: float,
+    num_resamples: int = 2000,
+) -> tuple[float, float]:
+    """Return the expanded percentiles of resamples' estimates.
+
+    Args:
+        resamples: number -> that many estimates.
+        n: number of seeds.
+        columns: number of scores of a seed.
+    """
+    from scipy import stats
+
+    t = stats.t.ppf((1 - confidence) / 2, n - 1)
+    tail = stats.norm.cdf(t * np.sqrt(n / (n - 1)))
+    # In parts, so that memory does not grow with N.
+    part = min(num_resamples, max(1, 4_000_000 // (n * columns)))
+    parts = range(0, num_resamples, part)
+    estimates = [resamples(min(part, num_resamples - i)) for i in parts]
+    low, high = np.quantile(np.concatenate(estimates), [tail, 1 - tail])
+    return float(low), float(high)
+
+
+def _bounds(scores: np.ndarray) -> tuple[float, float]:
+    """Return bounds of the scores, infinite where there is no sign of one."""
+    least, greatest = scores.min(), scores.max()
+    return (
+        least if (scores == least).sum() >= 3 else -np.inf,
+        greatest if (scores == greatest).sum() >= 3 else np.inf,
+    )

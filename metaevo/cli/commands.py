@@ -220,6 +220,7 @@ def _distill(directory: str, *arguments: str) -> None:
             jax.devices(),
             print,
             stop.is_set,
+            chosen.margin,
         )
     print("\n".join([*lines, f"report: {report.write(directory)}"]))
 

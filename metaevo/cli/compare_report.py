@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from metaevo.analysis import holdout, stats
+from metaevo import fitness
+from metaevo.analysis import differences, holdout, stats
 from metaevo.analysis.holdout import HeldOut
 from metaevo.analysis.plots import figures
 from metaevo.cli.options import CompareOptions
@@ -18,6 +19,7 @@ from metaevo.storage._files import replace_file
 
 AS_TRAINED = "as trained"
 HAND_MADE, TUNED = "hand-made", "tuned hand-made"
+RIVALS = {HAND_MADE: "against_hand_made", TUNED: "against_tuned"}
 PERCENTILE = 95  # of the random control, which a discovery must exceed
 
 
@@ -48,25 +50,69 @@ def scores(trained: Sequence[HeldOut], task: int) -> Scores:
 # --- statistics -----------------------------------------------------------------------
 
 
-def difference(a: Scores, b: Scores) -> stats.Paired:
-    """Return the mean paired difference in fitness, over searches and seeds.
+class Verdict(NamedTuple):
+    """Comparison of a group with a rival in one setting and one measure.
 
-    The interval is the wider one of that over seeds (searches averaged) and that over
-    searches (seeds averaged), because the result must hold on other seeds and in
-    another search.
+    Attributes:
+        setting: setting in which both were trained.
+        name: group, or the tuned rival.
+        rival: `HAND_MADE` or `TUNED`.
+        measure: name of the fitness, or `final return`.
+        paired: group - rival.
     """
-    over_seeds = stats.paired_difference(a.fitness.mean(0), b.fitness.mean(0))
-    searches = len(a.fitness)
-    if searches == 1:
-        return over_seeds
-    theirs = np.full(searches, np.nanmean(b.fitness))
-    over_searches = stats.paired_difference(np.nanmean(a.fitness, 1), theirs)
-    widest = max(over_seeds, over_searches, key=lambda x: x.high - x.low)
-    return widest._replace(num_failed=over_seeds.num_failed)
+
+    setting: str
+    name: str
+    rival: str
+    measure: str
+    paired: differences.Paired
+
+
+def measures(measure: str) -> dict[str, str]:
+    """Return the fields of `Scores` by name; one if the fitness is the final return."""
+    return {measure: "fitness", fitness.final_return.name: "final_return"}
+
+
+def difference(a: np.ndarray, b: np.ndarray, rival: str) -> differences.Paired:
+    """Return the difference between a group that was searched for and a rival.
+
+    Args:
+        a: [searches, N] scores of the group.
+        b: [searches, N] scores of the rival.
+        rival: name of the rival. All but the hand-made algorithm come from searches.
+    """
+    return differences.crossed_difference(a, b, (True, rival != HAND_MADE))
+
+
+def _verdicts(found: Found, groups: Collection[str], measure: str) -> list[Verdict]:
+    """Return the verdicts that stand in the sentences, corrected for their number."""
+    verdicts = [
+        Verdict(
+            setting,
+            name,
+            rival,
+            label,
+            difference(
+                getattr(scores, field), getattr(found[setting, rival], field), rival
+            ),
+        )
+        for (setting, name), scores in found.items()
+        if name in groups
+        for label, field in measures(measure).items()
+        for rival in (HAND_MADE, TUNED)
+        if (setting, rival) in found
+    ]
+    corrected = differences.holm([x.paired for x in verdicts])
+    return [
+        x._replace(paired=paired) for x, paired in zip(verdicts, corrected, strict=True)
+    ]
 
 
 def _table(
-    found: Found, frames: Mapping[str, int], optimum: float | None = None
+    found: Found,
+    frames: Mapping[str, int],
+    measure: str,
+    optimum: float | None = None,
 ) -> list[dict[str, Any]]:
     """Return a row per setting and candidate."""
     rows = []
@@ -80,58 +126,76 @@ def _table(
             "setting": condition,
             "candidate": name,
             "searches": len(scores.fitness),
-            "frames": 0 if name == HAND_MADE else learned.get(condition, 0),
+            "frames": 0 if name == HAND_MADE else frames.get(name, learned[condition]),
             "runs": len(flat),
             "failed": len(flat) - len(finite),
             "mean": holdout.average(flat),
             "median": float(np.median(finite)) if len(finite) else np.nan,
             "final_return": holdout.average(scores.final_return.ravel()),
         }
-        if len(finite) >= 3:
-            row["iqm"] = stats.bootstrap(finite, stats.iqm)
+        interval = stats.grouped(scores.fitness)
+        if interval is not None:
+            row["iqm"] = interval
         if optimum is not None and len(finite):
             row["optimality_gap"] = float(stats.optimality_gap(finite, optimum))
-        if name != HAND_MADE and len(finite):
-            row["improvement"] = stats.probability_of_improvement(
-                finite, baseline.fitness[np.isfinite(baseline.fitness)]
-            )
-            row["against_hand_made"] = difference(scores, baseline)
-            if name != TUNED and (condition, TUNED) in found:
-                row["against_tuned"] = difference(scores, found[condition, TUNED])
+        theirs = baseline.fitness[np.isfinite(baseline.fitness)]
+        if name != HAND_MADE and len(finite) and len(theirs):
+            row["improvement"] = stats.probability_of_improvement(finite, theirs)
+        prefixes = dict(
+            zip(measures(measure).values(), ("", "final_return_"), strict=False)
+        )
+        for field, prefix in prefixes.items():
+            for rival, key in RIVALS.items():
+                if name not in (HAND_MADE, rival) and (condition, rival) in found:
+                    row[prefix + key] = difference(
+                        getattr(scores, field),
+                        getattr(found[condition, rival], field),
+                        rival,
+                    )
         rows.append(row)
     return rows
 
 
 def _sentences(
     found: Found,
-    groups: Sequence[str],
-    measure: str,
+    verdicts: Sequence[Verdict],
     controls: Mapping[str, np.ndarray],
     settings: CompareOptions,
 ) -> list[str]:
-    """Return a sentence per setting and group, and one per group on the control."""
+    """Return a sentence per setting, group and measure, and one each on the control."""
     lines = []
-    for (condition, name), scores in found.items():
-        if name not in groups:
-            continue
-        parts = []
-        for rival in (HAND_MADE, TUNED):
-            if (condition, rival) in found:
-                paired = difference(scores, found[condition, rival])
-                parts.append(
-                    f"{paired.words} the {rival} one ({paired.difference:+.2f} "
-                    f"[{paired.low:+.2f}, {paired.high:+.2f}])"
-                )
-        where = "" if condition == AS_TRAINED else f" on {condition}"
+    places = dict.fromkeys((x.setting, x.name, x.measure) for x in verdicts)
+    for setting, name, measure in places:
+        parts, about = [], []
+        for x in verdicts:
+            if (x.setting, x.name, x.measure) != (setting, name, measure):
+                continue
+            rival = f"the {x.rival} one"
+            part = f"{differences.comparison(x.paired, rival)} ({x.paired.text})"
+            if failing := differences.failure(x.paired, "it", rival):
+                trained = f"; where both train, {part}" * (x.paired.num_pairs > 1)
+                part = failing + trained
+            parts.append(part)
+            if x.paired.num_searches == (0, 0):
+                about.append(rival)
+        searches, seeds = found[setting, name].fitness.shape
+        counted = "1 search" if searches == 1 else f"{searches} searches"
+        where = "" if setting == AS_TRAINED else f" on {setting}"
+        claim = ""
+        if about:
+            claim = (
+                f"; one search on a side: against {' and '.join(about)} this is about "
+                "these results on new seeds, no claim about searching"
+            )
         lines.append(
-            f"{name}{where}: {' and '.join(parts)}; {measure}, {len(scores.fitness)} "
-            f"searches x {scores.fitness.shape[1]} seeds, 95 % intervals"
+            f"{name}{where}: {' and '.join(parts)}; {measure}, {counted} x {seeds} "
+            f"seeds, 95 % intervals{claim}"
         )
     for name, control in controls.items():
         bar = float(np.percentile(control[np.isfinite(control)], PERCENTILE))
         # On the control's own seeds, the first of all.
-        places = [place for place, other in found if other == name]
-        own = found[places[0], name].fitness[:, : settings.control_seeds]
+        settings_of = [place for place, other in found if other == name]
+        own = found[settings_of[0], name].fitness[:, : settings.control_seeds]
         mean = holdout.average(own)
         word = "beats" if mean > bar else "does not beat"
         lines.append(
@@ -167,8 +231,9 @@ def write(
     Returns:
         The sentences.
     """
-    rows = _table(found, frames, settings.optimum)
-    lines = _sentences(found, list(frames), measure, controls, settings)
+    rows = _table(found, frames, measure, settings.optimum)
+    verdicts = _verdicts(found, frames, measure)
+    lines = _sentences(found, verdicts, controls, settings)
     out.mkdir(parents=True, exist_ok=True)
     columns = list(dict.fromkeys(key for row in rows for key in row))
     figures.write_csv(
@@ -188,6 +253,8 @@ def write(
         rows=rows,
         figures=drawn,
         measure=measure,
+        measures=measures(measure),
+        num_verdicts=len(verdicts),
         settings=settings,
     )
     replace_file(out / "index.html", page.encode())
@@ -226,7 +293,7 @@ def _cell(x: Any) -> Any:
     """Return the text of an interval or a difference; other values as they are."""
     if isinstance(x, stats.Interval):
         return f"{x.estimate:.6g} [{x.low:.6g}, {x.high:.6g}]"
-    if isinstance(x, stats.Paired):
+    if isinstance(x, differences.Paired):
         return f"{x.difference:+.6g} [{x.low:+.6g}, {x.high:+.6g}]"
     return x
 

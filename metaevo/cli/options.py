@@ -81,15 +81,20 @@ class DistillOptions:
     """Options of `metaevo distill`.
 
     Raises:
-        ConfigError: `seeds` is less than 3.
+        ConfigError: `seeds` is less than 16, or `margin` is not above 0.
     """
 
     seeds: int = _option(32, "fresh seeds; two agents are trained on each")
     seed: int = _option(0, "seed of the fresh seeds")
     trust: bool = _option(False, TRUST)
+    margin: float = _option(
+        0.75, "difference tolerated, in standard deviations over seeds"
+    )
 
     def __post_init__(self):
-        _check_least(self, seeds=3)
+        _check_least(self, seeds=16)
+        if not self.margin > 0:
+            raise ConfigError(f"margin={self.margin} must be above 0")
 
 
 def _check_least(options: Any, **least: int) -> None:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from metaevo.analysis import holdout, lineage, report, results, stats
+from metaevo.analysis import holdout, lineage, report, results
 from metaevo.analysis.holdout import HeldOut
 from metaevo.analysis.results import Agents, Scores, Solution
 from metaevo.analysis.steps import Steps
@@ -321,30 +321,27 @@ def _pause(job: Job) -> None:
 
 def _result(job: Job, ending: Ending) -> Result:
     """Print the scores, the verdicts and the places of the files; return them."""
-    verdicts = holdout.verdicts(ending.held_out)
-    _conclude(job, ending.held_out, verdicts, ending.scores)
+    verdicts = holdout.verdicts(ending.held_out, job.search.fitness.name)
+    _conclude(job, ending, verdicts)
     return Result(job.directory, ending.solution.params, ending.held_out, verdicts)
 
 
-def _conclude(
-    job: Job,
-    held_out: Mapping[str, HeldOut],
-    verdicts: Sequence[stats.Paired],
-    scores: Scores | None,
-) -> None:
+def _conclude(job: Job, ending: Ending, verdicts: Sequence[holdout.Verdict]) -> None:
     """Print the scores, the verdicts and the places of the files."""
-    say = job.console.say
+    say, scores = job.console.say, ending.scores
     for name, x in (scores.evaluations if scores else {}).items():
         say(f"{name:>16}: return {holdout.average(x):.2f} on fresh episodes")
     measure = job.search.fitness.name
-    for name, runs in held_out.items():
+    for name, runs in ending.held_out.items():
         say(
             f"{name:>16}: {measure} {holdout.average(runs.fitness):.2f}"
             f", final return {holdout.average(runs.final_return):.2f}"
         )
-    for task, paired in enumerate(verdicts):
-        where = f" on task {task}" if len(verdicts) > 1 else ""
-        say(f"verdict{where}: {report.verdict_sentence(paired, measure)}")
+    for verdict in verdicts:
+        where = f" on task {verdict.task}" if len(job.search.tasks) > 1 else ""
+        say(f"verdict{where}: {verdict.sentence}")
+    for sentence in holdout.warnings(ending.facts) if ending.held_out else ():
+        say(f"warning: {sentence}")
     paths = run_directory.paths(job.directory)
     say(
         f"artifact: {paths.solution}",

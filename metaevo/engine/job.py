@@ -10,8 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from metaevo import population
-from metaevo.analysis import stats
-from metaevo.analysis.holdout import HeldOut
+from metaevo.analysis.holdout import HeldOut, Verdict
 from metaevo.config import RunConfig
 from metaevo.engine.loggers.console import ConsoleLogger
 from metaevo.evaluators.choose import EvaluatorFactory
@@ -27,14 +26,15 @@ class Result(NamedTuple):
         solution: the strategy's solution, not the luckiest member.
         held_out: training runs on held-out seeds by name: `solution`, `hand-made` and
             `start`; empty if they were not made.
-        verdicts: solution against hand-made, one per task; empty if they were not
-            compared.
+        verdicts: solution against hand-made: for each task one `holdout.Verdict` in the
+            fitness and one in the final return, one if these are the same; empty if
+            they were not compared.
     """
 
     directory: Path
     solution: Params
     held_out: Mapping[str, HeldOut]
-    verdicts: tuple[stats.Paired, ...]
+    verdicts: tuple[Verdict, ...]
 
 
 class State(NamedTuple):

@@ -238,7 +238,7 @@ COMMAND = (
         ("play {missing}", "no run here", 3),
         ("wandb-push {missing}", "no run here", 3),
         ("distill {missing}", "no run here", 3),
-        ("distill {missing} seeds=2", "seeds=2 must be at least 3", 3),
+        ("distill {missing} seeds=2", "seeds=2 must be at least 16", 3),
         ("play {missing} agent=nobody", "agent=nobody: Invalid value", 3),
         ("play {missing} run.seed=1", "unknown key 'run.seed'", 3),
         ("report", "expected report RUN; metaevo report --help", 3),

@@ -10,9 +10,9 @@ import pytest
 import toys
 
 import metaevo
-from metaevo.analysis import holdout, stats
-from metaevo.cli import compare
-from metaevo.cli.compare_report import Scores, difference
+from metaevo.analysis import differences, holdout
+from metaevo.cli import compare, compare_report
+from metaevo.cli.compare_report import AS_TRAINED, HAND_MADE, TUNED, Scores
 from metaevo.cli.options import CompareOptions
 from metaevo.errors import ConfigError
 from strategies.open_es import open_es
@@ -101,20 +101,83 @@ def test_random_searches_go_nowhere_in_particular():
     assert abs(ends.mean()) < 4 * ends.std() / np.sqrt(200)
 
 
-def test_one_search_is_the_paired_interval_over_seeds():
+def scores(rng, searches, mean, final=0.0):
+    """Scores of searches with sd 1 on seeds with sd 1."""
+    fitness = mean + rng.normal(size=(searches, 1)) + rng.normal(size=(searches, 32))
+    return Scores(fitness, fitness + final)
+
+
+def written(tmp_path, found, groups, control=None):
+    lines = compare_report.write(
+        tmp_path, found, groups, "mean return", control, CompareOptions()
+    )
+    rows = list(csv.DictReader((tmp_path / "table.csv").open()))
+    return lines, {row["candidate"]: row for row in rows}
+
+
+def test_searches_of_both_sides_are_told_apart_from_single_ones(tmp_path):
     rng = np.random.default_rng(0)
-    a, b = (Scores(rng.normal(size=(1, 12)), np.zeros((1, 12))) for _ in range(2))
-    assert difference(a, b) == stats.paired_difference(a.fitness[0], b.fitness[0])
+    found = {
+        (AS_TRAINED, HAND_MADE): Scores(*[rng.normal(size=(1, 32))] * 2),
+        (AS_TRAINED, "several"): scores(rng, 5, 20.0),
+        (AS_TRAINED, "one"): scores(rng, 1, 20.0),
+        (AS_TRAINED, TUNED): scores(rng, 5, 0.0),
+    }
+    lines, rows = written(tmp_path, found, ["several", "one"])
+    assert len(lines) == 4  # fitness and final return of each
+    assert lines[0].startswith("several: better than the hand-made one (+")
+    assert "better than the tuned hand-made one (+" in lines[0]
+    assert lines[0].endswith("mean return, 5 searches x 32 seeds, 95 % intervals")
+    assert "final return, 5 searches" in lines[1]
+    assert "1 search x 32 seeds" in lines[2]
+    assert lines[2].endswith(
+        "about these results on new seeds, no claim about searching"
+    )
+    # A search and the hand-made algorithm are told by the variance over searches, too.
+    low, high = (
+        float(x)
+        for x in rows["several"]["against_hand_made"].split(" ", 1)[1][1:-1].split(",")
+    )
+    assert high - low > 2 * 2.776 * 0.5 / np.sqrt(5)
+    assert rows["several"]["final_return_against_tuned"].startswith("+")
+    page = (tmp_path / "index.html").read_text()
+    assert "of the 8 verdicts above are corrected" in page
+    assert page.count("<th>final return") == 3
 
 
-def test_searches_that_disagree_widen_the_interval():
-    """On every seed alike better by 0, 1 or 5: sure of the seeds, not of the search."""
-    base = Scores(np.arange(12.0)[None], np.zeros((1, 12)))
-    mine = base.fitness + np.array([[0.0], [1.0], [5.0]])
-    found = difference(Scores(mine, mine), base)
-    expected = stats.paired_difference(np.array([0.0, 1.0, 5.0]), np.zeros(3))
-    np.testing.assert_allclose(found[:3], expected[:3])
-    assert found.verdict == "no difference"
+def test_failed_searches_are_headlines(tmp_path):
+    rng = np.random.default_rng(0)
+    broken = scores(rng, 2, 20.0)
+    broken.fitness[:, :30] = np.nan
+    nothing = Scores(*[np.full((1, 32), np.nan)] * 2)
+    found = {
+        (AS_TRAINED, HAND_MADE): Scores(*[rng.normal(size=(1, 32))] * 2),
+        (AS_TRAINED, "broken"): broken,
+        (AS_TRAINED, "nothing"): nothing,
+    }
+    lines, _ = written(tmp_path, found, ["broken", "nothing"])
+    assert lines[0].startswith(
+        "broken: it fails in 60 of 64 runs, the hand-made one in 0 of 32; where both "
+    )
+    assert lines[2].startswith(
+        "nothing: it fails on 32 of 32 seeds, the hand-made one on 0"
+    )
+    assert "not distinguishable" not in "".join(lines[2:])
+    assert "nan" not in "".join(lines)
+
+
+def test_verdicts_are_corrected_for_their_number(tmp_path):
+    """Alone each is sure at 5 %; ten of them are not."""
+    base = np.random.default_rng(0).normal(size=(1, 32))
+    other = np.random.default_rng(1).normal(size=(1, 32))
+    other -= other.mean()
+    mine = base + other + 0.39 * other.std()
+    found = {(AS_TRAINED, HAND_MADE): Scores(base, base)}
+    one, _ = written(tmp_path, found | {(AS_TRAINED, "g0"): Scores(mine, mine)}, ["g0"])
+    # Fitness and final return: two verdicts on the same numbers.
+    assert "after Holm's correction for 2 verdicts" in one[0]
+    assert "not distinguishable" in one[0]
+    assert differences.paired_difference(mine[0], base[0]).verdict == "better"
 
 
 def finished(folder, made, seed=0):

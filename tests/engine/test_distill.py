@@ -1,5 +1,6 @@
 """Closed forms are kept where agents train with them as with what was found."""
 
+import json
 from typing import Any, NamedTuple
 
 import jax
@@ -33,17 +34,24 @@ SCORES = np.random.default_rng(0).normal(10.0, 1.0, 32)
         (np.full(32, np.nan), False),
     ],
 )
-def test_a_form_has_to_stay_within_the_interval(closed, kept):
-    found = distill.within(SCORES, closed)
-    assert found.kept == kept
-    half = 2.04 * SCORES.std(ddof=1) / np.sqrt(32)
-    assert found.high - found.original == pytest.approx(half, rel=0.01)
+def test_a_form_has_to_be_equivalent(closed, kept):
+    found = distill.equivalence(SCORES, closed, 0.75)
+    assert (found.refused_for is None) == kept
     assert found.num_failed[0] == 0
+    if found.num_pairs == 32:
+        assert found.margin == pytest.approx(0.75 * SCORES.std(ddof=1))
 
 
 def test_where_the_original_fails_as_often_it_is_no_worse():
     failing = np.where(np.arange(32) < 2, np.nan, SCORES)
-    assert distill.within(failing, failing).kept
+    assert distill.equivalence(failing, failing, 0.75).refused_for is None
+
+
+def test_noisy_seeds_refuse_a_form_and_do_not_keep_it():
+    rng = np.random.default_rng(0)
+    closed = SCORES + rng.normal(0.0, 5.0, 32)
+    found = distill.equivalence(SCORES, closed, 0.75)
+    assert "not shown" in found.refused_for
 
 
 # --- with agents of one number --------------------------------------------------------
@@ -111,7 +119,8 @@ def test_a_loss_of_the_family_is_kept(tmp_path):
     assert lines[0] == (
         "value_loss: 1.3 Huber(x; 0.8) + 0.4 x,  x = value - target  (R² 1.0000)"
     )
-    assert "within" in lines[1]
+    assert "tolerated ±" in lines[1]
+    assert "(90 % interval, 64 paired seeds)" in lines[1]
     assert lines[-1] == f"kept: {tmp_path / 'closed_form'}"
     artifact = metaevo.load(tmp_path / "closed_form")
     for name, x in known.items():
@@ -136,9 +145,10 @@ def test_a_loss_far_from_the_family_is_refused(tmp_path):
     # One that was kept before, of another solution.
     found(tmp_path / "old", closed_forms.error_loss("zero"), constants(square=0.5))
     (tmp_path / "old" / "solution").rename(tmp_path / "closed_form")
-    lines = distilled(tmp_path)
-    assert "outside" in lines[1]
-    assert lines[-1].startswith("refused")
+    lines = distilled(tmp_path, margin=0.25)
+    assert lines[-1] == (
+        "refused: agents are not shown to train with it as with the original"
+    )
     facts = distill.read(tmp_path)
     assert not facts["kept"]
     assert 0.0 < facts["forms"]["value_loss"]["r2"] < 0.9
@@ -155,4 +165,23 @@ def test_what_has_no_closed_form_is_said_before_anything_is_trained(tmp_path):
     together = descent()._replace(coupled=True)
     search = metaevo.Search(together, None, None, 1, fitness.final_return)
     with pytest.raises(ConfigError, match="coupled"):
-        distill.distill(search, tmp_path, 4, 0, jax.devices())
+        distill.distill(search, tmp_path, 16, 0, jax.devices())
+
+
+def test_too_few_seeds_are_refused(tmp_path):
+    found(tmp_path, closed_forms.error_loss("zero"), constants(square=0.5))
+    with pytest.raises(ConfigError, match="seeds=15 must be at least 16"):
+        distilled(tmp_path, num_seeds=15)
+
+
+def test_verdicts_of_earlier_versions_are_still_read(tmp_path):
+    (tmp_path / "closed_form").mkdir()
+    check = {"original": 1.0, "low": 0.5, "high": 1.5, "closed": 1.1, "num_seeds": 3}
+    facts = {
+        "kept": True,
+        "measure": "final return",
+        "forms": {"value_loss": {"formula": "x²", "r2": 0.99}},
+        "checks": [check | {"num_failed": [0, 0]}],
+    }
+    (tmp_path / "closed_form" / "verdict.json").write_text(json.dumps(facts))
+    assert distill.sentences(tmp_path)[-1].startswith("kept by an earlier version's")

@@ -71,8 +71,9 @@ def test_search_improves_and_reports(tmp_path):
     assert [r["generation"] for r in log] == list(range(30))
     assert log[-1]["fitness_mean"] > log[0]["fitness_mean"]
     (verdict,) = result.verdicts
-    assert verdict.verdict == "better"
-    assert verdict.num_pairs == 8
+    assert verdict.measure == "final return"
+    assert verdict.paired.verdict == "better"
+    assert verdict.paired.num_pairs == 8
     assert set(result.held_out) == {"solution", "start", "hand-made"}
     # A tuned number starts as the default: the same runs, seed by seed.
     np.testing.assert_allclose(

@@ -1,6 +1,8 @@
 """The report: made from a run's files alone, safe to open, and complete."""
 
+import contextlib
 import csv
+import io
 import json
 import re
 
@@ -12,7 +14,12 @@ import metaevo
 from inner_loops import ppo
 from metaevo import envs, fitness, losses, spaces
 from metaevo.analysis import holdout, report
+from metaevo.storage import run_directory
 from strategies.open_es import open_es
+
+# A population that cannot be told from noise.
+NOISE = {"rank_correlation": 0.02, "p_value": 0.46, "num_members": 32}
+NOISE |= {"sd_members": 0.1, "sd_noise": 3.0}
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +38,11 @@ def directory(tmp_path_factory):
     config = metaevo.RunConfig(
         directory=str(directory), held_out_seeds=4, wandb="disabled", devices=2
     )
-    metaevo.run(search, config, "<script>alert(1)</script>")
+    printed = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
+        patch.setattr(holdout, "noise", lambda first, second: NOISE)
+        metaevo.run(search, config, "<script>alert(1)</script>")
+    (directory.parent / "terminal").write_text(printed.getvalue())
     return directory
 
 
@@ -49,7 +60,10 @@ def test_the_page_is_whole_and_offline(directory):
         "History",
     ):
         assert heading in page
-    assert re.search(r"The solution is .*\(95 % interval, 4 paired seeds", page)
+    sentence = r"The solution is .*: {} .*\(95 % interval, 4 paired seeds"
+    assert re.search(sentence.format("mean return over the lifetime"), page)
+    assert re.search(sentence.format("final return"), page)
+    assert "corrected for 2 verdicts" in page
     assert page.count("<figure>") == 4
     for color in ("currentColor", "var(--solution)", "var(--hand-made)"):
         assert color in page  # readable on light and dark
@@ -101,11 +115,33 @@ def test_held_out_runs_and_agents_are_kept(directory):
     assert runs.fitness.shape == runs.final_return.shape == (1, 4)
     assert runs.train[0]["return"].shape == (4, 4)
     assert facts["measure"] == "mean return over the lifetime"
-    assert set(facts["noise"]) == {"rank_correlation", "sd_members", "sd_noise"}
+    assert facts["noise"] == NOISE
     manifest = json.loads(
         (directory / "agents" / "solution" / "manifest.json").read_text()
     )
     assert all(shape[0] == 4 for shape, _ in manifest["arrays"].values())
+
+
+def test_what_makes_the_result_doubtful_is_said(directory):
+    """A population that is noise, and verdicts that were looked at before."""
+    path, history = directory / "report" / "index.html", directory / "history.jsonl"
+    page, events = path.read_text(), history.read_text()
+    assert "cannot be told apart from noise" in page
+    assert "ended before" not in page
+    try:
+        run_directory.note(directory, "finished", 5)
+        again = report.write(directory).read_text()
+    finally:
+        history.write_text(events)
+        path.write_text(page)
+    assert "this run ended before, after 2 generations" in again
+
+
+def test_the_terminal_says_what_the_report_says(directory):
+    printed = " ".join((directory.parent / "terminal").read_text().split())
+    for measure in ("mean return over the lifetime", "final return"):
+        assert re.search(f"verdict: the solution is [^:]*: {measure} ", printed)
+    assert "warning: the members of the last generation cannot be told" in printed
 
 
 def test_noise_components():

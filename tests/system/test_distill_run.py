@@ -28,9 +28,9 @@ def test_a_search_and_its_closed_form_in_the_report(tmp_path):
     )
     metaevo.run(search, config, "tiny")
     assert "Closed form" not in (run / "report" / "index.html").read_text()
-    lines = distill.distill(search, run, 4, 0, jax.devices()[:1])
+    lines = distill.distill(search, run, 16, 0, jax.devices()[:1])
     assert "x = value - target" in lines[0]
-    assert "(4 seeds" in lines[1]
+    assert "16 paired seeds" in lines[1]
     kept = distill.read(run)["kept"]
     assert (run / "closed_form" / "manifest.json").exists() == kept
     if kept:

@@ -11,7 +11,6 @@ from scipy import stats as scipy_stats
 
 from metaevo import fitness, losses, optimizers, slots, spaces
 from metaevo.analysis import stats
-from metaevo.analysis.stats import paired_difference
 from metaevo.errors import ConfigError
 from metaevo.rl import minibatches, networks, normalization, rollouts
 from metaevo.storage import jsonl
@@ -74,40 +73,6 @@ def test_normalized():
 # --- statistics -----------------------------------------------------------------------
 
 
-def test_paired_difference_is_the_paired_t_interval():
-    rng = np.random.default_rng(0)
-    a, b = rng.normal(1.0, 1.0, 20), rng.normal(0.0, 1.0, 20)
-    paired = paired_difference(a, b)
-    low, high = scipy_stats.ttest_rel(a, b).confidence_interval(0.95)
-    assert (paired.low, paired.high) == (pytest.approx(low), pytest.approx(high))
-    assert paired.difference == pytest.approx((a - b).mean())
-
-
-@pytest.mark.parametrize(
-    ("shift", "verdict"), [(1.0, "better"), (-1.0, "worse"), (0.0, "no difference")]
-)
-def test_verdicts(shift, verdict):
-    noise = np.tile([0.1, -0.1], 8)
-    assert paired_difference(noise + shift, np.zeros(16)).verdict == verdict
-
-
-def test_failed_pairs_are_counted_and_left_out():
-    paired = paired_difference(np.array([1.0, np.nan, 2.0]), np.zeros(3))
-    assert (paired.num_pairs, paired.num_failed) == (2, (1, 0))
-    failed = paired_difference(np.array([1.0, np.inf]), np.zeros(2))
-    assert (failed.low, failed.high) == (-np.inf, np.inf)
-    assert failed.verdict == "no difference"
-
-
-def test_a_side_that_fails_more_often_is_not_better():
-    good = np.where(np.arange(32) < 20, np.nan, 10.0)
-    assert paired_difference(good, np.zeros(32)).low > 0
-    assert paired_difference(good, np.zeros(32)).verdict == "no difference"
-    assert paired_difference(good, good - 5).verdict == "better"
-    assert paired_difference(-good, np.zeros(32)).verdict == "worse"
-    assert paired_difference(np.zeros(32), good).verdict == "no difference"
-
-
 def test_estimates_against_their_definitions():
     scores = np.random.default_rng(0).normal(size=(12, 5))
     flat = np.sort(scores.ravel())
@@ -125,37 +90,6 @@ def test_estimates_against_their_definitions():
     np.testing.assert_allclose(
         stats.performance_profile([1.0, 2.0, 3.0], [0.0, 1.0, 2.5]), [1, 2 / 3, 1 / 3]
     )
-
-
-def test_bootstrap_refuses_too_few_seeds_and_nan():
-    for scores in ([1.0, 2.0], [1.0, np.nan, 2.0]):
-        with pytest.raises(ValueError, match="at least 3 seeds"):
-            stats.bootstrap(np.array(scores))
-    assert stats.bootstrap(np.ones(5)) == (1.0, 1.0, 1.0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("num_seeds", [10, 32])
-@pytest.mark.parametrize(
-    ("distribution", "low", "high"),
-    [
-        (scipy_stats.norm(), 0.92, 0.97),
-        (scipy_stats.lognorm(1.0), 0.88, 1.0),
-        (scipy_stats.expon(), 0.88, 1.0),
-    ],
-    ids=["normal", "lognormal", "exponential"],
-)
-def test_intervals_of_the_iqm_cover(num_seeds, distribution, low, high):
-    """1,000 simulations; the true value is the mean of the middle half."""
-    truth = distribution.ppf(np.linspace(0.25, 0.75, 100_001)).mean()
-    rng = np.random.default_rng(0)
-    hits = 0
-    for i in range(1000):
-        scores = distribution.rvs(num_seeds, random_state=rng)
-        interval = stats.bootstrap(scores, num_resamples=1000, seed=i)
-        hits += interval.low <= truth <= interval.high
-    print(f"coverage {hits / 1000}, {num_seeds} seeds")
-    assert low <= hits / 1000 <= high
 
 
 # --- normalization --------------------------------------------------------------------

@@ -259,14 +259,20 @@ def summary(directory: Path) -> dict[str, float | str]:
 
     Returns:
         `held_out/NAME/fitness` and `held_out/NAME/final_return`: means over held-out
-        seeds, of each task; `held_out/verdict/...`: the fields of the verdicts;
+        seeds, of each task; `held_out/verdict/fitness/...` and `.../final_return/...`:
+        the fields of the verdicts, see `differences.Paired`;
         `agents/NAME/return`: mean over fresh episodes. Numbers that are not finite are
         left out.
     """
-    held_out = {}
+    held_out, measure = {}, ""
     folder = run_directory.paths(directory).held_out
     if folder.is_dir():
-        held_out, _ = holdout.load(folder)
+        held_out, facts = holdout.load(folder)
+        measure = facts["measure"]
+    verdicts: dict[str, list] = {"fitness": [], "final_return": []}
+    for x in holdout.verdicts(held_out, measure):
+        name = "fitness" if x.measure == measure else "final_return"
+        verdicts[name].append(x.paired)
     scores = results.read_scores(Path(directory))
     evaluations = scores.evaluations if scores else {}
     return numbers(
@@ -278,7 +284,7 @@ def summary(directory: Path) -> dict[str, float | str]:
                 }
                 for name, runs in held_out.items()
             }
-            | {"verdict": holdout.verdicts(held_out)},
+            | {"verdict": verdicts},
             "agents": {
                 name: {"return": holdout.average(x)} for name, x in evaluations.items()
             },

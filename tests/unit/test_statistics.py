@@ -1,0 +1,383 @@
+"""Intervals and verdicts: definitions, how often they are wrong, odd data."""
+
+import json
+import math
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats as scipy_stats
+
+from benchmarks import intervals
+from metaevo.analysis import differences, distill, holdout, stats
+from metaevo.analysis.differences import clause, crossed_difference, paired_difference
+
+# --- intervals of one candidate -------------------------------------------------------
+
+
+def test_bootstrap_refuses_too_few_seeds_and_nan():
+    for scores in ([1.0, 2.0], [1.0, np.nan, 2.0]):
+        with pytest.raises(ValueError, match="at least 3 seeds"):
+            stats.bootstrap(np.array(scores))
+
+
+def test_equal_scores_are_said_to_be_equal():
+    found = stats.bootstrap(np.ones(5))
+    assert found == (1.0, 1.0, 1.0, 5)
+    assert found.text == "1 [all 5 scores are equal]"
+    assert stats.bootstrap(np.array([1.0, 1.0, 1.0, 2.0])).num_equal == 0
+
+
+def test_an_interval_stays_within_the_scores():
+    """CartPole's: most reach 500, and no run can do better."""
+    for scores in (
+        [500.0] * 7 + [100, 200, 300],
+        [500.0] * 25 + [*range(100, 450, 50)],
+    ):
+        found = stats.bootstrap(np.array(scores))
+        assert 100 <= found.low < found.estimate <= found.high <= 500
+        assert found.high - found.low > 1
+
+
+def test_the_cost_is_linear_in_seeds():
+    """2,000 seeds take well under a second; the square of that took minutes."""
+    scores = np.random.default_rng(0).normal(size=2000)
+    began = time.process_time()
+    stats.bootstrap(scores)
+    assert time.process_time() - began < 1.5
+
+
+@pytest.mark.parametrize("name", intervals.SCORES)
+def test_exact_iqms_of_populations(name):
+    """Against the mean of the middle half of a large sample."""
+    scores = intervals.SCORES[name]
+    sample = scores.draw(np.random.default_rng(0), 400_000)
+    assert scores.iqm == pytest.approx(float(stats.iqm(sample)), rel=0.01, abs=0.01)
+
+
+def simulated_coverage(name, num_seeds, num):
+    hits = intervals.iqm_hits(name, num_seeds, num, num_resamples=500)
+    share, error = hits.mean(), math.sqrt(0.9 * 0.1 / num)
+    print(f"coverage {share}, {name}, {num_seeds} seeds")
+    assert share >= 0.9 - 2 * error
+    if not intervals.SCORES[name].atom:
+        assert share <= 0.98 + 2 * math.sqrt(0.98 * 0.02 / num)
+
+
+@pytest.mark.parametrize("num_seeds", [10, 32])
+@pytest.mark.parametrize("name", intervals.SCORES)
+def test_intervals_of_the_iqm_cover_in_a_few_simulations(name, num_seeds):
+    """At 200 the test fails in 2 % of cases where the true coverage is 90 %."""
+    simulated_coverage(name, num_seeds, 200)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_seeds", [10, 32])
+@pytest.mark.parametrize("name", intervals.SCORES)
+def test_intervals_of_the_iqm_cover(name, num_seeds):
+    simulated_coverage(name, num_seeds, 1000)
+
+
+def test_searches_are_not_pooled_with_seeds():
+    """3 searches x 32 seeds that vary alike: pooled, the interval covers 38 %."""
+    rng = np.random.default_rng(0)
+    hits = 0
+    for _ in range(100):
+        scores = rng.normal(size=(3, 1)) + rng.normal(size=(3, 32))
+        found = stats.grouped(scores)
+        hits += found.low <= 0 <= found.high
+    assert hits >= 84
+
+
+def test_a_group_of_one_search_has_the_interval_over_seeds():
+    scores = np.random.default_rng(0).normal(size=32)
+    alone, one = stats.bootstrap(scores), stats.grouped(scores[None])
+    assert one.estimate == pytest.approx(alone.estimate)
+    assert one.low == pytest.approx(alone.low, abs=0.05)
+    assert one.high == pytest.approx(alone.high, abs=0.05)
+
+
+def test_a_group_at_the_ceiling_stays_below_it():
+    scores = np.full((3, 32), 500.0)
+    scores[0, :20] = 300.0
+    assert stats.grouped(scores).high == 500
+    # Scores that do not tie show no bound.
+    free = np.array([[0.0], [10.0]]) + np.random.default_rng(0).normal(size=(2, 32))
+    assert stats.grouped(free).high > free.max()
+
+
+def test_failed_runs_are_left_out_of_a_group():
+    scores = np.random.default_rng(0).normal(size=(3, 32))
+    broken = scores.copy()
+    broken[0] = np.nan
+    assert stats.grouped(broken) == stats.grouped(scores[1:])
+    assert stats.grouped(np.full((2, 8), np.nan)) is None
+
+
+# --- differences ----------------------------------------------------------------------
+
+
+def test_paired_difference_is_the_paired_t_interval():
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(1.0, 1.0, 20), rng.normal(0.0, 1.0, 20)
+    paired = paired_difference(a, b)
+    test = scipy_stats.ttest_rel(a, b)
+    low, high = test.confidence_interval(0.95)
+    assert (paired.low, paired.high) == (pytest.approx(low), pytest.approx(high))
+    assert paired.difference == pytest.approx((a - b).mean())
+    assert paired.p_value == pytest.approx(test.pvalue)
+
+
+@pytest.mark.parametrize(
+    ("shift", "verdict"), [(1.0, "better"), (-1.0, "worse"), (0.0, "no difference")]
+)
+def test_verdicts(shift, verdict):
+    noise = np.tile([0.1, -0.1], 8)
+    assert paired_difference(noise + shift, np.zeros(16)).verdict == verdict
+
+
+def test_failed_pairs_are_counted_and_left_out():
+    paired = paired_difference(np.array([1.0, np.nan, 2.0]), np.zeros(3))
+    assert (paired.num_pairs, paired.num_failed) == (2, (1, 0))
+    failed = paired_difference(np.array([1.0, np.inf]), np.zeros(2))
+    assert (failed.low, failed.high) == (-np.inf, np.inf)
+
+
+def failing(num, scores):
+    return np.where(np.arange(32) < num, np.nan, scores)
+
+
+@pytest.mark.parametrize(("num", "where_trained"), [(1, 31), (29, 3), (31, 1), (32, 0)])
+def test_a_solution_that_fails_is_called_failing(num, where_trained):
+    good = 50 + np.random.default_rng(0).normal(size=32)
+    paired = paired_difference(failing(num, good), np.zeros(32))
+    assert paired.verdict == "fails"
+    said = clause(paired, "the solution", "the hand-made one")
+    assert said.startswith(f"the solution fails on {num} of 32 seeds, the hand-made")
+    assert ("where both train, the solution is better" in said) == (where_trained > 1)
+    assert "not distinguishable" not in said
+
+
+def test_both_that_fail_everywhere_fail():
+    nothing = np.full(8, np.nan)
+    assert paired_difference(nothing, nothing).verdict == "fails"
+
+
+def test_a_rival_that_fails_more_is_said_to():
+    rng = np.random.default_rng(0)
+    bad = failing(20, rng.normal(size=32))
+    paired = paired_difference(np.zeros(32), bad)
+    assert paired.verdict == "rival fails"
+    said = clause(paired, "the solution", "the hand-made one")
+    assert said.startswith("the hand-made one fails on 20 of 32 seeds, the solution on")
+    assert paired_difference(bad + 9, np.zeros(32)).verdict == "fails"
+    assert paired_difference(np.full(32, 9.0), bad).verdict == "better"
+    assert paired_difference(bad + 9, bad).verdict == "better"  # both fail as often
+
+
+def test_a_difference_of_rounding_is_none():
+    """Two programs that compute the same numbers differ in the last bits."""
+    rng = np.random.default_rng(0)
+    scores = np.float32(rng.normal(-100.0, 30.0, 32))
+    other = np.nextafter(scores, np.float32(-np.inf))
+    paired = paired_difference(other, scores)
+    assert paired.high < 0  # which Student's t takes for sure
+    assert paired.verdict == "equal"
+    assert "equal, up to rounding" in clause(paired, "it", "the other")
+    assert paired_difference(scores, scores).verdict == "equal"
+
+
+def test_small_numbers_are_no_rounding():
+    """A difference is judged by the size of its scores, and keeps its digits."""
+    rng = np.random.default_rng(0)
+    paired = paired_difference(rng.normal(2e-6, 1e-6, 32), np.full(32, 1e-6))
+    assert paired.verdict == "better"
+    assert "0.00 " not in paired.text
+
+
+@pytest.mark.parametrize(
+    ("num", "verdict"), [(2, "no difference"), (5, "no difference"), (6, "better")]
+)
+def test_equal_differences_need_as_many_pairs_as_a_sign_test(num, verdict):
+    """Scores 499 and 500 on every seed: the sign test has p = 2 x 0.5^N."""
+    paired = paired_difference(np.full(num, 500.0), np.full(num, 499.0))
+    assert paired.p_value == pytest.approx(2 * 0.5**num)
+    assert paired.low < paired.difference
+    assert paired.verdict == verdict
+
+
+# --- groups of searches ---------------------------------------------------------------
+
+
+def test_one_search_each_is_the_paired_interval_over_seeds():
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(1, 12)), rng.normal(size=(1, 12))
+    for searched in ((True, True), (True, False)):
+        assert crossed_difference(a, b, searched) == paired_difference(a[0], b[0])
+
+
+def test_without_variance_over_seeds_it_is_welchs():
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(3, 1)), rng.normal(size=(5, 1))
+    found = crossed_difference(
+        np.tile(a, 16) + np.arange(16.0), np.tile(b, 16) + np.arange(16.0), (True, True)
+    )
+    test = scipy_stats.ttest_ind(a[:, 0], b[:, 0], equal_var=False)
+    assert found.p_value == pytest.approx(test.pvalue, rel=1e-6)
+    low, high = test.confidence_interval()
+    assert found[1:3] == (pytest.approx(low), pytest.approx(high))
+    assert found.num_searches == (3, 5)
+
+
+def test_a_fixed_rival_has_seeds_alone():
+    """Better by 0, 1 or 5 on every seed alike: sure of the seeds, not of the search."""
+    base = np.arange(12.0)[None]
+    mine = base + np.array([[0.0], [1.0], [5.0]])
+    found = crossed_difference(mine, base, (True, False))
+    test = scipy_stats.ttest_1samp([0.0, 1.0, 5.0], 0.0)
+    assert found.p_value == pytest.approx(test.pvalue, rel=1e-6)
+    assert found.num_searches == (3, 0)
+    assert found.verdict == "no difference"
+
+
+def test_interval_and_p_value_agree():
+    rng = np.random.default_rng(0)
+    for shift in (0.3, 0.6, 0.9):
+        a, b = rng.normal(shift, 1, (4, 32)), rng.normal(size=(3, 32))
+        found = crossed_difference(a, b, (True, True))
+        level = 1 - found.p_value
+        low = crossed_difference(a, b, (True, True), level).low
+        assert low == pytest.approx(0, abs=1e-6)
+
+
+def test_failed_runs_of_groups_are_left_out_and_counted():
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(5, 1, (3, 32)), rng.normal(size=(3, 32))
+    a[0] = np.nan
+    a[1, 3] = np.nan
+    found = crossed_difference(a, b, (True, True))
+    assert found.num_failed == (33, 0)
+    assert found.num_searches == (2, 3)
+    assert 4 < found.difference < 6
+    assert clause(found, "it", "the rival").startswith("it fails in 33 of 96 runs")
+
+
+def test_a_search_whose_rivals_fail_wherever_it_trains_is_left_out():
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(3, 32)), rng.normal(size=(3, 32))
+    a[0, 2:] = np.nan
+    b[:, :2] = np.nan
+    found = crossed_difference(a, b, (True, True))
+    assert found.num_searches == (2, 3)
+    assert np.isfinite(found[:4]).all()
+
+
+@pytest.mark.parametrize("rival", ["searched", "fixed"])
+@pytest.mark.parametrize("searches", [3, 10])
+def test_false_verdicts_on_groups_are_rare(searches, rival):
+    """400 simulations without effect; 7 % and two standard errors are allowed."""
+    for ratio in (0.2, 1.0, 3.0):
+        wrong = intervals.false_verdicts(
+            searches, rival, ratio, "search x seed", 400, ("crossed",)
+        )
+        assert wrong["crossed"] <= 0.07 + 2 * math.sqrt(0.07 * 0.93 / 400)
+
+
+def test_what_was_done_before_is_wrong_too_often():
+    """The negative controls, so that the simulation above can fail."""
+    wrong = intervals.false_verdicts(3, "searched", 1.0, "search x seed", 400)
+    assert wrong["hierarchical bootstrap"] > 0.12
+    wrong = intervals.false_verdicts(10, "searched", 1.0, "search x seed", 400)
+    assert wrong["wider of two"] > 0.1
+
+
+def test_verdicts_that_are_read_together_are_corrected():
+    rng = np.random.default_rng(0)
+    one = paired_difference(rng.normal(size=32), np.zeros(32))
+    family = [one._replace(p_value=p) for p in (0.01, 0.04, 0.03, 0.5)]
+    found = differences.holm(family)
+    corrected = [x.p_corrected for x in found]
+    assert corrected == pytest.approx([0.04, 0.09, 0.09, 0.5])
+    assert [x.verdict == "no difference" for x in found] == [False, True, True, True]
+    said = clause(found[1], "it", "the other")
+    assert said.endswith("after Holm's correction for 4 verdicts")
+    assert "Holm" not in clause(found[3], "it", "the other")
+
+
+# --- verdicts of a run ----------------------------------------------------------------
+
+
+def held_out(fitness, final_return):
+    return holdout.HeldOut(fitness[None], final_return[None], ({},))
+
+
+def test_a_sure_loss_in_final_return_is_not_hidden_by_the_lifetime():
+    """The demo's: as good over the lifetime, and 77 lower at its end."""
+    rng = np.random.default_rng(1)
+    base = rng.normal(290, 30, 32)
+    runs = {
+        "solution": held_out(
+            base + rng.normal(0, 50, 32), base + rng.normal(93, 130, 32)
+        ),
+        "hand-made": held_out(base, base + 170),
+    }
+    lifetime, final = holdout.verdicts(runs, "mean return over the lifetime")
+    assert lifetime.paired.verdict == "no difference"
+    assert final.measure == "final return"
+    assert final.paired.verdict == "worse"
+    assert "worse than the hand-made one: final return -" in final.sentence
+    assert lifetime.paired.num_verdicts == 2
+    (only,) = holdout.verdicts(runs, "final return")
+    assert only.paired.difference == final.paired.difference
+    assert holdout.verdicts({}, "final return") == ()
+
+
+def test_a_population_that_is_noise_is_warned_of():
+    rng = np.random.default_rng(0)
+    noise = rng.normal(size=(2, 32))
+    (sentence,) = holdout.warnings({"noise": holdout.noise(*noise)})
+    assert "32 members" in sentence
+    assert not holdout.warnings({"noise": holdout.noise(*(noise + 3 * np.arange(32)))})
+    # Facts of runs of earlier versions, and of populations of equal members.
+    old = {"rank_correlation": 0.0, "sd_members": 0.0, "sd_noise": 1.0}
+    for noise in (old, None, holdout.noise(np.ones(8), np.ones(8))):
+        assert holdout.warnings({"noise": noise}) == []
+
+
+# --- docs ---------------------------------------------------------------------------
+
+
+def test_the_docs_show_what_was_measured():
+    lines = [json.loads(line) for line in intervals.RESULTS.read_text().splitlines()]
+    docs = Path(__file__).parents[2] / "docs"
+    shown = "".join((docs / name).read_text() for name in ("report.md", "compare.md"))
+    measured = [x for x in intervals.tables(lines).splitlines() if x]
+    assert len(measured) > 60
+    assert [x for x in measured if x not in shown] == []
+
+
+# --- equivalence ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num", [16, 32])
+def test_a_form_one_sd_worse_is_hardly_ever_kept(num):
+    kept = intervals.kept_forms("normal", num, 0.0, 1.0, 400)
+    assert kept <= 0.1
+
+
+def test_an_identical_form_is_mostly_kept():
+    """Its runs have nothing in common but the seeds' distribution."""
+    assert intervals.kept_forms("normal", 32, 0.0, 0.0, 200) > 0.7
+
+
+def test_a_form_is_not_kept_for_want_of_spread():
+    same = np.full(32, 500.0)
+    assert "no margin" in distill.equivalence(same, same, 0.75).refused_for
+    # The same bits on every seed: the interval has a width for seeds not tried.
+    scores = np.random.default_rng(0).normal(size=16)
+    found = distill.equivalence(scores, scores, 0.75)
+    assert found.low < 0 < found.high
+    assert found.refused_for is None
+    few = distill.equivalence(scores[:15], scores[:15], 0.75)
+    assert "fewer than 16" in few.refused_for
