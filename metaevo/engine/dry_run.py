@@ -11,7 +11,7 @@ import jax
 from metaevo import population
 from metaevo.config import RunConfig
 from metaevo.engine import checks
-from metaevo.evaluators import chunking
+from metaevo.evaluators import chunking, memory
 from metaevo.evaluators.devices import choose_devices
 from metaevo.evaluators.local import LocalEvaluator
 from metaevo.storage import checkpoint, run_directory
@@ -37,7 +37,7 @@ def plan(search: Search, config: RunConfig) -> str:
 
     began = time.monotonic()
     evaluator = chunking.plan(LocalEvaluator(search, devices), proposal)
-    needed = evaluator.memory(proposal)
+    needed = evaluator.announced or chunking.needed(evaluator, proposal)
     _, carried = evaluator(key, proposal, ())
     compiled = time.monotonic() - began
     began = time.monotonic()
@@ -57,9 +57,7 @@ def plan(search: Search, config: RunConfig) -> str:
         f"devices      {len(evaluator.devices)} {devices[0].platform}, "
         f"{evaluator.chunk_size} members in one vmap",
         f"frames       {frames:,} a generation, {frames * generations:,} in all",
-        f"memory       {byte_size(needed)} for a round of training, "
-        f"{byte_size(evaluator.state_bytes(proposal))} of it state and buffers"
-        f"{_available(devices[0])}",
+        f"memory       {needed}{_available(devices[0])}",
         f"time         {duration(compiled)} to compile and warm up, {seconds:.1f} s a "
         f"generation ({frames / seconds:,.0f} frames/s), "
         f"{duration(seconds * generations)} for {generations}",
@@ -71,5 +69,5 @@ def plan(search: Search, config: RunConfig) -> str:
 
 
 def _available(device: Any) -> str:
-    free = chunking.available(device)
+    free = memory.available(device)
     return f"; {byte_size(free)} available" if free else ""

@@ -123,7 +123,12 @@ def run(
                 directory, manifest, name, config, settings, settings_0_1
             )
             search = search._replace(chunk_size=manifest["chunk_size"])
-            evaluator = factory.make(search)
+            store = checkpoint.Store(run_directory.paths(directory).checkpoints)
+            if max(store.generations(), default=0) < search.num_generations:
+                # Its chunk size is fixed, and must fit into what is free now.
+                evaluator, _ = factory.plan(search, proposal)
+            else:
+                evaluator = factory.make(search)
         else:
             evaluator, chunk_size = factory.plan(search, proposal)
             search = search._replace(chunk_size=chunk_size)
@@ -170,7 +175,10 @@ def _run(job: Job, changes: Sequence[str], changed_sources: Sequence[str]) -> Re
             job.console.say(f"warning: {event}")
             run_directory.note(job.directory, event, progress.generation)
         journal.open_loggers()
-        progress = _search(job, journal, progress)
+        # Agents that live on need much memory: this frame must not keep the first.
+        first = [progress]
+        del progress
+        progress = _search(job, journal, first.pop())
         run_directory.note(job.directory, "finished", progress.generation)
         return finish.finish(job, progress.state, journal)
 
@@ -410,12 +418,14 @@ def _greet(job: Job, progress: Progress, changes: Sequence[str]) -> None:
     )
     start = f"resumed at generation {progress.generation}"
     held = job.evaluator.state_bytes(proposal)
+    needed = getattr(job.evaluator, "announced", None)  # unknown on other hosts
+    memory = f", {byte_size(needed.peak)} of memory" if needed else ""
     job.console.say(
         f"{job.name}: {population.size(proposal.params)} members x "
         f"{search.num_seeds} seeds, lifetimes of {loops}",
         f"evolving {', '.join(search.space.spec)} for the {search.fitness.name}",
         f"changed: {', '.join(changes) or 'nothing'}",
         f"{job.factory.num_devices} {job.factory.platform} device(s), chunks of "
-        f"{job.manifest['chunk_size']}, {byte_size(held)} of state and buffers",
+        f"{job.manifest['chunk_size']}, {byte_size(held)} of state and buffers{memory}",
         f"{job.directory}: {start if progress.generation else 'new'}",
     )

@@ -21,7 +21,7 @@ from typing import Any
 import jax
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import load, save
+from safetensors.numpy import load, save_file
 
 from metaevo.errors import CheckpointError
 from metaevo.evaluators import keys
@@ -53,17 +53,21 @@ def write(folder: Path, arrays: Mapping[str, np.ndarray], manifest: Mapping) -> 
     temporary = folder.with_name(f".{folder.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
-    data = save({name: np.asarray(x, order="C") for name, x in arrays.items()})
+    path = temporary / "arrays.safetensors"
+    # From the arrays to the file: there may be no memory for one more copy.
+    save_file({name: np.asarray(x, order="C") for name, x in arrays.items()}, path)
+    with open(path, "rb+") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        os.fsync(file.fileno())
     manifest = {
         "schema": SCHEMA,
-        "sha256": hashlib.sha256(data).hexdigest(),
+        "sha256": digest,
         "arrays": {
             name: [list(x.shape), str(x.dtype)] for name, x in sorted(arrays.items())
         },
         **manifest,
     }
     manifest["digest"] = _digest(manifest)
-    write_synced(temporary / "arrays.safetensors", data)
     write_synced(temporary / "manifest.json", json.dumps(manifest, indent=1).encode())
     sync_folder(temporary)
     if folder.exists():
