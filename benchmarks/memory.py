@@ -1,11 +1,12 @@
-"""Memory of a member: announced by the compiled program, and measured.
+"""Memory of a search: announced before it starts, and measured when it has ended.
 
-    python -m benchmarks.memory                                     3 minutes
+    python -m benchmarks.memory                                    10 minutes
 
-Each case is a process of its own. `announced` is what `evaluators.chunking` plans with;
-`measured` is how far the process's peak rises while a round is trained, on a GPU the
-device's own peak. `largest` is the population whose members all live on at once; one of
-newborns is cut into rounds and has no such limit.
+Each case is a process of its own that runs two generations, or continues a run for two
+more. `announced` is the figure that the run prints at its start, the peak of the whole
+process, see `evaluators.chunking`. `measured` is the peak of the process's resident
+memory (VmHWM), with everything: libraries, compilation, training, checkpoints, the
+comparison on held-out seeds and the report. `ratio` is announced over measured.
 """
 
 from __future__ import annotations
@@ -13,88 +14,128 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from typing import Any
 
 from metaevo.evaluators.devices import configure
 
 configure()
 
 import jax  # noqa: E402
-import jax.numpy as jnp  # noqa: E402
+import optax  # noqa: E402
 
+import metaevo  # noqa: E402
 from benchmarks import measure  # noqa: E402
 from inner_loops import dqn, ppo, sac  # noqa: E402
-from metaevo import envs, fitness  # noqa: E402
-from metaevo.analysis import holdout  # noqa: E402
+from metaevo import envs, fitness, spaces  # noqa: E402
 from metaevo.evaluators import chunking  # noqa: E402
-from metaevo.evaluators.local import LocalEvaluator  # noqa: E402
-from metaevo.types import Proposal, Search  # noqa: E402
+from strategies.open_es import open_es  # noqa: E402
+from strategies.pbt import pbt  # noqa: E402
 
-DEFAULTS = {"case": "", "members": 8}
+DEFAULTS = {"case": "", "directory": "", "generations": 2, "chunk": 0}
+MIB = 1 << 20
+
+
+def newborn(loop: Any, members: int = 16) -> metaevo.Search:
+    """Members that train from birth in each generation."""
+    space = spaces.tune(gamma=spaces.logit())
+    strategy = open_es(space, members, 0.1, optax.sgd(0.1))
+    loop = loop._replace(num_segments=1)  # of a long lifetime, for its buffer
+    return metaevo.Search(loop, space, strategy, 2, fitness.last_segments(1))
+
+
+def living(loop: Any, members: int = 16) -> metaevo.Search:
+    """Members that live on, whose numbers PBT changes."""
+    space = spaces.prior(gamma=spaces.horizon_uniform(0.9, 0.999))
+    return metaevo.Search(
+        loop._replace(num_segments=4),
+        space,
+        pbt(space, members),
+        2,
+        fitness.last_segments(1),
+        segments_per_generation=1,
+    )
+
+
+def dqn_breakout(buffer: int) -> Any:
+    sizes = {"features": (32,), "batch_size": 32, "num_eval_envs": 2}
+    config = dqn.Config(2 * buffer, 1_000, buffer, num_segments=buffer // 500, **sizes)
+    return dqn.make(envs.make("gymnax/Breakout-MinAtar"), config)
+
+
+def sac_pendulum(buffer: int) -> Any:
+    sizes = {"features": (16,), "batch_size": 16, "num_eval_envs": 2}
+    config = sac.Config(buffer, 1_000, buffer, num_segments=buffer // 100, **sizes)
+    return sac.make(envs.make("gymnax/Pendulum-v1"), config)
+
 
 CASES = {
-    "ppo CartPole": lambda: ppo.make(
-        envs.make("gymnax/CartPole-v1"), ppo.Config(1_024, num_segments=1)
+    "ppo Breakout": lambda: newborn(
+        ppo.make(
+            envs.make("gymnax/Breakout-MinAtar"),
+            ppo.Config(16_384, 64, 128, num_segments=1, activation="relu"),
+        )
     ),
-    "ppo Breakout": lambda: ppo.make(
-        envs.make("gymnax/Breakout-MinAtar"),
-        ppo.Config(8_192, 64, 128, num_segments=1, activation="relu"),
-    ),
-    "dqn CartPole, buffer of 1e5": lambda: dqn.make(
-        envs.make("gymnax/CartPole-v1"),
-        dqn.Config(100_000, 10_000, 100_000, num_segments=1_000),
-    ),
-    "sac Pendulum, buffer of 1e6": lambda: sac.make(
-        envs.make("gymnax/Pendulum-v1"),
-        sac.Config(1_000_000, 1_000, 1_000_000, num_segments=100_000),
-    ),
+    "dqn Breakout": lambda: newborn(dqn_breakout(100_000)),
+    "sac Pendulum": lambda: newborn(sac_pendulum(1_000_000)),
+    "pbt of sac Pendulum": lambda: living(sac_pendulum(1_000_000)),
+    "pbt of dqn Breakout": lambda: living(dqn_breakout(50_000), 32),
 }
 
 
 def peak() -> int:
-    """Of this program's memory, or of the accelerator's."""
-    stats = jax.devices()[0].memory_stats() or {}
-    if "peak_bytes_in_use" in stats:
-        return stats["peak_bytes_in_use"]
-    status = Path("/proc/self/status").read_text()
+    """Of this program's memory; `getrusage` would count what started it."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
     return 1024 * int(status.split("VmHWM:")[1].split()[0])
 
 
-def case(name: str, members: int) -> dict:
-    loop = CASES[name]()._replace(num_segments=1)
-    auc = fitness.last_segments(1)
-    search = Search(loop, holdout.HAND_MADE, None, 1, auc, chunk_size=members)
-    evaluator = LocalEvaluator(search, jax.devices()[:1])
-    proposal = Proposal(holdout.copies(holdout.NOTHING, members))
-    announced = evaluator.memory(proposal)
-    state = evaluator.state_bytes(proposal)
-    before = peak()
-    evaluator(jax.random.key(0), proposal, ())
-    measured = peak() - before
-    have = chunking.available(jax.devices()[0]) or 0
-    return {
-        "case": name,
-        "members": members,
-        "announced_per_member": announced // members,
-        "measured_per_member": measured // members,
-        "state_per_member": state // members,
-        "available": have,
-        "largest": int(chunking.SHARE * have / (announced / members)),
-    }
+def case(name: str, directory: str, generations: int, chunk: int) -> None:
+    """Run or continue a case; print a line on it."""
+    planned = []
+    chosen = chunking.plan
+
+    def plan(evaluator, proposal):
+        planned.append(chosen(evaluator, proposal))
+        return planned[-1]
+
+    chunking.plan = plan
+    search = CASES[name]()._replace(num_generations=generations)
+    if chunk:
+        search = search._replace(chunk_size=chunk)
+    config = metaevo.RunConfig(directory=directory, held_out_seeds=2, wandb="disabled")
+    metaevo.run(search, config)
+    memory, measured = planned[0].announced, peak()
+    print(
+        json.dumps(
+            {
+                "announced": memory.peak // MIB,
+                "measured": measured // MIB,
+                "ratio": memory.peak / measured,
+                "process": memory.process // MIB,
+                "round": memory.training // MIB,
+                "live_on": memory.carried // MIB,
+            }
+        )
+    )
 
 
 def main(argv: list[str]) -> None:
     options = measure.switches(DEFAULTS, argv)
-    if options["case"]:
-        jnp.zeros(1).block_until_ready()
-        print(json.dumps(case(options["case"], options["members"])))
+    if options["directory"]:
+        directory, generations = options["directory"], options["generations"]
+        case(options["case"], directory, generations, options["chunk"])
         return
     results = measure.Results("memory")
-    for name in CASES:
-        command = [sys.executable, "-m", "benchmarks.memory", f"case={name}"]
-        command.append(f"members={options['members']}")
-        out = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-        results.add(**json.loads(out.stdout.splitlines()[-1]))
+    for name in [options["case"]] if options["case"] else CASES:
+        with tempfile.TemporaryDirectory() as directory:
+            for start, generations in (("fresh", 2), ("resumed", 4)):
+                command = [sys.executable, "-m", "benchmarks.memory", f"case={name}"]
+                command += [f"directory={directory}/run", f"generations={generations}"]
+                command.append(f"chunk={options['chunk']}")
+                out = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+                found = json.loads(out.stdout.splitlines()[-1])
+                results.add(case=name, start=start, devices=jax.device_count(), **found)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from metaevo.engine.job import (
     proposal_shapes,
 )
 from metaevo.engine.loggers.console import ConsoleLogger
-from metaevo.evaluators import choose, chunking
+from metaevo.evaluators import choose, chunking, memory
 from metaevo.evaluators.devices import choose_devices
 from metaevo.evaluators.local import LocalEvaluator
 from metaevo.storage import checkpoint, run_directory
@@ -104,7 +104,7 @@ def plan(
         )
         times, saved = _measure(job)
 
-    needed = evaluator.memory(shapes)
+    needed = evaluator.announced or chunking.needed(evaluator, shapes)
     frames = checks.frames_per_generation(search, size)
     generations = search.num_generations
     params = jax.eval_shape(search.space.init, job.keys.init)
@@ -116,9 +116,7 @@ def plan(
         f"devices      {len(evaluator.devices)} {devices[0].platform}, "
         f"{evaluator.chunk_size} members in one vmap",
         f"frames       {frames:,} a generation, {frames * generations:,} in all",
-        f"memory       {byte_size(needed)} for a round of training, "
-        f"{byte_size(evaluator.state_bytes(shapes))} of it state and buffers"
-        f"{_available(devices[0])}",
+        f"memory       {needed}{_available(devices[0])}",
         f"time         {duration(times.compiling)} to compile and warm up, "
         f"{each:.2g} s a generation ({frames / each:,.0f} frames/s), "
         f"{duration(each * generations)} for {generations}",
@@ -257,5 +255,5 @@ def _following(job: Job, times: Times, searching: float) -> list[str]:
 
 
 def _available(device: Any) -> str:
-    free = chunking.available(device)
+    free = memory.available(device)
     return f"; {byte_size(free)} available" if free else ""

@@ -167,13 +167,15 @@ def greeting(job: Job, progress: Progress, changes: Sequence[str]) -> list[str]:
     )
     start = f"resumed at generation {progress.generation}"
     held = job.evaluator.state_bytes(proposal)
+    needed = getattr(job.evaluator, "announced", None)  # unknown on other hosts
+    memory = f", {byte_size(needed.peak)} of memory" if needed else ""
     return [
         f"{job.name}: {population.size(proposal.params)} members x "
         f"{search.num_seeds} seeds, lifetimes of {loops}",
         f"evolving {', '.join(search.space.spec)} for the {search.fitness.name}",
         f"changed: {', '.join(changes) or 'nothing'}",
         f"{job.factory.num_devices} {job.factory.platform} device(s), chunks of "
-        f"{job.manifest['chunk_size']}, {byte_size(held)} of state and buffers",
+        f"{job.manifest['chunk_size']}, {byte_size(held)} of state and buffers{memory}",
         f"{job.directory}: {start if progress.generation else 'new'}",
     ]
 

@@ -128,7 +128,12 @@ def run(
                 directory, manifest, name, config, settings, settings_0_1
             )
             search = search._replace(chunk_size=manifest["chunk_size"])
-            evaluator = factory.make(search)
+            store = checkpoint.Store(run_directory.paths(directory).checkpoints)
+            if max(store.generations(), default=0) < search.num_generations:
+                # Its chunk size is fixed, and must fit into what is free now.
+                evaluator, _ = factory.plan(search, proposal)
+            else:
+                evaluator = factory.make(search)
         else:
             evaluator, chunk_size = factory.plan(search, proposal)
             search = search._replace(chunk_size=chunk_size)
@@ -193,7 +198,10 @@ def _run(job: Job, changes: Sequence[str], changed: Sequence[str]) -> Result:
             job.console.say(f"warning: {event}")
             run_directory.note(job.directory, event, progress.generation)
         journal.open_loggers()
-        progress = _search(job, journal, progress)
+        # Agents that live on need much memory: this frame must not keep the first.
+        first = [progress]
+        del progress
+        progress = _search(job, journal, first.pop())
         result = finish.finish(job, progress, journal)
         run_directory.note_parts(job.directory, progress.generation)
         return result

@@ -18,9 +18,17 @@ def identity(tree: PyTree) -> PyTree:
     return tree
 
 
-def on_host(x: jax.Array) -> Any:
-    """Return `x` as a numpy array; PRNG keys stay keys, from data on the host."""
-    return keys.from_data(np.asarray(keys.to_data(x)), like=x)
+def on_host(x: jax.Array, consume: bool = False) -> Any:
+    """Return `x` as a numpy array; PRNG keys stay keys, from data on the host.
+
+    Args:
+        x: Array on devices.
+        consume: Delete `x` if what is returned is a copy.
+    """
+    host = keys.from_data(np.asarray(keys.to_data(x)), like=x)
+    if consume and isinstance(host, np.ndarray) and len(x.devices()) > 1:
+        x.delete()
+    return host
 
 
 def spread(sharding: NamedSharding, x: Any) -> jax.Array:
@@ -34,12 +42,19 @@ def spread(sharding: NamedSharding, x: Any) -> jax.Array:
 
 
 def take(tree: PyTree, ids: np.ndarray, axis: int) -> PyTree:
-    """Return the entries `ids` along an axis of every leaf."""
+    """Return the entries `ids` along an axis of every leaf.
+
+    Neighbors in an array on the host are a view of it.
+    """
+    neighbors = bool((np.diff(ids) == 1).all())
 
     def take(x):
-        if isinstance(x, np.ndarray):
-            return np.take(x, ids, axis)
-        return jnp.take(x, ids, axis)
+        if not isinstance(x, np.ndarray):
+            return jnp.take(x, ids, axis)
+        if neighbors:
+            place = (slice(None),) * axis + (slice(ids[0], ids[-1] + 1),)
+            return x[place]
+        return np.take(x, ids, axis)
 
     return jax.tree.map(take, tree)
 
@@ -74,7 +89,8 @@ def healthy(tree: PyTree, size: int) -> np.ndarray:
     for x in jax.tree.leaves(tree):
         if jnp.issubdtype(x.dtype, jnp.inexact):
             axes = (0, *range(2, x.ndim))
-            healthy &= np.asarray(jnp.isfinite(x).all(axes))
+            where = np if isinstance(x, np.ndarray) else jnp  # no copy on a device
+            healthy &= np.asarray(where.isfinite(x).all(axes))
     return healthy
 
 
@@ -91,6 +107,37 @@ def join(rounds: Sequence[PyTree], size: int) -> PyTree:
         return (np if on_host else jnp).concatenate(x, 1)[:, :size]
 
     return jax.tree.map(join, *rounds)
+
+
+def extend(whole: PyTree | None, part: PyTree, first: int, size: int) -> PyTree:
+    """Put a round's leaves [S, width, ...] into those of all members [S, P, ...].
+
+    Unlike `join`, this function needs no second copy of arrays on the host.
+
+    Args:
+        whole: Leaves of the rounds before, which are written to; None before the first.
+        part: Leaves of the round; those beyond P are padding.
+        first: Place of the round's first member.
+        size: P.
+
+    >>> whole = extend(None, {"w": np.ones((1, 2))}, 0, 3)
+    >>> extend(whole, {"w": np.zeros((1, 2))}, 2, 3)["w"].tolist()
+    [[1.0, 1.0, 0.0]]
+    """
+
+    def extend(part, whole=None):
+        if not isinstance(part, np.ndarray):
+            joined = part if whole is None else jnp.concatenate((whole, part), 1)
+            return joined if joined.shape[1] <= size else joined[:, :size]
+        if whole is None and part.shape[1] == size:
+            return part
+        if whole is None:
+            shape = (part.shape[0], size, *part.shape[2:])
+            whole = np.empty(shape, part.dtype)
+        whole[:, first : first + part.shape[1]] = part[:, : size - first]
+        return whole
+
+    return jax.tree.map(extend, part, *() if whole is None else (whole,))
 
 
 def num_bytes(tree: PyTree) -> int:

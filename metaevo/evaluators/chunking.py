@@ -1,55 +1,62 @@
 """Planning of memory: as many members train at once as fit.
 
 The chunk size is chosen once, before generation 0, from the memory analysis of the
-compiled program. It is kept in the run's manifest, because it changes the last bits.
+compiled program. It is kept in the run's manifest, because it changes the last bits. A
+run that continues is checked with the chunk size that it has.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from metaevo import population
 from metaevo.errors import ConfigError
+from metaevo.evaluators.memory import LATER, Memory, available, resident
 from metaevo.text import byte_size
 from metaevo.types import Proposal
 
 if TYPE_CHECKING:
     from metaevo.evaluators.local import LocalEvaluator
 
-__all__ = ["available", "plan"]
+__all__ = ["needed", "plan"]
 
 SHARE = 0.9  # of the available memory, which a plan may use
 
 
-def available(device: Any) -> int | None:
-    """Return the bytes that are free on a JAX device.
+def needed(evaluator: LocalEvaluator, proposal: Proposal) -> Memory:
+    """Return the bytes that a search needs at its peak.
 
-    For a CPU these are the free bytes of the machine or of its cgroup.
+    Members that live on exist before a generation and after it. The agents that are
+    trained in a round are copies of the former, and become a part of the latter. A
+    checkpoint is written from where the arrays lie.
 
-    Returns:
-        The bytes; None if the platform does not report them.
+    Args:
+        evaluator: Evaluator of the search.
+        proposal: Proposal of the whole population, or its shapes.
     """
-    stats = device.memory_stats() or {}
-    if "bytes_limit" in stats:
-        return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
-    found = []
-    meminfo = Path("/proc/meminfo")
-    if meminfo.exists():
-        for line in meminfo.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                found.append(1024 * int(line.split()[1]))
-    limit = Path("/sys/fs/cgroup/memory.max")
-    used = Path("/sys/fs/cgroup/memory.current")
-    if limit.exists() and used.exists() and limit.read_text().strip() != "max":
-        found.append(int(limit.read_text()) - int(used.read_text()))
-    return min(found, default=None)
+    training = evaluator.memory(proposal)
+    carried = evaluator.carried_bytes(proposal)
+    on_cpu = evaluator.devices[0].platform == "cpu"
+    process = resident() + LATER if on_cpu else 0
+    if not carried:
+        return Memory(process, training, 0)
+    width = evaluator.chunk_size * len(evaluator.devices)
+    share = width / population.size(proposal.params)  # of a round, more if padded
+    # Before and after; where one round is all, its state is the latter. Rounds on an
+    # accelerator are joined there, which takes one more.
+    copies = carried * (1 if share >= 1 else 2 if on_cpu else 3)
+    if on_cpu and len(evaluator.devices) > 1:
+        # When its temporary arrays are gone, the state of a round is brought to the
+        # host, array by array.
+        moved = share * (carried + evaluator.largest(proposal))
+        training = max(training, int(moved))
+    return Memory(process, training, copies)
 
 
 def plan(evaluator: LocalEvaluator, proposal: Proposal) -> LocalEvaluator:
     """Return an evaluator whose rounds fit into memory.
 
-    All members that live on between generations count too.
+    Its `announced` is what it needs.
 
     Args:
         evaluator: Evaluator of the search.
@@ -63,26 +70,26 @@ def plan(evaluator: LocalEvaluator, proposal: Proposal) -> LocalEvaluator:
             not, or the loop is coupled and cannot be cut. The message gives the bytes.
     """
     have = available(evaluator.devices[0])
-    if have is None:
-        return evaluator
     asked = evaluator.search.chunk_size is not None
     platform = evaluator.devices[0].platform
     while True:
-        carried = evaluator.carried_bytes(proposal)
-        needed = evaluator.memory(proposal) + carried
+        memory = evaluator.announced = needed(evaluator, proposal)
+        # The process is there already, and `have` is what is left beside it.
+        more = memory.training + memory.carried
         if platform != "cpu":
             # Each accelerator has its own memory; the bytes are those of all devices.
-            needed = -(-needed // len(evaluator.devices))
-        if needed <= SHARE * have:
+            more = -(-more // len(evaluator.devices))
+        if have is None or more <= SHARE * have:
             return evaluator
         chunk = evaluator.chunk_size
         if evaluator.coupled or asked or chunk == 1:
             size = population.size(proposal.params)
+            carried = memory.carried
             kept = f", {byte_size(carried)} of it members that live on" * bool(carried)
             raise ConfigError(
                 f"not enough memory: {chunk} of {size} members on each of "
                 f"{len(evaluator.devices)} {platform} device(s) need "
-                f"{byte_size(needed)}{kept}, and {byte_size(have)} are available. "
+                f"{byte_size(more)}{kept}, and {byte_size(have)} are available. "
                 f"{_remedy(evaluator, asked)}"
             )
         evaluator = evaluator.with_chunk(max(1, chunk // 2))
@@ -90,7 +97,10 @@ def plan(evaluator: LocalEvaluator, proposal: Proposal) -> LocalEvaluator:
 
 def _remedy(evaluator: LocalEvaluator, asked: bool) -> str:
     if asked:
-        return "Leave chunk_size None, or lower it."
+        return (
+            "Leave chunk_size None, or lower it; a run keeps the chunk_size that it "
+            "began with, so one that continues needs more memory."
+        )
     if evaluator.coupled:
         return "A coupled population cannot be cut: lower its size or the buffer's."
     return "Lower num_seeds, or the sizes in inner.*, such as buffer_size."

@@ -54,11 +54,21 @@ class Layout(NamedTuple):
             yield np.minimum(np.arange(first, first + width), size - 1)
 
     def put(self, tree: PyTree, spec: PartitionSpec) -> PyTree:
-        """Return arrays on the devices, distributed as `spec` says."""
+        """Return copies on the devices, distributed as `spec` says."""
         sharding = self._sharding(spec)
         if self.exchange is not None:
             return jax.tree.map(partial(_arrays.spread, sharding), tree)
-        return jax.device_put(tree, sharding)
+        # An alias of an array on the host could not be donated to a program.
+        return jax.device_put(tree, sharding, may_alias=False)
+
+    def put_members(self, tree: PyTree, ids: np.ndarray) -> PyTree:
+        """Return the members `ids` of leaves [S, P, ...] on the devices.
+
+        The leaves follow each other, so that no second copy of all exists.
+        """
+        return jax.tree.map(
+            lambda x: self.put(_arrays.take(x, ids, 1), SEEDS_MEMBERS), tree
+        )
 
     def put_shapes(self, shapes: PyTree, spec: PartitionSpec) -> PyTree:
         """Return shapes on the devices that `put` would give their arrays."""
@@ -71,8 +81,12 @@ class Layout(NamedTuple):
         # Programs return their results so; another spec would compile once more.
         return NamedSharding(self.mesh, ALL if self.mesh.size == 1 else spec)
 
-    def gathered(self, tree: PyTree) -> PyTree:
+    def gathered(self, tree: PyTree, consume: bool = False) -> PyTree:
         """Wait for `tree`; bring it to the host from CPUs or from other processes.
+
+        Args:
+            tree: Arrays on the devices.
+            consume: Delete each array once the host has a copy of it.
 
         Indexing an array that lies on several CPU devices is a collective, and
         collectives that overlap can wait for each other forever where there are few
@@ -85,7 +99,7 @@ class Layout(NamedTuple):
             tree = self.exchange(tree)
         elif jax.default_backend() != "cpu":
             return jax.block_until_ready(tree)
-        return jax.tree.map(_arrays.on_host, tree)
+        return jax.tree.map(partial(_arrays.on_host, consume=consume), tree)
 
 
 def default_chunk_size(

@@ -7,6 +7,7 @@ processes make the same calls, and each gets the whole result.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -20,12 +21,12 @@ from metaevo.evaluators import _arrays
 from metaevo.evaluators.layout import (
     ALL,
     MEMBERS,
-    SEEDS_MEMBERS,
     STATE,
     Layout,
     choose_layout,
 )
 from metaevo.evaluators.lift import Outcome
+from metaevo.evaluators.memory import Memory
 from metaevo.evaluators.programs import (
     Programs,
     common_random_numbers,
@@ -71,6 +72,7 @@ class LocalEvaluator:
         num_devices: Number of them.
         chunk_size: Members in one vmap; set when the programs are made.
         programs: Compiled functions by name and task, for counting compilations.
+        announced: Bytes that a search needs; None until `chunking.plan` sets them.
     """
 
     layout: Layout
@@ -93,6 +95,7 @@ class LocalEvaluator:
         self.keep_agents = keep_agents
         self.coupled = search.coupled
         self.programs: dict[str, Any] = {}
+        self.announced: Memory | None = None
         self._made_for: tuple[int | None, bool] | None = None
 
     def __call__(
@@ -168,8 +171,7 @@ class LocalEvaluator:
             for ids in self.layout.rounds(size):
                 args = arguments(ids)
                 if carried:
-                    taken = _arrays.take(carried[task].agent, ids, 1)
-                    agent = self.layout.put(taken, SEEDS_MEMBERS)
+                    agent = self.layout.put_members(carried[task].agent, ids)
                 else:
                     agent = programs.members(*args).agent
                 metrics = programs.evaluate(*args, InnerState(agent, ()))
@@ -213,6 +215,11 @@ class LocalEvaluator:
     def carried_bytes(self, proposal: Proposal) -> int:
         """Return the bytes that all members keep between generations, 0 if newborn."""
         return _arrays.num_bytes(self.template(proposal))
+
+    def largest(self, proposal: Proposal) -> int:
+        """Return the bytes of the largest array that all members keep, 0 if newborn."""
+        leaves = jax.tree.leaves(self.template(proposal))
+        return max(map(_arrays.num_bytes, leaves), default=0)
 
     def memory(self, proposal: Proposal) -> int:
         """Return the bytes that a round of training needs on all devices, as XLA says.
@@ -307,26 +314,30 @@ class LocalEvaluator:
         """
         size = population.size(proposal.params)
         arguments = self._arguments(key, task, proposal, places)
+        if old is not None and self.layout.exchange is None:
+            old = self.layout.gathered(old)  # a restored state lies on a device
         sources = _sources(self.search.tasks[task], proposal.parents, old, size)
-        outcomes, kept = [], []
+        outcomes, kept = [], None
         for ids in self.layout.rounds(size):
             args = arguments(ids)
-            state = self._start(task, args, ids, sources, old)
-            state, outcome = self._programs[task].run(*args, state)
+            start = self._start(task, args, ids, sources, old)
+            state, outcome = self._programs[task].run(*args, start)
             # Waiting after each round bounds the memory and lets the caller stop.
             outcomes.append(self.layout.gathered(outcome))
             if self.should_stop():
                 raise InterruptedRunError
             carried = self._carried(state, proposal)
+            del start, state  # the next round must not exist beside this one
             if carried is not None:
-                kept.append(self.layout.gathered(carried))
-        outcome = _arrays.join(outcomes, size)
-        if not kept:
-            return outcome, None
-        return outcome, kept[-1]._replace(
-            agent=_arrays.join([x.agent for x in kept], size),
-            experience=_arrays.join([x.experience for x in kept], size),
-        )
+                carried = self.layout.gathered(carried, consume=True)
+                agent, experience = (
+                    _arrays.extend(kept[i] if kept else None, carried[i], ids[0], size)
+                    for i in range(2)
+                )
+                kept = carried._replace(agent=agent, experience=experience)
+                del carried, agent, experience
+                gc.collect(0)  # JAX lets go of arrays that it has copied only then
+        return _arrays.join(outcomes, size), kept
 
     def _carried(self, state: InnerState, proposal: Proposal) -> InnerState | None:
         """Return the part of a trained state that outlives the generation."""
@@ -381,7 +392,10 @@ class LocalEvaluator:
         if any((source < 0).any() for source in here):
             newborn = programs.members(*args)
         # `run` consumes its input, and the carried state belongs to the caller.
-        common = jax.tree.map(jnp.copy, (old.shared, old.clock))
+        common = jax.tree.map(
+            lambda x: x if isinstance(x, np.ndarray) else jnp.copy(x),
+            (old.shared, old.clock),
+        )
         shared, clock = self.layout.put(common, ALL)
         experience = self._continued(
             old.experience, here.experience, newborn.experience
@@ -402,8 +416,7 @@ class LocalEvaluator:
         """Return `old` of each member's source, or `newborn` where that is -1."""
         if (sources < 0).all():
             return newborn
-        taken = _arrays.take(old, np.maximum(sources, 0), 1)
-        continued = self.layout.put(taken, SEEDS_MEMBERS)
+        continued = self.layout.put_members(old, np.maximum(sources, 0))
         if (sources >= 0).all():
             return continued
         lives = self.layout.put(jnp.asarray(sources >= 0), MEMBERS)

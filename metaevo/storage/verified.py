@@ -12,12 +12,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import load, save
+from safetensors.numpy import load, save_file
 
 from metaevo.errors import ArtifactError, CheckpointError, ConfigError
 from metaevo.storage._files import (
@@ -32,6 +33,7 @@ SCHEMA = 1
 MAX_JSON = 16 << 20  # bytes
 MAX_ARTIFACT = 64 << 20  # bytes of the arrays of an artifact
 FILES = ("arrays.safetensors", "manifest.json")
+_UNFINISHED = re.compile(r"\.tmp\w{6}")
 _MALFORMED = (
     OSError,
     ValueError,
@@ -57,10 +59,13 @@ def write(folder: Path, arrays: Mapping[str, np.ndarray], manifest: Mapping) -> 
             link.
     """
     folder = Path(folder)
-    data = save({name: np.asarray(x, order="C") for name, x in arrays.items()})
+    _check_ours(folder)
+    temporary = folder.with_name(f".{folder.name}.tmp")
+    discard(temporary)
+    temporary.mkdir(parents=True)
     manifest = {
         "schema": SCHEMA,
-        "sha256": hashlib.sha256(data).hexdigest(),
+        "sha256": _write_arrays(temporary / "arrays.safetensors", arrays),
         "arrays": {
             name: [list(x.shape), str(x.dtype)] for name, x in sorted(arrays.items())
         },
@@ -69,20 +74,38 @@ def write(folder: Path, arrays: Mapping[str, np.ndarray], manifest: Mapping) -> 
     manifest["digest"] = _digest(manifest)
     described = json.dumps(manifest, indent=1).encode()
     if len(described) > MAX_JSON:
+        discard(temporary)
         raise CheckpointError(
             f"{folder}: its manifest.json would have {len(described) >> 20} MiB, of at "
             f"most {MAX_JSON >> 20}: {len(arrays):,} arrays are too many"
         )
-    _check_ours(folder)
-    temporary = folder.with_name(f".{folder.name}.tmp")
-    discard(temporary)
-    temporary.mkdir(parents=True)
-    write_synced(temporary / "arrays.safetensors", data)
     write_synced(temporary / "manifest.json", described)
     sync_folder(temporary)
     discard(folder)
     os.rename(temporary, folder)
     sync_folder(folder.parent)
+
+
+def _write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> str:
+    """Write and sync arrays, and return the file's sha256.
+
+    They go to the file directly: there may be no memory for one more copy of them.
+
+    Raises:
+        OSError: the disk is full, or another error of the file system.
+    """
+    try:
+        save_file({name: np.asarray(x, order="C") for name, x in arrays.items()}, path)
+    except SafetensorError as error:
+        # It names an error of the system by its number alone.
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), path) from None
+    with open(path, "rb+") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        os.fsync(file.fileno())
+    return digest
 
 
 def discard(folder: Path) -> None:
@@ -94,8 +117,8 @@ def discard(folder: Path) -> None:
     """
     _check_ours(folder)
     if folder.is_dir():
-        for name in FILES:
-            (folder / name).unlink(missing_ok=True)
+        for path in folder.iterdir():
+            path.unlink()
         folder.rmdir()
 
 
@@ -103,7 +126,8 @@ def _check_ours(folder: Path) -> None:
     """Check that a folder may be replaced: it holds at most the files of `write`."""
     check_folder(folder)
     names = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
-    foreign = [name for name in names if name not in FILES]
+    # safetensors writes under a name of its own first.
+    foreign = [x for x in names if x not in FILES and not _UNFINISHED.fullmatch(x)]
     if foreign:
         raise ConfigError(
             f"{folder} holds files that are not of this run ({', '.join(foreign[:3])}) "

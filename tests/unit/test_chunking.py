@@ -11,7 +11,7 @@ import toys
 import metaevo
 from metaevo import population
 from metaevo.errors import ConfigError
-from metaevo.evaluators import chunking
+from metaevo.evaluators import chunking, memory
 from metaevo.evaluators.local import LocalEvaluator
 from strategies.open_es import open_es
 
@@ -62,17 +62,36 @@ def test_one_that_cannot_fit_is_refused_with_the_figure(monkeypatch):
         planned(chunk_size=4)
 
 
-def test_members_that_live_on_all_count(monkeypatch):
+def living(chunk=None, num_devices=1):
     pbt = toys.search(toys.pbt(), num_generations=1, segments_per_generation=1)
-    evaluator = LocalEvaluator(pbt, jax.devices()[:1])
-    proposal = proposal_of(pbt)
-    a_round, carried = evaluator.memory(proposal), evaluator.carried_bytes(proposal)
+    found = pbt._replace(chunk_size=chunk)
+    return LocalEvaluator(found, jax.devices()[:num_devices]), proposal_of(pbt)
+
+
+def test_members_that_live_on_all_count(monkeypatch):
+    evaluator, proposal = living()
+    found = chunking.needed(evaluator, proposal)
+    carried = evaluator.carried_bytes(proposal)
     assert evaluator.chunk_size == 4
-    assert carried > 1
-    say(monkeypatch, (a_round + carried) / chunking.SHARE)
+    assert found.carried == carried > 1
+    assert found.training == evaluator.memory(proposal)
+    assert found.process > 50e6  # this one
+    say(monkeypatch, (found.training + carried) / chunking.SHARE)
     assert chunking.plan(evaluator, proposal).chunk_size == 4
-    say(monkeypatch, (a_round + carried - 1) / chunking.SHARE)
-    assert chunking.plan(evaluator, proposal).chunk_size < 4
+    assert evaluator.announced.peak == sum(evaluator.announced)
+    say(monkeypatch, (found.training + carried - 1) / chunking.SHARE)
+    with pytest.raises(ConfigError, match="of it members that live on"):
+        chunking.plan(evaluator.with_chunk(4), proposal)
+
+
+def test_members_that_live_on_exist_before_and_after_a_generation_of_rounds():
+    evaluator, proposal = living(chunk=1)
+    carried = evaluator.carried_bytes(proposal)
+    assert chunking.needed(evaluator, proposal).carried == 2 * carried
+    # Brought to the host from several devices, a round exists twice for a moment.
+    evaluator, proposal = living(chunk=2, num_devices=2)
+    training = chunking.needed(evaluator, proposal).training
+    assert training >= carried + evaluator.largest(proposal)
 
 
 def test_the_chunk_of_a_run_is_planned_once_and_kept(tmp_path, monkeypatch):
@@ -82,8 +101,88 @@ def test_the_chunk_of_a_run_is_planned_once_and_kept(tmp_path, monkeypatch):
     say(monkeypatch, needed(2) / chunking.SHARE + 1)
     metaevo.run(search(), config, "toy")
     assert json.loads((tmp_path / "manifest.json").read_text())["chunk_size"] == 2
-    say(monkeypatch, 1)  # a resumed run asks no more
+    say(monkeypatch, 2 * needed(8))
     metaevo.run(search()._replace(num_generations=2), config, "toy")
+    assert json.loads((tmp_path / "manifest.json").read_text())["chunk_size"] == 2
+
+
+def test_a_run_that_continues_where_it_does_not_fit_is_refused(tmp_path, monkeypatch):
+    config = metaevo.RunConfig(
+        directory=str(tmp_path), devices=2, held_out_seeds=0, wandb="disabled"
+    )
+    metaevo.run(search(), config, "toy")
+    say(monkeypatch, 10)
+    with pytest.raises(ConfigError, match=r"need .*B, and 10 B are available"):
+        metaevo.run(search()._replace(num_generations=2), config, "toy")
+    metaevo.run(search(), config, "toy")  # nothing is left to train
+
+
+# --- what is free ---------------------------------------------------------------------
+
+GIB = 1 << 30
+
+
+def machine(root, cgroup, groups, free=8 * GIB):
+    """A root folder with `proc` and `sys`, and {group: {file: text}}."""
+    files = {
+        "proc/meminfo": f"MemTotal: 99 kB\nMemAvailable: {free // 1024} kB\n",
+        "proc/self/cgroup": cgroup,
+    }
+    for group, contents in groups.items():
+        files |= {f"sys/fs/cgroup/{group}/{name}": x for name, x in contents.items()}
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(str(text))
+    return root
+
+
+def v1(limit, used, cached=0):
+    stat = f"cache 1\ninactive_file 7\ntotal_inactive_file {cached}\n"
+    return {
+        "memory.limit_in_bytes": limit,
+        "memory.usage_in_bytes": used,
+        "memory.stat": stat,
+    }
+
+
+def v2(limit, used, cached=0):
+    stat = f"anon 5\ninactive_file {cached}\n"
+    return {"memory.max": limit, "memory.current": used, "memory.stat": stat}
+
+
+OLD = "9:name=systemd:/\n4:memory:/slurm/job1\n1:cpu:/elsewhere\n"
+NEW = "0::/kubepods/pod:1/box\n"
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "groups", "expected"),
+    [
+        ("", {}, 8 * GIB),
+        (OLD, {"memory/slurm/job1": v1(4 * GIB, 3 * GIB)}, GIB),
+        (OLD, {"memory/slurm/job1": v1(4 * GIB, 3 * GIB, 2 * GIB)}, 3 * GIB),
+        (
+            OLD,
+            {"memory/slurm": v1(2 * GIB, GIB), "memory/slurm/job1": v1(4 * GIB, 0)},
+            GIB,
+        ),
+        (OLD, {"memory": v1(3 * GIB, GIB)}, 2 * GIB),  # a container's own root
+        (OLD, {"memory/slurm/job1": v1(2**63 - 4096, GIB)}, 8 * GIB),
+        (OLD, {"cpu/elsewhere": v1(GIB, 0)}, 8 * GIB),
+        (NEW, {"kubepods/pod:1/box": v2(4 * GIB, 3 * GIB, GIB)}, 2 * GIB),
+        (NEW, {"kubepods": v2(GIB, 0), "kubepods/pod:1/box": v2("max", 5)}, GIB),
+        (NEW, {".": v2(GIB, GIB // 2)}, GIB // 2),
+        (NEW, {"kubepods": v2(GIB, 2 * GIB)}, 0),
+        ("0::/x\n" + OLD, {"unified/x": v2(GIB, 0)}, GIB),
+    ],
+)
+def test_limits_of_control_groups_are_seen(tmp_path, cgroup, groups, expected):
+    assert memory.free(machine(tmp_path, cgroup, groups)) == expected
+
+
+def test_nothing_known_is_none(tmp_path):
+    assert memory.free(tmp_path) is None
+    assert memory.resident(tmp_path) == 0
 
 
 def test_planning_compiles_nothing_twice(caplog):

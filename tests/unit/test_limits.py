@@ -12,7 +12,7 @@ import pytest
 
 from metaevo.analysis import holdout, results
 from metaevo.analysis.holdout import HeldOut
-from metaevo.engine.loggers import tensorboard, wandb
+from metaevo.engine.loggers import tensorboard
 from metaevo.engine.loggers.limits import Limited
 from metaevo.engine.loggers.tensorboard import TensorboardLogger
 from metaevo.engine.loggers.wandb import WandbLogger

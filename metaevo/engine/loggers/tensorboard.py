@@ -42,23 +42,25 @@ class TensorboardLogger:
         self._writer: Any = None
 
         def start():
-            from tensorboardX.proto.event_pb2 import SessionLog
+            from tensorboardX.proto import event_pb2
 
+            proto: Any = event_pb2  # its names are made when it is imported
             folder = Path(directory) / "tensorboard"
             folder.mkdir(exist_ok=True)
             # Named by the second: the suffix tells a run that continues at once.
             self._writer = event_file_writer.EventsWriter(
                 str(folder / "events"), f".{generation}"
             )
-            began = SessionLog(status=SessionLog.START)
+            began = proto.SessionLog(status=proto.SessionLog.START)
             self._write(generation, session_log=began)
 
         self._limited.call(start, LIMIT)
 
     def _write(self, step: int, **content: Any) -> None:
-        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.proto import event_pb2
 
-        event = Event(wall_time=time.time(), step=step, **content)
+        proto: Any = event_pb2
+        event = proto.Event(wall_time=time.time(), step=step, **content)
         self._writer.write_event(event)
         self._writer.flush()
 
@@ -72,11 +74,12 @@ class TensorboardLogger:
 
         def write():
             from tensorboardX import summary
-            from tensorboardX.proto.summary_pb2 import Summary
+            from tensorboardX.proto import summary_pb2
 
+            proto: Any = summary_pb2
             scalars = {k: float(x) for k, x in record.items() if np.ndim(x) == 0}
             values = [summary.scalar(k, x).value[0] for k, x in scalars.items()]
-            self._write(record["generation"], summary=Summary(value=values))
+            self._write(record["generation"], summary=proto.Summary(value=values))
 
         self._limited.call(write, LIMIT)
 
