@@ -3,11 +3,12 @@
 import functools
 import json
 
+import numpy as np
 import pytest
 
 from metaevo.config import RunConfig
 from metaevo.errors import CheckpointError, ConfigError
-from metaevo.storage import run_directory
+from metaevo.storage import run_directory, verified
 
 
 def create(directory, settings=None, name="toy", **config):
@@ -125,3 +126,19 @@ def test_settings_of_version_0_1_that_are_retired_do_not_tell_runs_apart(tmp_pat
     # A run of this version is held to its own settings.
     with pytest.raises(ConfigError, match="shared_critic"):
         check(manifest=manifest, settings=now, settings_0_1=now)
+
+
+def test_errors_of_the_disk_keep_their_number(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        verified._write_arrays(tmp_path / "missing" / "x", {"a": np.zeros(3)})
+
+
+def test_parts_of_an_interrupted_write_are_replaced(tmp_path):
+    """A process killed while the arrays were written leaves them under odd names."""
+    left = tmp_path / ".folder.tmp"
+    left.mkdir()
+    (left / ".tmpa1B2c3").write_bytes(b"half")
+    verified.write(tmp_path / "folder", {"a": np.arange(3)}, {"x": 1})
+    arrays, manifest = verified.read(tmp_path / "folder")
+    assert (arrays["a"].tolist(), manifest["x"]) == ([0, 1, 2], 1)
+    assert [p.name for p in tmp_path.iterdir()] == ["folder"]
