@@ -48,9 +48,6 @@ RENAMED_SEARCHES = {
 RETIRED_SETTINGS = ("shared_critic", "num_diversity_states", "diversity_coef")
 """Settings of TD3 in metaevo 0.1 that are those of `td3_shared` since, or implied."""
 
-FINISHED = "finished"
-"""Event of `history.jsonl`: solution, comparison and report are made."""
-
 _PACKAGES = ("metaevo", "jax", "jaxlib", "optax", "flax", "evosax", "gymnax")
 _MAY_CHANGE = "num_generations"  # a larger value extends a run
 
@@ -406,48 +403,6 @@ def read_history(directory: str | Path) -> list[dict[str, Any]]:
     """Return the lines of `history.jsonl`: `time` in seconds, event, generation."""
     path = paths(directory).history
     return jsonl.read(path) if path.exists() else []
-
-
-# --- how far a run is -----------------------------------------------------------------
-
-
-def generations_done(directory: str | Path) -> int:
-    """Return the generations that the newest whole checkpoint holds; 0 without one.
-
-    Raises:
-        CheckpointError: there are checkpoints and none of them verifies.
-    """
-    from metaevo.storage import checkpoint  # imports JAX
-
-    loaded = checkpoint.Store(paths(directory).checkpoints).load()
-    return 0 if loaded is None else loaded[1]["generation"]
-
-
-def generations_asked(directory: str | Path) -> int | None:
-    """Return the horizon of a run: the largest asked for since it last finished.
-
-    Returns:
-        the number of generations; None if no file tells it.
-
-    Raises:
-        ConfigError: there is no run.
-        CheckpointError: the manifest is damaged.
-    """
-    asked = read_manifest(directory)["identity"]["settings"].get("num_generations")
-    found = [asked] if isinstance(asked, int) else []
-    for event in read_history(directory):
-        if event["event"] == FINISHED:
-            found = [event["generation"]]
-        elif "num_generations" in event:
-            found.append(event["num_generations"])
-    return max(found, default=None)
-
-
-def generation_finished(directory: str | Path) -> int | None:
-    """Return the generations with which a run last finished; None if it never did."""
-    events = read_history(directory)
-    ends = [event["generation"] for event in events if event["event"] == FINISHED]
-    return ends[-1] if ends else None
 
 
 def write_json_atomic(path: str | Path, data: Any) -> None:
