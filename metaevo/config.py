@@ -29,8 +29,9 @@ class RunConfig:
         held_out_seeds: number of seeds of the comparison after the last generation, at
             least 2; 0: no comparison.
         checkpoint_every: number of generations from one checkpoint to the next.
-        max_seconds: time limit in seconds. The run stops after the generation in which
-            it is exceeded, as if interrupted; None: no limit.
+        max_seconds: time limit in seconds. The run stops after the generation, or the
+            step of the comparison that follows, in which it is exceeded, as if
+            interrupted; None: no limit.
         wandb: `offline` (needs no account), `online` or `disabled`. wandb repeats
             `metrics.jsonl` and never stops a run. See `docs/wandb.md`.
         tensorboard: write event files to `tensorboard/`, too.

@@ -18,7 +18,7 @@ from metaevo.analysis.holdout import HeldOut
 from metaevo.analysis.plots import figures, gallery
 from metaevo.analysis.results import Scores
 from metaevo.config import flat
-from metaevo.storage import artifacts, jsonl, run_directory
+from metaevo.storage import artifacts, horizon, jsonl, run_directory
 from metaevo.storage._files import replace_file
 from metaevo.types import Params, Space
 
@@ -107,8 +107,8 @@ def _unfinished(directory: Path, done: int) -> str | None:
     Args:
         done: generations in the log.
     """
-    finished = run_directory.generation_finished(directory)
-    asked = run_directory.generations_asked(directory)
+    finished = horizon.generation_finished(directory)
+    asked = horizon.generations_asked(directory)
     at_its_end = finished if asked is None else asked
     if finished is not None and finished == done == at_its_end:
         return None

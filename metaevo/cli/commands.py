@@ -24,12 +24,8 @@ from metaevo.cli.options import (
 )
 from metaevo.cli.signals import on_signals
 from metaevo.errors import CheckpointError, ConfigError
-from metaevo.storage.run_directory import (
-    check_writable,
-    generations_asked,
-    generations_done,
-    read_manifest,
-)
+from metaevo.storage.horizon import generations_asked, generations_done
+from metaevo.storage.run_directory import check_writable, read_manifest
 
 
 class Command(NamedTuple):

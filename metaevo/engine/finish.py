@@ -24,7 +24,7 @@ from metaevo.engine import costs, identity
 from metaevo.engine.job import Job, Progress, Result, State, initial_state
 from metaevo.engine.journal import Journal
 from metaevo.errors import ArtifactError, CheckpointError, InterruptedRunError
-from metaevo.storage import artifacts, checkpoint, jsonl, run_directory
+from metaevo.storage import artifacts, checkpoint, horizon, jsonl, run_directory
 from metaevo.text import duration
 from metaevo.types import PyTree
 
@@ -63,12 +63,12 @@ def finish(job: Job, progress: Progress, journal: Journal) -> Result:
         InterruptedRunError: asked to stop, or out of time; the same call continues.
     """
     found = ending = _found(job, progress)
-    noted = run_directory.generation_finished(job.directory)
+    noted = horizon.generation_finished(job.directory)
     if ending is None or not _enough(job, ending):
         ending, noted = _make(job, progress), None
         _publish(job, progress, ending, found)
     if noted != progress.generation:
-        run_directory.note(job.directory, run_directory.FINISHED, progress.generation)
+        run_directory.note(job.directory, horizon.FINISHED, progress.generation)
     with _stage(job, "writing the report", "the report"):
         report.write(job.directory, lambda: _stop_if_asked(job))
     journal.finish()
@@ -88,7 +88,7 @@ def already(job: Job, progress: Progress) -> Result | None:
     if (
         progress.generation < job.search.num_generations
         or not page.is_file()
-        or run_directory.generation_finished(job.directory) != progress.generation
+        or horizon.generation_finished(job.directory) != progress.generation
     ):
         return None
     ending = _found(job, progress)
@@ -116,7 +116,7 @@ def _found(job: Job, progress: Progress) -> Ending | None:
         with contextlib.suppress(CheckpointError, KeyError):
             held_out, facts = holdout.load(paths.held_out)
     generation = there.manifest["provenance"].get(
-        "generation", run_directory.generation_finished(job.directory)
+        "generation", horizon.generation_finished(job.directory)
     )
     solution = _solution(job, progress.state, scores)
     if generation != progress.generation or not _equal(params, solution.params):

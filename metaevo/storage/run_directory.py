@@ -52,9 +52,6 @@ RENAMED_SEARCHES = {
 RESULTS = ("solution", "held_out", "agents")
 """Folders that the end of a run makes."""
 
-FINISHED = "finished"
-"""Event of `history.jsonl`: solution, comparison and report are made."""
-
 _BEFORE_THE_MANIFEST = re.compile(r"\.lock|\.probe-\d+|\..*\.tmp")
 
 
@@ -440,6 +437,9 @@ def read_history(directory: str | Path) -> list[dict[str, Any]]:
             raise CheckpointError(f"{path}, line {number}: no time in seconds")
         if not isinstance(event, str) or not isinstance(parts, list):
             raise CheckpointError(f"{path}, line {number}: no event")
+        counts = (line.get(key, 0) for key in ("generation", "num_generations"))
+        if not all(isinstance(x, int) for x in counts):
+            raise CheckpointError(f"{path}, line {number}: no number of generations")
     return lines
 
 
@@ -451,48 +451,6 @@ def artifact_files(directory: str | Path) -> list[Path]:
     parts = paths(directory)
     found = [*sorted(parts.report.glob("*.png")), *(parts.solution / x for x in FILES)]
     return [path for path in found if path.is_file() and not path.is_symlink()]
-
-
-# --- how far a run is -----------------------------------------------------------------
-
-
-def generations_done(directory: str | Path) -> int:
-    """Return the generations that the newest whole checkpoint holds; 0 without one.
-
-    Raises:
-        CheckpointError: there are checkpoints and none of them verifies.
-    """
-    from metaevo.storage import checkpoint  # imports JAX
-
-    loaded = checkpoint.Store(paths(directory).checkpoints).load()
-    return 0 if loaded is None else loaded[1]["generation"]
-
-
-def generations_asked(directory: str | Path) -> int | None:
-    """Return the horizon of a run: the largest asked for since it last finished.
-
-    Returns:
-        the number of generations; None if no file tells it.
-
-    Raises:
-        ConfigError: there is no run.
-        CheckpointError: the manifest is damaged.
-    """
-    asked = read_manifest(directory)["identity"]["settings"].get("num_generations")
-    found = [asked] if isinstance(asked, int) else []
-    for event in read_history(directory):
-        if event["event"] == FINISHED:
-            found = [event["generation"]]
-        elif "num_generations" in event:
-            found.append(event["num_generations"])
-    return max(found, default=None)
-
-
-def generation_finished(directory: str | Path) -> int | None:
-    """Return the generations with which a run last finished; None if it never did."""
-    events = read_history(directory)
-    ends = [event["generation"] for event in events if event["event"] == FINISHED]
-    return ends[-1] if ends else None
 
 
 def write_json_atomic(path: str | Path, data: Any) -> None:

@@ -20,7 +20,7 @@ from metaevo.engine import costs, dry_run, job, loop
 from metaevo.engine.loggers.console import ConsoleLogger
 from metaevo.errors import ConfigError, InterruptedRunError
 from metaevo.evaluators import choose
-from metaevo.storage import checkpoint, run_directory
+from metaevo.storage import checkpoint, horizon, run_directory
 
 LOGS = ("history.jsonl", "metrics.jsonl")
 SEEDS = 6  # in two rounds of two devices with two members each
@@ -267,17 +267,17 @@ def test_fewer_generations_than_were_done_are_refused(copied):
 
 
 def test_horizon_is_the_largest_asked_for_since_the_run_finished(copied):
-    assert run_directory.generations_done(copied) == 2
-    assert run_directory.generations_asked(copied) == 2
+    assert horizon.generations_done(copied) == 2
+    assert horizon.generations_asked(copied) == 2
     with pytest.raises(InterruptedRunError):
         run(copied, 9, should_stop=after(2))
-    assert run_directory.generations_asked(copied) == 9
+    assert horizon.generations_asked(copied) == 9
     with pytest.raises(InterruptedRunError):
         run(copied, 5, should_stop=after(2))
-    assert run_directory.generations_asked(copied) == 9
+    assert horizon.generations_asked(copied) == 9
     run(copied, 4)
-    assert run_directory.generations_asked(copied) == 4
-    assert run_directory.generations_done(copied) == 4
+    assert horizon.generations_asked(copied) == 4
+    assert horizon.generations_done(copied) == 4
 
 
 def test_report_of_an_unfinished_run_says_how_far_it_is(tmp_path, copied):
