@@ -23,7 +23,7 @@ import numpy as np
 from metaevo import text
 from metaevo.analysis import curve_fits, differences, holdout
 from metaevo.analysis.curve_fits import Fit
-from metaevo.errors import ConfigError
+from metaevo.errors import ArtifactError, ConfigError
 from metaevo.evaluators import choose
 from metaevo.storage import artifacts, numpy_reference, run_directory
 from metaevo.storage._files import read_json
@@ -119,9 +119,16 @@ def equivalence(original: np.ndarray, closed: np.ndarray, margin: float) -> Chec
 
 
 def forms(directory: Path) -> dict[str, Fit]:
-    """The closed form of each slot of a finished run that has one."""
+    """The closed form of each slot of a finished run that has one.
+
+    Raises:
+        ArtifactError: the solution was altered.
+    """
     artifact = artifacts.load(directory / "solution")
-    functions = numpy_reference.load(directory / "solution").slots
+    try:
+        functions = numpy_reference.load(directory / "solution").slots
+    except ValueError as error:
+        raise ArtifactError(str(error)) from None
     held_out = {}
     if (directory / "held_out").is_dir():
         held_out, _ = holdout.load(directory / "held_out")

@@ -7,6 +7,7 @@ or a device may never end.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import stat
@@ -34,14 +35,15 @@ def check_tree(directory: str | Path) -> None:
     root = Path(directory)
     waiting = [root] if root.is_dir() else []
     while waiting:
-        folder = waiting.pop()
-        for entry in os.scandir(folder):
-            if entry.is_dir(follow_symlinks=False):
-                waiting.append(Path(entry.path))
-            elif not entry.is_file(follow_symlinks=False):
-                parts = Path(entry.path).relative_to(root).parts
-                if parts[0] != "wandb" or parts[-1] not in WANDB_LINKS:
-                    raise _refused(Path(entry.path))
+        # What a running search removes in the meantime is no problem.
+        with contextlib.suppress(FileNotFoundError):
+            for entry in list(os.scandir(waiting.pop())):
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(Path(entry.path))
+                elif not entry.is_file(follow_symlinks=False):
+                    parts = Path(entry.path).relative_to(root).parts
+                    if parts[0] != "wandb" or parts[-1] not in WANDB_LINKS:
+                        raise _refused(Path(entry.path))
 
 
 def check_file(path: str | Path) -> None:
@@ -50,9 +52,9 @@ def check_file(path: str | Path) -> None:
     Raises:
         CheckpointError: it is anything else.
     """
-    path = Path(path)
-    if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
-        raise _refused(path)
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISREG(os.lstat(path).st_mode):
+            raise _refused(Path(path))
 
 
 def check_folder(path: str | Path) -> None:
@@ -61,9 +63,9 @@ def check_folder(path: str | Path) -> None:
     Raises:
         CheckpointError: it is anything else.
     """
-    path = Path(path)
-    if os.path.lexists(path) and not stat.S_ISDIR(path.lstat().st_mode):
-        raise _refused(path, "a folder")
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISDIR(os.lstat(path).st_mode):
+            raise _refused(Path(path), "a folder")
 
 
 def _refused(path: Path, expected: str = "a regular file") -> CheckpointError:
