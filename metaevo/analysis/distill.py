@@ -21,7 +21,7 @@ import jax
 import numpy as np
 
 from metaevo import text
-from metaevo.analysis import curve_fits, differences, holdout
+from metaevo.analysis import curve_fits, differences, holdout, verdicts
 from metaevo.analysis.curve_fits import Fit
 from metaevo.errors import ArtifactError, ConfigError
 from metaevo.evaluators import choose
@@ -106,8 +106,8 @@ def equivalence(original: np.ndarray, closed: np.ndarray, margin: float) -> Chec
             paired.difference, reach, paired.num_pairs, confidence
         )
     return Check(
-        holdout.average(original[both]),
-        holdout.average(closed[both]),
+        verdicts.average(original[both]),
+        verdicts.average(closed[both]),
         paired.difference,
         low,
         high,
@@ -136,7 +136,7 @@ def forms(directory: Path) -> dict[str, Fit]:
     for slot, op in artifact.manifest["slots"].items():
         form = None
         if slot in functions:
-            visited = holdout.visited(held_out)
+            visited = verdicts.visited(held_out)
             form = curve_fits.fit(slot, op, functions[slot], visited)
         if form is not None:
             found[slot] = form

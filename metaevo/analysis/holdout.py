@@ -11,12 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaevo.analysis import differences
 from metaevo.analysis.steps import Steps
 from metaevo.errors import CheckpointError, ConfigError
 from metaevo.evaluators.layout import default_chunk_size
 from metaevo.evaluators.local import LocalEvaluator
-from metaevo.fitness import final_return as FINAL_RETURN  # noqa: N812
 from metaevo.storage import checkpoint
 from metaevo.types import (
     Evaluator,
@@ -239,163 +237,6 @@ def train_hand_made(
 
     runs, _ = train(search, HAND_MADE, candidates, key, num_seeds, make)
     return runs["hand-made"]
-
-
-NOISE_LEVEL = 0.05
-"""Level at which two evaluations must agree in rank for members to be told apart."""
-
-
-# --- statistics of them -----------------------------------------------------------
-
-
-class Verdict(NamedTuple):
-    """Comparison of the solution with the hand-made algorithm in one measure.
-
-    Attributes:
-        measure: name of the fitness, or `final return`.
-        task: index of the task.
-        paired: solution - hand-made, paired by seed.
-    """
-
-    measure: str
-    task: int
-    paired: differences.Paired
-
-    @property
-    def sentence(self) -> str:
-        """The comparison as a sentence, without a full stop.
-
-        >>> paired = differences.Paired(3.1, 1.2, 5.0, 0.002, 32, (0, 0), (32, 32))
-        >>> Verdict("return", 0, paired).sentence.partition(" (")[0]
-        'the solution is better than the hand-made one: return +3.10 [+1.20, +5.00]'
-        """
-        paired = self.paired
-        said = differences.clause(paired, "the solution", "the hand-made one")
-        if paired.num_pairs < 2:
-            return f"{said}: {self.measure}"
-        failed = ""
-        if any(paired.num_failed):
-            failed = "; {} of its runs failed, {} of the hand-made".format(
-                *paired.num_failed
-            )
-        return (
-            f"{said}: {self.measure} {paired.text} (95 % interval, "
-            f"{paired.num_pairs} paired seeds{failed})"
-        )
-
-
-def verdicts(held_out: Mapping[str, HeldOut], measure: str) -> tuple[Verdict, ...]:
-    """Compare solution and hand-made algorithm, paired by seed.
-
-    Verdicts are corrected for their number, see `differences.holm`.
-
-    Args:
-        held_out: runs of both; empty if there are none.
-        measure: name of the fitness.
-
-    Returns:
-        for each task one comparison in the fitness and one in the final return; one if
-        the fitness is the final return. Empty if there are no runs.
-    """
-    if not held_out:
-        return ()
-    mine, theirs = held_out["solution"], held_out["hand-made"]
-    found = []
-    for task in range(len(mine.fitness)):
-        measures = {measure: "fitness", FINAL_RETURN.name: "final_return"}
-        for name, field in measures.items():
-            pair = (getattr(x, field)[task] for x in (mine, theirs))
-            found.append(Verdict(name, task, differences.paired_difference(*pair)))
-    corrected = differences.holm([x.paired for x in found])
-    return tuple(
-        x._replace(paired=paired) for x, paired in zip(found, corrected, strict=True)
-    )
-
-
-def average(scores: np.ndarray) -> float:
-    """Return the mean of the finite scores; NaN if there are none.
-
-    >>> average(np.array([1.0, np.nan, 3.0]))
-    2.0
-    """
-    finite = scores[np.isfinite(scores)]
-    return float(finite.mean()) if len(finite) else float("nan")
-
-
-def noise(first: np.ndarray, second: np.ndarray) -> dict[str, Any]:
-    """Estimate the noise of the fitness from two evaluations of one population.
-
-    Args:
-        first: [P] fitness; not finite where a member failed.
-        second: [P] fitness of the same members on other seeds.
-
-    Returns:
-        `rank_correlation`: Spearman's; 1 without noise, 0 if there is nothing else.
-        `p_value`: chance of at least this correlation if the ranks are noise.
-        `num_members`: number of members that failed in neither evaluation.
-        `sd_members`: standard deviation of the members' true fitness.
-        `sd_noise`: standard deviation of the noise of one evaluation. Both are
-        estimated from the variance components. All but the number are None for fewer
-        than three members, or equal ones.
-    """
-    from scipy.stats import spearmanr
-
-    both = np.isfinite(first) & np.isfinite(second)
-    first, second = first[both], second[both]
-    names = ("rank_correlation", "p_value", "sd_members", "sd_noise")
-    found: dict[str, Any] = dict.fromkeys(names) | {"num_members": len(first)}
-    if len(first) < 3 or np.ptp(first) == 0 or np.ptp(second) == 0:
-        return found
-    # The covariance is free of noise; half the mean squared difference is noise.
-    centred = first - first.mean(), second - second.mean()
-    covariance = float((centred[0] * centred[1]).sum() / (len(first) - 1))
-    variance = float(np.var(centred[0] - centred[1], ddof=1) / 2)
-    test = spearmanr(first, second, alternative="greater")
-    correlation, p = (np.asarray(x) for x in (test[0], test[1]))
-    return found | {
-        "rank_correlation": float(correlation),
-        "p_value": float(p),
-        "sd_members": max(covariance, 0.0) ** 0.5,
-        "sd_noise": variance**0.5,
-    }
-
-
-def warnings(facts: Mapping[str, Any]) -> list[str]:
-    """Return sentences on what makes the result of a search doubtful.
-
-    A population is noise if its two evaluations do not agree in rank beyond chance, at
-    5 % by Spearman's test.
-
-    Args:
-        facts: those of `load`; of runs of earlier versions, too.
-    """
-    found = facts.get("noise") or {}
-    p = found.get("p_value")
-    if p is None or p <= NOISE_LEVEL:
-        return []
-    return [
-        "the members of the last generation cannot be told apart from noise: two "
-        f"evaluations of {found['num_members']} members agree in rank by "
-        f"{found['rank_correlation']:.2f} (p = {p:.2f}, chance if above "
-        f"{NOISE_LEVEL}). Either all are alike by now, or the search drifts at random: "
-        "more seeds per member (num_seeds) or more members would tell"
-    ]
-
-
-def visited(held_out: Mapping[str, HeldOut]) -> tuple[float, float] | None:
-    """Return the range of value − target while the solution trained: mean ± 2 sd.
-
-    Returns:
-        lower and upper end; None if the inner loop does not report them.
-    """
-    solution = held_out.get("solution")
-    if solution is None or "value_error_mean" not in solution.train[0]:
-        return None
-    train = solution.train[0]
-    middle = average(train["value_error_mean"])
-    square = average(train["value_error_rms"] ** 2)
-    sd = max(square - middle**2, 0.0) ** 0.5
-    return middle - 2 * sd, middle + 2 * sd
 
 
 # --- files ----------------------------------------------------------------------------

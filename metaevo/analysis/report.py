@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from metaevo.analysis import distill, holdout, lineage, results, stats
+from metaevo.analysis import distill, holdout, lineage, results, stats, verdicts
 from metaevo.analysis.holdout import HeldOut
 from metaevo.analysis.plots import figures, gallery
 from metaevo.analysis.results import Scores
 from metaevo.config import flat
-from metaevo.storage import artifacts, horizon, jsonl, run_directory
+from metaevo.storage import artifacts, history, jsonl, run_directory
 from metaevo.storage._files import replace_file
 from metaevo.types import Params, Space
 
@@ -62,7 +62,8 @@ def write(directory: str | Path, between: Callable[[], None] = lambda: None) -> 
         artifact = artifacts.load(paths.solution)
         slots, spec = artifact.slots, artifact.manifest["slots"]
         params = artifacts.params(paths.solution)
-        for portrait in gallery.gallery(slots, spec, params, holdout.visited(held_out)):
+        visited = verdicts.visited(held_out)
+        for portrait in gallery.gallery(slots, spec, params, visited):
             between()
             drawn.append(figures.figure(folder, *portrait))
     replayed = bool(records) and "parents" in records[-1]
@@ -78,9 +79,9 @@ def write(directory: str | Path, between: Callable[[], None] = lambda: None) -> 
         "report.html",
         manifest=manifest,
         unfinished=_unfinished(directory, len(records)),
-        verdicts=holdout.verdicts(held_out, measure),
+        verdicts=verdicts.verdicts(held_out, measure),
         num_tasks=len(next(iter(held_out.values())).fitness) if held_out else 0,
-        warnings=[*holdout.warnings(facts), *_earlier_looks(directory)],
+        warnings=[*verdicts.warnings(facts), *_earlier_looks(directory)],
         figures=[figure for figure in drawn if figure],
         table=_estimates(held_out, between),
         agents=_agents(scores),
@@ -107,8 +108,8 @@ def _unfinished(directory: Path, done: int) -> str | None:
     Args:
         done: generations in the log.
     """
-    finished = horizon.generation_finished(directory)
-    asked = horizon.generations_asked(directory)
+    finished = history.generation_finished(directory)
+    asked = history.generations_asked(directory)
     at_its_end = finished if asked is None else asked
     if finished is not None and finished == done == at_its_end:
         return None
@@ -386,7 +387,7 @@ def _earlier_looks(directory: Path) -> list[str]:
     """Return a sentence if the search ended before and was extended."""
     ends = [
         event["generation"]
-        for event in run_directory.read_history(directory)
+        for event in history.read(directory)
         if event["event"] == "finished"
     ]
     earlier = sorted({x for x in ends if x < ends[-1]}) if ends else []
@@ -401,7 +402,7 @@ def _earlier_looks(directory: Path) -> list[str]:
 
 
 def _history(directory: Path) -> list[dict[str, Any]]:
-    events = run_directory.read_history(directory)
+    events = history.read(directory)
     events = [event for event in events if "parts" not in event]
     for event in events:
         time = datetime.fromtimestamp(event["time"])

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from metaevo import spaces
-from metaevo.analysis import holdout, lineage
+from metaevo.analysis import holdout, lineage, verdicts
 from metaevo.analysis.holdout import HeldOut
 from metaevo.analysis.steps import Steps
 from metaevo.errors import CheckpointError
@@ -255,7 +255,7 @@ def noise(
         steps.step(f"noise/{i}", partial(fitness, key), checkpoint.to_arrays(key))
         for i, key in enumerate(keys)
     )
-    return holdout.noise(first["fitness"], second["fitness"])
+    return verdicts.noise(first["fitness"], second["fitness"])
 
 
 def write_agents(directory: Path, agents: Agents) -> None:

@@ -24,7 +24,7 @@ from metaevo.cli.options import (
 )
 from metaevo.cli.signals import on_signals
 from metaevo.errors import CheckpointError, ConfigError
-from metaevo.storage.horizon import generations_asked, generations_done
+from metaevo.storage.history import generations_asked, generations_done
 from metaevo.storage.run_directory import check_writable, read_manifest
 
 

@@ -32,7 +32,7 @@ from metaevo.engine import loop as engine
 from metaevo.engine.loggers.console import ConsoleLogger
 from metaevo.errors import ConfigError
 from metaevo.evaluators import choose
-from metaevo.storage import artifacts, checkpoint, horizon, run_directory
+from metaevo.storage import artifacts, checkpoint, history, run_directory
 from metaevo.types import Key, Params, Search, Space
 
 
@@ -205,7 +205,7 @@ def generations(directory: Path) -> int:
     provenance = artifacts.load(paths.solution).manifest["provenance"]
     if "generation" in provenance:
         return provenance["generation"]
-    finished = horizon.generation_finished(directory)  # of metaevo 0.1
+    finished = history.generation_finished(directory)  # of metaevo 0.1
     if finished is None:
         raise ConfigError(f"{directory}: the run has not finished")
     return finished

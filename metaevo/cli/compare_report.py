@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metaevo import fitness
-from metaevo.analysis import differences, holdout, stats
+from metaevo.analysis import differences, stats
 from metaevo.analysis.holdout import HeldOut
 from metaevo.analysis.plots import figures
+from metaevo.analysis.verdicts import average
 from metaevo.cli.options import CompareOptions
 from metaevo.storage._files import replace_file
 
@@ -129,9 +130,9 @@ def _table(
             "frames": 0 if name == HAND_MADE else frames.get(name, learned[condition]),
             "runs": len(flat),
             "failed": len(flat) - len(finite),
-            "mean": holdout.average(flat),
+            "mean": average(flat),
             "median": float(np.median(finite)) if len(finite) else np.nan,
-            "final_return": holdout.average(scores.final_return.ravel()),
+            "final_return": average(scores.final_return.ravel()),
         }
         interval = stats.grouped(scores.fitness)
         if interval is not None:
@@ -196,7 +197,7 @@ def _sentences(
         # On the control's own seeds, the first of all.
         settings_of = [place for place, other in found if other == name]
         own = found[settings_of[0], name].fitness[:, : settings.control_seeds]
-        mean = holdout.average(own)
+        mean = average(own)
         word = "beats" if mean > bar else "does not beat"
         lines.append(
             f"{name} {word} the {PERCENTILE}th percentile of {len(control)} random "

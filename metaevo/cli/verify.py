@@ -9,7 +9,7 @@ from pathlib import Path
 from metaevo.cli import findings
 from metaevo.cli.findings import Finding
 from metaevo.errors import ArtifactError, CheckpointError, ConfigError
-from metaevo.storage import artifacts, checkpoint, run_directory
+from metaevo.storage import artifacts, checkpoint, history, run_directory
 from metaevo.storage._files import parse_json, read_bytes
 
 
@@ -65,20 +65,20 @@ def _run(directory: Path) -> Iterator[Finding]:
 def _history(directory: Path) -> Iterator[Finding]:
     """Find the results that a finished run had, and has no longer."""
     try:
-        history = run_directory.read_history(directory)
+        events = history.read(directory)
     except CheckpointError as error:
         path = run_directory.paths(directory).history
         yield Finding("history.jsonl", False, _short(error, path))
         return
-    if not history:
+    if not events:
         yield Finding("history.jsonl", False, "missing: it may have finished or not")
         return
-    events = [line["event"] for line in history]
-    had = ["solution"] if "finished" in events else []
-    for line in history:
+    finished = any(line["event"] == history.FINISHED for line in events)
+    had = ["solution"] if finished else []
+    for line in events:
         had = [str(part) for part in line.get("parts", had)]
     for part in had:
-        known = part.startswith(run_directory.RESULTS) and ".." not in part
+        known = part.startswith(history.RESULTS) and ".." not in part
         if known and not (directory / part).is_dir():
             yield Finding(
                 part, False, "missing, though the run finished; start it again"

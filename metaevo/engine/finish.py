@@ -16,7 +16,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from metaevo.analysis import holdout, lineage, report, results
+from metaevo.analysis import holdout, lineage, report, results, verdicts
 from metaevo.analysis.holdout import HeldOut
 from metaevo.analysis.results import Agents, Scores, Solution
 from metaevo.analysis.steps import Steps
@@ -24,7 +24,7 @@ from metaevo.engine import costs, identity
 from metaevo.engine.job import Job, Progress, Result, State, initial_state
 from metaevo.engine.journal import Journal
 from metaevo.errors import ArtifactError, CheckpointError, InterruptedRunError
-from metaevo.storage import artifacts, checkpoint, horizon, jsonl, run_directory
+from metaevo.storage import artifacts, checkpoint, history, jsonl, run_directory
 from metaevo.text import duration
 from metaevo.types import PyTree
 
@@ -63,12 +63,12 @@ def finish(job: Job, progress: Progress, journal: Journal) -> Result:
         InterruptedRunError: asked to stop, or out of time; the same call continues.
     """
     found = ending = _found(job, progress)
-    noted = horizon.generation_finished(job.directory)
+    noted = history.generation_finished(job.directory)
     if ending is None or not _enough(job, ending):
         ending, noted = _make(job, progress), None
         _publish(job, progress, ending, found)
     if noted != progress.generation:
-        run_directory.note(job.directory, horizon.FINISHED, progress.generation)
+        history.note(job.directory, history.FINISHED, progress.generation)
     with _stage(job, "writing the report", "the report"):
         report.write(job.directory, lambda: _stop_if_asked(job))
     journal.finish()
@@ -88,7 +88,7 @@ def already(job: Job, progress: Progress) -> Result | None:
     if (
         progress.generation < job.search.num_generations
         or not page.is_file()
-        or horizon.generation_finished(job.directory) != progress.generation
+        or history.generation_finished(job.directory) != progress.generation
     ):
         return None
     ending = _found(job, progress)
@@ -116,7 +116,7 @@ def _found(job: Job, progress: Progress) -> Ending | None:
         with contextlib.suppress(CheckpointError, KeyError):
             held_out, facts = holdout.load(paths.held_out)
     generation = there.manifest["provenance"].get(
-        "generation", horizon.generation_finished(job.directory)
+        "generation", history.generation_finished(job.directory)
     )
     solution = _solution(job, progress.state, scores)
     if generation != progress.generation or not _equal(params, solution.params):
@@ -321,26 +321,26 @@ def _pause(job: Job) -> None:
 
 def _result(job: Job, ending: Ending) -> Result:
     """Print the scores, the verdicts and the places of the files; return them."""
-    verdicts = holdout.verdicts(ending.held_out, job.search.fitness.name)
-    _conclude(job, ending, verdicts)
-    return Result(job.directory, ending.solution.params, ending.held_out, verdicts)
+    found = verdicts.verdicts(ending.held_out, job.search.fitness.name)
+    _conclude(job, ending, found)
+    return Result(job.directory, ending.solution.params, ending.held_out, found)
 
 
-def _conclude(job: Job, ending: Ending, verdicts: Sequence[holdout.Verdict]) -> None:
+def _conclude(job: Job, ending: Ending, found: Sequence[verdicts.Verdict]) -> None:
     """Print the scores, the verdicts and the places of the files."""
     say, scores = job.console.say, ending.scores
     for name, x in (scores.evaluations if scores else {}).items():
-        say(f"{name:>16}: return {holdout.average(x):.2f} on fresh episodes")
+        say(f"{name:>16}: return {verdicts.average(x):.2f} on fresh episodes")
     measure = job.search.fitness.name
     for name, runs in ending.held_out.items():
         say(
-            f"{name:>16}: {measure} {holdout.average(runs.fitness):.2f}"
-            f", final return {holdout.average(runs.final_return):.2f}"
+            f"{name:>16}: {measure} {verdicts.average(runs.fitness):.2f}"
+            f", final return {verdicts.average(runs.final_return):.2f}"
         )
-    for verdict in verdicts:
+    for verdict in found:
         where = f" on task {verdict.task}" if len(job.search.tasks) > 1 else ""
         say(f"verdict{where}: {verdict.sentence}")
-    for sentence in holdout.warnings(ending.facts) if ending.held_out else ():
+    for sentence in verdicts.warnings(ending.facts) if ending.held_out else ():
         say(f"warning: {sentence}")
     paths = run_directory.paths(job.directory)
     say(

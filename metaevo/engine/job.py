@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from metaevo import population
-from metaevo.analysis.holdout import HeldOut, Verdict
+from metaevo.analysis.holdout import HeldOut
+from metaevo.analysis.verdicts import Verdict
 from metaevo.config import RunConfig
 from metaevo.engine.loggers.console import ConsoleLogger
 from metaevo.evaluators.choose import EvaluatorFactory
@@ -26,8 +27,8 @@ class Result(NamedTuple):
         solution: the strategy's solution, not the luckiest member.
         held_out: training runs on held-out seeds by name: `solution`, `hand-made` and
             `start`; empty if they were not made.
-        verdicts: solution against hand-made: for each task one `holdout.Verdict` in the
-            fitness and one in the final return, one if these are the same; empty if
+        verdicts: solution against hand-made, a `verdicts.Verdict` for each task in
+            the fitness, and in the final return unless they are the same; empty if
             they were not compared.
     """
 

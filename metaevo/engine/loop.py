@@ -41,7 +41,14 @@ from metaevo.errors import (
     NumericalError,
 )
 from metaevo.evaluators import choose, distributed
-from metaevo.storage import checkpoint, jsonl, own_runs, provenance, run_directory
+from metaevo.storage import (
+    checkpoint,
+    history,
+    jsonl,
+    own_runs,
+    provenance,
+    run_directory,
+)
 from metaevo.types import Search
 
 __all__ = ["MAX_FAILURES", "Result", "run"]
@@ -188,7 +195,7 @@ def _run(job: Job, changes: Sequence[str], changed: Sequence[str]) -> Result:
     journal = Journal(job, progress)
     with contextlib.closing(journal), _noted(job, journal):
         progress = _try_again(job, progress)
-        run_directory.note(
+        history.note(
             job.directory,
             "started",
             progress.generation,
@@ -196,14 +203,14 @@ def _run(job: Job, changes: Sequence[str], changed: Sequence[str]) -> Result:
         )
         for event in changed:
             job.console.say(f"warning: {event}")
-            run_directory.note(job.directory, event, progress.generation)
+            history.note(job.directory, event, progress.generation)
         journal.open_loggers()
         # Agents that live on need much memory: this frame must not keep the first.
         first = [progress]
         del progress
         progress = _search(job, journal, first.pop())
         result = finish.finish(job, progress, journal)
-        run_directory.note_parts(job.directory, progress.generation)
+        history.note_parts(job.directory, progress.generation)
         return result
 
 
@@ -213,7 +220,7 @@ def _noted(job: Job, journal: Journal) -> Iterator[None]:
     try:
         yield
     except (ConfigError, InterruptedRunError, NumericalError) as error:
-        run_directory.note(job.directory, str(error), journal.generation)
+        history.note(job.directory, str(error), journal.generation)
         raise
 
 

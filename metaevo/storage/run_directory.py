@@ -19,7 +19,6 @@ import hashlib
 import json
 import os
 import re
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -29,12 +28,11 @@ import filelock
 
 from metaevo.config import RunConfig
 from metaevo.errors import CheckpointError, ConfigError, LockedError
-from metaevo.storage import jsonl, manifests, provenance
+from metaevo.storage import manifests, provenance
 from metaevo.storage._files import (
     check_file,
     check_folder,
     check_tree,
-    open_append,
     read_bytes,
     read_json,
     replace_file,
@@ -48,9 +46,6 @@ RENAMED_SEARCHES = {
     "reward_shaping": "ppo_reward_potential",
 }
 """Names of searches in metaevo 0.1, and their names since."""
-
-RESULTS = ("solution", "held_out", "agents")
-"""Folders that the end of a run makes."""
 
 _BEFORE_THE_MANIFEST = re.compile(r"\.lock|\.probe-\d+|\..*\.tmp")
 
@@ -400,47 +395,7 @@ def require_finished(directory: str | Path) -> None:
         )
 
 
-# --- history and other files ----------------------------------------------------------
-
-
-def note(directory: str | Path, event: str, generation: int, **facts: Any) -> None:
-    """Add a line to `history.jsonl`: the run started, stopped or finished.
-
-    Args:
-        generation: generations done.
-        facts: further plain data; a start has `num_generations`, the horizon asked for.
-    """
-    line = {"time": time.time(), "event": event, "generation": generation, **facts}
-    with open_append(paths(directory).history) as file:
-        file.write(json.dumps(line).encode() + b"\n")
-
-
-def note_parts(directory: str | Path, generation: int) -> None:
-    """Note in the history which results a finished run has, for `metaevo verify`."""
-    folders = [Path(directory) / name for name in RESULTS]
-    folders += sorted(paths(directory).agents.glob("*/"))
-    parts = [str(p.relative_to(directory)) for p in folders if p.is_dir()]
-    note(directory, "reported", generation, parts=parts)
-
-
-def read_history(directory: str | Path) -> list[dict[str, Any]]:
-    """Return the lines of `history.jsonl`: `time` in seconds, event, generation.
-
-    Raises:
-        CheckpointError: a line is damaged.
-    """
-    path = paths(directory).history
-    lines = jsonl.read(path) if path.exists() else []
-    for number, line in enumerate(lines, 1):
-        time, event, parts = line.get("time"), line.get("event"), line.get("parts", [])
-        if not isinstance(time, int | float) or not 0 <= time < 1e11:
-            raise CheckpointError(f"{path}, line {number}: no time in seconds")
-        if not isinstance(event, str) or not isinstance(parts, list):
-            raise CheckpointError(f"{path}, line {number}: no event")
-        counts = (line.get(key, 0) for key in ("generation", "num_generations"))
-        if not all(isinstance(x, int) for x in counts):
-            raise CheckpointError(f"{path}, line {number}: no number of generations")
-    return lines
+# --- other files ----------------------------------------------------------------------
 
 
 def artifact_files(directory: str | Path) -> list[Path]:

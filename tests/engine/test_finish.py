@@ -20,7 +20,7 @@ from metaevo.engine import costs, dry_run, job, loop
 from metaevo.engine.loggers.console import ConsoleLogger
 from metaevo.errors import ConfigError, InterruptedRunError
 from metaevo.evaluators import choose
-from metaevo.storage import checkpoint, horizon, run_directory
+from metaevo.storage import checkpoint, history
 
 LOGS = ("history.jsonl", "metrics.jsonl")
 SEEDS = 6  # in two rounds of two devices with two members each
@@ -52,7 +52,7 @@ def files(directory, *but):
 
 
 def events(directory):
-    return [e["event"] for e in run_directory.read_history(directory)]
+    return [e["event"] for e in history.read(directory)]
 
 
 def steps_kept(directory):
@@ -267,17 +267,17 @@ def test_fewer_generations_than_were_done_are_refused(copied):
 
 
 def test_horizon_is_the_largest_asked_for_since_the_run_finished(copied):
-    assert horizon.generations_done(copied) == 2
-    assert horizon.generations_asked(copied) == 2
+    assert history.generations_done(copied) == 2
+    assert history.generations_asked(copied) == 2
     with pytest.raises(InterruptedRunError):
         run(copied, 9, should_stop=after(2))
-    assert horizon.generations_asked(copied) == 9
+    assert history.generations_asked(copied) == 9
     with pytest.raises(InterruptedRunError):
         run(copied, 5, should_stop=after(2))
-    assert horizon.generations_asked(copied) == 9
+    assert history.generations_asked(copied) == 9
     run(copied, 4)
-    assert horizon.generations_asked(copied) == 4
-    assert horizon.generations_done(copied) == 4
+    assert history.generations_asked(copied) == 4
+    assert history.generations_done(copied) == 4
 
 
 def test_report_of_an_unfinished_run_says_how_far_it_is(tmp_path, copied):

@@ -20,7 +20,7 @@ from metaevo import envs, fitness, losses, spaces
 from metaevo.engine import identity
 from metaevo.engine.loop import run
 from metaevo.errors import ConfigError
-from metaevo.storage import run_directory
+from metaevo.storage import history, run_directory
 from strategies.open_es import open_es
 from strategies.pbt import pbt
 from strategies.random_search import random_search
@@ -185,7 +185,7 @@ def test_changed_source_warns_and_goes_into_the_history(finished, tmp_path, caps
     printed = capsys.readouterr().out
     warning = "strategies/open_es.py has changed since this run was started"
     assert printed.count("warning: ") == printed.count(f"warning: {warning}") == 1
-    events = [line["event"] for line in run_directory.read_history(directory)]
+    events = [line["event"] for line in history.read(directory)]
     ended = ["finished", "reported"]
     assert events == ["started", *ended, "started", warning, *ended]
 

@@ -15,7 +15,7 @@ from metaevo.cli import findings, main, verify
 from metaevo.config import RunConfig
 from metaevo.engine import finish
 from metaevo.errors import CheckpointError, ConfigError
-from metaevo.storage import checkpoint, provenance, run_directory
+from metaevo.storage import checkpoint, history, provenance, run_directory
 
 
 @pytest.fixture(autouse=True)
@@ -184,7 +184,7 @@ def test_other_versions_device_and_flags_are_named_and_kept(run, capsys):
     sign(run)
     started(run, 4)
     printed = " ".join(capsys.readouterr().out.split())
-    events = [line["event"] for line in run_directory.read_history(run)]
+    events = [line["event"] for line in history.read(run)]
     for name in ("version of jax was '0.4.1'", "device was '1 x H100'", "xla_flags"):
         assert f"warning: {name}" in printed
         assert any(event.startswith(name) for event in events)

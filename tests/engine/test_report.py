@@ -13,8 +13,7 @@ import pytest
 import metaevo
 from inner_loops import ppo
 from metaevo import envs, fitness, losses, spaces
-from metaevo.analysis import holdout, report
-from metaevo.storage import run_directory
+from metaevo.analysis import holdout, report, verdicts
 from strategies.open_es import open_es
 
 # A population that cannot be told from noise.
@@ -129,7 +128,7 @@ def test_what_makes_the_result_doubtful_is_said(directory):
     assert "cannot be told apart from noise" in page
     assert "ended before" not in page
     try:
-        run_directory.note(directory, "finished", 5)
+        history.note(directory, "finished", 5)
         again = report.write(directory).read_text()
     finally:
         history.write_text(events)
@@ -148,10 +147,10 @@ def test_noise_components():
     """Members N(0, 3²) seen twice through noise N(0, 1)."""
     rng = np.random.default_rng(0)
     members = rng.normal(0, 3, 4000)
-    found = holdout.noise(
+    found = verdicts.noise(
         members + rng.normal(size=4000), members + rng.normal(size=4000)
     )
     assert found["sd_members"] == pytest.approx(3, rel=0.05)
     assert found["sd_noise"] == pytest.approx(1, rel=0.05)
     assert 0.85 < found["rank_correlation"] < 0.95
-    assert holdout.noise(np.ones(5), np.ones(5))["rank_correlation"] is None
+    assert verdicts.noise(np.ones(5), np.ones(5))["rank_correlation"] is None

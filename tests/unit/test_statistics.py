@@ -10,7 +10,7 @@ import pytest
 from scipy import stats as scipy_stats
 
 from benchmarks import intervals
-from metaevo.analysis import differences, distill, holdout, stats
+from metaevo.analysis import differences, distill, holdout, stats, verdicts
 from metaevo.analysis.differences import clause, crossed_difference, paired_difference
 
 # --- intervals of one candidate -------------------------------------------------------
@@ -322,27 +322,29 @@ def test_a_sure_loss_in_final_return_is_not_hidden_by_the_lifetime():
         ),
         "hand-made": held_out(base, base + 170),
     }
-    lifetime, final = holdout.verdicts(runs, "mean return over the lifetime")
+    lifetime, final = verdicts.verdicts(runs, "mean return over the lifetime")
     assert lifetime.paired.verdict == "no difference"
     assert final.measure == "final return"
     assert final.paired.verdict == "worse"
     assert "worse than the hand-made one: final return -" in final.sentence
     assert lifetime.paired.num_verdicts == 2
-    (only,) = holdout.verdicts(runs, "final return")
+    (only,) = verdicts.verdicts(runs, "final return")
     assert only.paired.difference == final.paired.difference
-    assert holdout.verdicts({}, "final return") == ()
+    assert verdicts.verdicts({}, "final return") == ()
 
 
 def test_a_population_that_is_noise_is_warned_of():
     rng = np.random.default_rng(0)
     noise = rng.normal(size=(2, 32))
-    (sentence,) = holdout.warnings({"noise": holdout.noise(*noise)})
+    (sentence,) = verdicts.warnings({"noise": verdicts.noise(*noise)})
     assert "32 members" in sentence
-    assert not holdout.warnings({"noise": holdout.noise(*(noise + 3 * np.arange(32)))})
+    assert not verdicts.warnings(
+        {"noise": verdicts.noise(*(noise + 3 * np.arange(32)))}
+    )
     # Facts of runs of earlier versions, and of populations of equal members.
     old = {"rank_correlation": 0.0, "sd_members": 0.0, "sd_noise": 1.0}
-    for noise in (old, None, holdout.noise(np.ones(8), np.ones(8))):
-        assert holdout.warnings({"noise": noise}) == []
+    for noise in (old, None, verdicts.noise(np.ones(8), np.ones(8))):
+        assert verdicts.warnings({"noise": noise}) == []
 
 
 # --- docs ---------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from metaevo.analysis import holdout, results
+from metaevo.analysis import holdout, results, verdicts
 from metaevo.config import flat
 from metaevo.engine.loggers.limits import Limited, line
 from metaevo.errors import ConfigError
@@ -269,24 +269,24 @@ def summary(directory: Path) -> dict[str, float | str]:
     if folder.is_dir():
         held_out, facts = holdout.load(folder)
         measure = facts["measure"]
-    verdicts: dict[str, list] = {"fitness": [], "final_return": []}
-    for x in holdout.verdicts(held_out, measure):
+    compared: dict[str, list] = {"fitness": [], "final_return": []}
+    for x in verdicts.verdicts(held_out, measure):
         name = "fitness" if x.measure == measure else "final_return"
-        verdicts[name].append(x.paired)
+        compared[name].append(x.paired)
     scores = results.read_scores(Path(directory))
     evaluations = scores.evaluations if scores else {}
     return numbers(
         {
             "held_out": {
                 name: {
-                    "fitness": [holdout.average(x) for x in runs.fitness],
-                    "final_return": [holdout.average(x) for x in runs.final_return],
+                    "fitness": [verdicts.average(x) for x in runs.fitness],
+                    "final_return": [verdicts.average(x) for x in runs.final_return],
                 }
                 for name, runs in held_out.items()
             }
-            | {"verdict": verdicts},
+            | {"verdict": compared},
             "agents": {
-                name: {"return": holdout.average(x)} for name, x in evaluations.items()
+                name: {"return": verdicts.average(x)} for name, x in evaluations.items()
             },
         }
     )
