@@ -52,7 +52,7 @@ def check_file(path: str | Path) -> None:
     Raises:
         CheckpointError: it is anything else.
     """
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         if not stat.S_ISREG(os.lstat(path).st_mode):
             raise _refused(Path(path))
 
@@ -63,7 +63,7 @@ def check_folder(path: str | Path) -> None:
     Raises:
         CheckpointError: it is anything else.
     """
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         if not stat.S_ISDIR(os.lstat(path).st_mode):
             raise _refused(Path(path), "a folder")
 
