@@ -241,7 +241,7 @@ def noise(
     proposal: Proposal,
     keys: Sequence[Key],
 ) -> dict[str, float | None]:
-    """Estimate the noise of the fitness from two evaluations; see `holdout.noise`.
+    """Estimate the noise of the fitness from two evaluations; see `verdicts.noise`.
 
     Args:
         steps: keeps the evaluations as they finish.

@@ -103,7 +103,7 @@ def _git(folder: Path, *arguments: str) -> str | None:
             ["git", *arguments],
             cwd=folder,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
             timeout=5,
             check=True,
         )
