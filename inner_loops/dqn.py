@@ -121,11 +121,11 @@ class Experience(NamedTuple):
     steps_since_birth: jax.Array  # int32, warm-up not counted
 
 
-TUNABLE = spaces.tune(
-    lr=spaces.log(),
-    gamma=spaces.one_minus_log(),
+TUNABLE = spaces.combine(
+    spaces.tune(lr=spaces.log(), gamma=spaces.one_minus_log()),
+    spaces.schedule("linear", 3, epsilon=spaces.logit()),
 )
-"""The space that a baseline is tuned in."""
+"""The space that a baseline is tuned in: ε bends at its middle and its end."""
 
 
 def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> InnerLoop:

@@ -87,8 +87,11 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             slot of `meta` holds what cannot be used there.
     """
     config_checks.positive(config)
-    config = _sized(config, env)
-    lifetime = config_checks.lifetime(config, config.num_envs * config.num_steps)
+    num_steps = config.num_steps or env.max_steps
+    total = num_steps * config.num_envs * config.num_segments
+    total = config.total_timesteps or total
+    config = replace(config, total_timesteps=total, num_steps=num_steps)
+    lifetime = config_checks.lifetime(config, config.num_envs * num_steps)
     policy = policies.of(env, config)
     width, noisy = action_noise(env)
 
@@ -105,7 +108,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         noise_key, act_key = jax.random.split(jax.random.fold_in(key, clock.update))
         context = training.context(agent.age, lifetime.num_updates)
         sigma = slots.value(meta.action_noise, context)
-        noise = jax.random.normal(noise_key, (config.num_steps, config.num_envs, width))
+        noise = jax.random.normal(noise_key, (num_steps, config.num_envs, width))
         experience, _, finished = rollouts.collect(
             act_key,
             env,
@@ -131,15 +134,6 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         act,
         episodes=lambda experience: experience,
     )
-
-
-def _sized(config: Config, env: envs.Env) -> Config:
-    """The Config with the sizes that `env` gives it."""
-    num_steps = config.num_steps or env.max_steps
-    total = config.total_timesteps or (
-        num_steps * config.num_envs * config.num_segments
-    )
-    return replace(config, total_timesteps=total, num_steps=num_steps)
 
 
 def action_noise(env: envs.Env) -> tuple[int, Callable[..., jax.Array]]:

@@ -99,13 +99,16 @@ class Agent(NamedTuple):
     opt_state: Any
 
 
-TUNABLE = spaces.tune(
-    lr=spaces.log(),
-    gamma=spaces.one_minus_log(),
-    q_lambda=spaces.one_minus_log(),
-    max_grad_norm=spaces.log(),
+TUNABLE = spaces.combine(
+    spaces.tune(
+        lr=spaces.log(),
+        gamma=spaces.one_minus_log(),
+        q_lambda=spaces.one_minus_log(),
+        max_grad_norm=spaces.log(),
+    ),
+    spaces.schedule("linear", 3, epsilon=spaces.logit()),
 )
-"""The space that a baseline is tuned in."""
+"""The space that a baseline is tuned in: ε bends at its middle and its end."""
 
 
 def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> InnerLoop:

@@ -153,4 +153,5 @@ def not_scored(evaluated: Evaluated) -> np.ndarray:
     for task, metrics in enumerate(evaluated.evaluation):
         for x in metrics.values():
             waiting[task] &= np.isfinite(np.asarray(x))
-    return waiting.any((0, 1)) & ~(missing & ~waiting).any((0, 1))
+    otherwise = (missing & ~waiting).any((0, 1))
+    return np.asarray(waiting.any((0, 1)) & ~otherwise)

@@ -1,8 +1,10 @@
 """Population-based training of SAC: step sizes, discount and reward scale.
 
-The priors are those of fastpbrl (Flajolet et al., 2022); losers keep their own replay
-buffers. One population lives one lifetime, and leaves its best agent and the schedule
-of numbers along that agent's line.
+The priors of step sizes and reward scale are those of fastpbrl (Flajolet et al., 2022).
+Its discount is uniform in [0.9, 1], here the horizon is log-uniform.
+
+Losers keep their own replay buffers. One population lives one lifetime, and leaves its
+best agent and the schedule of numbers along that agent's line.
 """
 
 import metaevo

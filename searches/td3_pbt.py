@@ -1,8 +1,11 @@
 """Population-based training of TD3: step sizes, discount and the three noises.
 
-The priors are those of fastpbrl (Flajolet et al., 2022); losers keep their own replay
-buffers. One population lives one lifetime, and leaves its best agent and the schedule
-of numbers along that agent's line.
+The priors of step sizes and noises are those of fastpbrl (Flajolet et al., 2022). Its
+discount is uniform in [0.9, 1], here the horizon is log-uniform, and its delay of the
+actor evolves, which is fixed here.
+
+Losers keep their own replay buffers. One population lives one lifetime, and leaves its
+best agent and the schedule of numbers along that agent's line.
 """
 
 import metaevo
