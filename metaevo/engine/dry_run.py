@@ -34,7 +34,7 @@ from metaevo.storage.jsonl import JsonlLogger
 from metaevo.text import byte_size, duration
 from metaevo.types import Proposal, Search
 
-ENOUGH_SECONDS, ENOUGH_GENERATIONS = 3.0, 6  # for which generations are timed
+ENOUGH_SECONDS, ENOUGH_GENERATIONS = 3.0, 10  # for which generations are timed
 LONG_SECONDS = 30.0  # of a generation in which compiling is of no account
 
 
