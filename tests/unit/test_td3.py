@@ -273,7 +273,8 @@ def test_members_cannot_differ_in_what_acts_on_the_shared_critic(slot):
 
     def checked(small, per):
         loop = small.make(num_segments=2)
-        search = Search(loop, space, strategy, 2, LAST, segments_per_generation=per)
+        score = fitness.final_return
+        search = Search(loop, space, strategy, 2, score, segments_per_generation=per)
         return checks.check(search)
 
     assert checked(SMALL_TD3, None).params.shape == (4,)
