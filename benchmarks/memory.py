@@ -1,6 +1,6 @@
 """Memory of a search: announced before it starts, and measured when it has ended.
 
-    python -m benchmarks.memory                                    10 minutes
+    python -m benchmarks.memory                                    6 minutes
 
 Each case is a process of its own that runs two generations, or continues a run for two
 more. `announced` is the figure that the run prints at its start, the peak of the whole
@@ -80,7 +80,6 @@ CASES = {
     "dqn Breakout": lambda: newborn(dqn_breakout(100_000)),
     "sac Pendulum": lambda: newborn(sac_pendulum(1_000_000)),
     "pbt of sac Pendulum": lambda: living(sac_pendulum(1_000_000)),
-    "pbt of dqn Breakout": lambda: living(dqn_breakout(50_000), 32),
 }
 
 

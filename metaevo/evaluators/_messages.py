@@ -27,6 +27,7 @@ from metaevo.types import PyTree
 FOREVER = 1000 * 24 * 3600 * 30  # milliseconds
 
 _turns = itertools.count()  # names messages and barriers alike in every process
+_sent: list[str] = []  # messages that some process may not have read yet
 _watch: dict[str, float | None] = {"since": None}  # time of the last barrier
 
 
@@ -40,13 +41,21 @@ def _client() -> Any:
 def barrier() -> None:
     """Wait until all processes have called this function."""
     _client().wait_at_barrier(f"metaevo/{next(_turns)}", FOREVER)
+    # A process reads the messages before a barrier before it comes to the barrier.
+    while _sent:
+        _client().key_value_delete(_sent.pop())
     if _watch["since"] is not None:
         _watch["since"] = time.monotonic()
 
 
 def send(message: Mapping[str, Any]) -> None:
-    """Send a message from the coordinator to all other processes."""
-    _client().key_value_set(f"metaevo/message/{next(_turns)}", json.dumps(message))
+    """Send a message from the coordinator to all other processes.
+
+    The service keeps it until the next barrier.
+    """
+    name = f"metaevo/message/{next(_turns)}"
+    _client().key_value_set(name, json.dumps(message))
+    _sent.append(name)
 
 
 def receive() -> dict[str, Any]:

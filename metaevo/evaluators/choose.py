@@ -63,7 +63,7 @@ def factory(
     if config.evaluator == "ray":
         from metaevo.evaluators import ray
 
-        with ray.pool(config.ray_address) as hosts:
+        with ray.pool(config.ray_address, should_stop) as hosts:
             make = partial(ray.RayEvaluator, hosts=hosts, should_stop=should_stop)
             platform, kind = hosts.kind
             num = hosts.num_devices

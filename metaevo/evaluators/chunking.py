@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING
 
 from metaevo import population
 from metaevo.errors import ConfigError
-from metaevo.evaluators.memory import LATER, Memory, available, resident
+from metaevo.evaluators.memory import (
+    COMPARISON,
+    SEARCH,
+    Memory,
+    available,
+    resident,
+)
 from metaevo.text import byte_size
 from metaevo.types import Proposal
 
@@ -34,23 +40,33 @@ def needed(evaluator: LocalEvaluator, proposal: Proposal) -> Memory:
         evaluator: Evaluator of the search.
         proposal: Proposal of the whole population, or its shapes.
     """
-    training = evaluator.memory(proposal)
+    a_round = evaluator.memory(proposal)
     carried = evaluator.carried_bytes(proposal)
-    on_cpu = evaluator.devices[0].platform == "cpu"
-    process = resident() + LATER if on_cpu else 0
-    if not carried:
-        return Memory(process, training, 0)
+    if evaluator.devices[0].platform != "cpu":
+        # Rounds are joined on the accelerator, beside what was before and is after.
+        return Memory(
+            0, a_round, carried * (1 if _share(evaluator, proposal) >= 1 else 3)
+        )
+    training, copies = a_round, 0
+    if carried:
+        # Before and after; where one round is all, its state is the latter.
+        share = _share(evaluator, proposal)
+        copies = carried * (1 if share >= 1 else 2)
+        if len(evaluator.devices) > 1:
+            # When its temporary arrays are gone, the state of a round is brought to
+            # the host, array by array.
+            moved = share * (carried + evaluator.largest(proposal))
+            training = max(training, int(moved))
+    # The comparison afterwards trains newborn members beside those that live on.
+    search, comparison = SEARCH + training + copies, COMPARISON + a_round + carried
+    later = max(search, comparison) - training - copies
+    return Memory(resident() + later, training, copies)
+
+
+def _share(evaluator: LocalEvaluator, proposal: Proposal) -> float:
+    """Return the share of the members in one round; more than 1 with padding."""
     width = evaluator.chunk_size * len(evaluator.devices)
-    share = width / population.size(proposal.params)  # of a round, more if padded
-    # Before and after; where one round is all, its state is the latter. Rounds on an
-    # accelerator are joined there, which takes one more.
-    copies = carried * (1 if share >= 1 else 2 if on_cpu else 3)
-    if on_cpu and len(evaluator.devices) > 1:
-        # When its temporary arrays are gone, the state of a round is brought to the
-        # host, array by array.
-        moved = share * (carried + evaluator.largest(proposal))
-        training = max(training, int(moved))
-    return Memory(process, training, copies)
+    return width / population.size(proposal.params)
 
 
 def plan(evaluator: LocalEvaluator, proposal: Proposal) -> LocalEvaluator:

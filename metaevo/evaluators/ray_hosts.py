@@ -11,14 +11,14 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from metaevo.errors import ConfigError
+from metaevo.errors import ConfigError, InterruptedRunError
 from metaevo.evaluators import keys
 from metaevo.evaluators.local import LocalEvaluator
 from metaevo.types import Proposal, PyTree, keep
@@ -27,6 +27,7 @@ __all__ = ["Actor", "Payload", "Pool", "Task", "import_ray", "pool"]
 
 POLL = 1.0  # seconds between two polls for new hosts
 PATIENCE = 30.0  # seconds for which the first host waits for the others
+SILENCE = 10.0  # seconds without any host, after which a line says so
 
 
 # --- a host ---------------------------------------------------------------------------
@@ -147,6 +148,7 @@ class Pool:
 
     Args:
         address: Address of the cluster; `local` starts one on this machine.
+        should_stop: Asked while no host has come.
 
     Attributes:
         actors: Actors of all hosts.
@@ -157,9 +159,14 @@ class Pool:
 
     Raises:
         ConfigError: There is no such cluster, or Ray is not installed.
+        InterruptedRunError: `should_stop` returned True.
     """
 
-    def __init__(self, address: str = "local"):
+    def __init__(
+        self,
+        address: str = "local",
+        should_stop: Callable[[], bool] = lambda: False,
+    ):
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         # Ray starts its workers at nice 15, behind all other processes.
         os.environ.setdefault("RAY_worker_niceness", "0")
@@ -183,12 +190,23 @@ class Pool:
         self.losses = self.doubles = self.replaced = 0
         self._polled = 0.0
         self.kind = ("cpu", "cpu")
+        self._last_up, self._told = time.monotonic(), False
+        try:
+            self._wait(should_stop)
+        except BaseException:
+            self.close()
+            raise
+
+    def _wait(self, should_stop: Callable[[], bool]) -> None:
+        """Wait for a first host, and for a while for those that start with it."""
         self.poll()
         began = time.monotonic()
         while not self.num_devices or (
             any(actor.ready is not None for actor in self.actors)
             and time.monotonic() - began < PATIENCE
         ):
+            if should_stop():
+                raise InterruptedRunError("stopped before a host of the cluster came")
             self.poll()
             time.sleep(0.02)
 
@@ -198,7 +216,10 @@ class Pool:
         return sum(actor.num_devices for actor in self.actors if actor.ready is None)
 
     def poll(self) -> None:
-        """Make actors for hosts that have none, and note those that are up."""
+        """Make actors for hosts that have none, and note those that are up.
+
+        If no host has been up for `SILENCE` seconds, a line on the terminal says so.
+        """
         ray = import_ray()
         now = time.monotonic()
         if now - self._polled > POLL or not self.actors:
@@ -223,6 +244,12 @@ class Pool:
                 continue
             actor.ready, actor.num_devices = None, number
             self.kind = (platform, kind)
+        if self.num_devices:
+            self._last_up, self._told = now, False
+        elif now - self._last_up > SILENCE and not self._told:
+            self._told = True
+            with contextlib.suppress(OSError):  # a closed terminal
+                print("no host of the Ray cluster is up; waiting for one", flush=True)
 
     def _add(self, node: str, cpus: int, gpus: float) -> None:
         ray = import_ray()
@@ -262,13 +289,16 @@ class Pool:
 
 
 @contextlib.contextmanager
-def pool(address: str | None) -> Iterator[Pool]:
+def pool(
+    address: str | None, should_stop: Callable[[], bool] = lambda: False
+) -> Iterator[Pool]:
     """Give a `Pool`, and close it at the end.
 
     Args:
         address: Address of the cluster; None: start one on this machine.
+        should_stop: Asked while no host has come.
     """
-    opened = Pool(address or "local")
+    opened = Pool(address or "local", should_stop)
     try:
         yield opened
     finally:

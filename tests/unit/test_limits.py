@@ -1,5 +1,6 @@
 """Loggers whose service, folder or state is broken never stop a run."""
 
+import errno
 import json
 import os
 import sys
@@ -190,8 +191,10 @@ def test_an_unwritable_folder_turns_tensorboard_off(tmp_path):
 def test_a_full_disk_turns_tensorboard_off(tmp_path, monkeypatch):
     from tensorboardX import event_file_writer
 
-    whole = event_file_writer.RecordWriter
-    monkeypatch.setattr(event_file_writer, "RecordWriter", lambda _: whole("/dev/full"))
+    def flush(self):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(event_file_writer.RecordWriter, "flush", flush)
     with pytest.warns(UserWarning, match="No space left.*tensorboard is off") as seen:
         logged(tmp_path)
     assert len(seen) == 1
