@@ -96,6 +96,7 @@ class Meta(NamedTuple):
         reward: `(obs, action, reward, next_obs, terminated, context) -> scalar`, the
             reward that the agent learns from; `context.stats` holds `gamma`.
         optimizer: an `optimizers.Optimizer`: gives a direction.
+        max_grad_norm: global norm that gradients are clipped to; None: no clip.
     """
 
     lr: Slot = 2.5e-4
@@ -106,6 +107,7 @@ class Meta(NamedTuple):
     td_loss: Slot = losses.td_square
     reward: Slot = rewards.identity
     optimizer: Slot = optimizers.adam
+    max_grad_norm: Slot | None = None
 
 
 class Agent(NamedTuple):
@@ -122,10 +124,16 @@ class Experience(NamedTuple):
 
 
 TUNABLE = spaces.combine(
-    spaces.tune(lr=spaces.log(), gamma=spaces.one_minus_log()),
+    spaces.tune(
+        lr=spaces.log(),
+        gamma=spaces.one_minus_log(),
+        target_rate=spaces.logit().starting_at(0.9),
+        max_grad_norm=spaces.log().starting_at(10.0),
+    ),
     spaces.schedule("linear", 3, epsilon=spaces.logit()),
 )
-"""The space that a baseline is tuned in: ε bends at its middle and its end."""
+"""The space that a baseline is tuned in: ε bends at its middle and its end. The target
+rate and the clip, whose defaults lie at the ends of their scales, start beside them."""
 
 
 def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> InnerLoop:
@@ -218,6 +226,9 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             gradient, info = jax.grad(loss, has_aux=True)(
                 params, target, batch, meta, in_loss
             )
+            if meta.max_grad_norm is not None:
+                max_norm = slots.value(meta.max_grad_norm, context)
+                gradient = optimizers.clip_by_global_norm(gradient, max_norm)
             params, opt_state = optimizers.step(
                 meta.optimizer, gradient, params, opt_state, lr, context
             )

@@ -81,7 +81,9 @@ def replace(**learned: Learned) -> Space:
 def tune(**transforms: Transform) -> Space:
     """Numbers, searched around their defaults: zero is the hand-made algorithm.
 
-    number = T(T⁻¹(default) + scale · x), x starting at 0, one per slot.
+    number = T(T⁻¹(default) + scale · x), x starting at 0, one per slot. A default at an
+    end of its scale, or None, cannot be moved: `log().starting_at(10.0)` takes another
+    number in its place, and zero is then not the hand-made algorithm.
 
     Args:
         **transforms: slot name -> `log()`, `logit()`, `one_minus_log()`, `linear()`;
@@ -99,6 +101,8 @@ def tune(**transforms: Transform) -> Space:
         numbers = {}
         for name, transform in transforms.items():
             default = slots.get(meta, name)
+            if transform.start is not None:
+                default = transform.start
             if callable(default) or default is None:
                 raise ConfigError(f"tune({name}=...): slot {name!r} holds no number")
             default = checked(f"tune({name}", transform, default)
@@ -110,9 +114,10 @@ def tune(**transforms: Transform) -> Space:
         bind,
         spec={
             name: {"op": "number", "transform": t.name, "scale": t.scale}
+            | ({} if t.start is None else {"start": t.start})
             for name, t in transforms.items()
         },
-        starts_hand_made=True,
+        starts_hand_made=all(t.start is None for t in transforms.values()),
     )
 
 

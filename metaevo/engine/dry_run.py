@@ -123,9 +123,20 @@ def plan(
         *_following(job, times, each * generations),
         f"disk         {byte_size(saved)} a checkpoint, {times.saving:.2g} s to write, "
         f"3 are kept; {byte_size(shutil.disk_usage(folder).free)} free",
+        *_several(config),
         f"nothing was started; what was written to {folder} was removed",
     ]
     return "\n".join(lines)
+
+
+def _several(config: RunConfig) -> list[str]:
+    """Describe what `run.seeds` multiplies; [] for one search."""
+    if config.seeds == 1:
+        return []
+    return [
+        f"seeds        {config.seeds} searches like this, one after another, and their "
+        "comparison"
+    ]
 
 
 def _measure(job: Job) -> tuple[Times, int]:

@@ -29,12 +29,23 @@ class Transform(NamedTuple):
         scale: how far one unit of what evolves moves a number: y = scale · x. Choose
             it such that one sigma fits all numbers of a space.
         name: for the artifact.
+        start: the number that is moved in place of the default, for defaults at an end
+            of the scale; None: the default.
     """
 
     moved: Callable[[jax.Array | float, jax.Array], jax.Array]
     holds: Callable[[float], bool]
     scale: float
     name: str
+    start: float | None = None
+
+    def starting_at(self, start: float) -> Transform:
+        """Return this scale with another start than the default.
+
+        >>> log().starting_at(10.0).start
+        10.0
+        """
+        return self._replace(start=start)
 
 
 def linear(scale: float = 1.0) -> Transform:

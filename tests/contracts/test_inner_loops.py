@@ -76,6 +76,7 @@ NOTHING = {
     "policy_loss": lambda log_prob, *_: jnp.zeros_like(log_prob),
     "activation": jnp.tanh,
     "learn": 1.0,
+    "max_grad_norm": 1e9,
 }
 DEFAULT, CHANGED, REWRITTEN = range(3)
 

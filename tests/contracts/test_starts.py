@@ -14,7 +14,9 @@ import pytest
 from loops import SMALL
 
 import metaevo
+from inner_loops import dqn
 from metaevo import spaces
+from metaevo.errors import ConfigError
 from metaevo.slots import Context
 from metaevo.storage import artifacts
 from metaevo.types import Space
@@ -144,3 +146,19 @@ def test_it_is_finite_whatever_it_is_told(case):
         bound = case.space.bind(at(case, distance), SMALL[case.loop].meta)
         for value in values(case, bound._asdict(), size):
             assert np.isfinite(value).all()
+
+
+def test_numbers_at_an_end_of_their_scale_start_beside_it():
+    """The target rate of DQN is 1, and its gradients are not clipped."""
+    tunable, meta = dqn.TUNABLE, dqn.Meta()
+    names = {"lr", "gamma", "epsilon", "target_rate", "max_grad_norm"}
+    assert set(tunable.spec) == names
+    bound = tunable.bind(tunable.init(jax.random.key(0)), meta)
+    assert (float(bound.target_rate), float(bound.max_grad_norm)) == (
+        pytest.approx(0.9),
+        10.0,
+    )
+    assert (float(bound.lr), float(bound.gamma)) == (meta.lr, meta.gamma)
+    assert not tunable.starts_hand_made
+    with pytest.raises(ConfigError, match="outside that scale"):
+        spaces.tune(target_rate=spaces.logit()).bind({"target_rate": 0.0}, meta)

@@ -232,6 +232,7 @@ SMALL = {
             "td_loss": _dqn_reg,
             "reward": _other_reward,
             "optimizer": SGD,
+            "max_grad_norm": 0.01,
         },
         {
             "td_loss": _same_td_loss,
