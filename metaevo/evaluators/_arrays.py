@@ -26,7 +26,7 @@ def on_host(x: jax.Array, consume: bool = False) -> Any:
         consume: Delete `x` if what is returned is a copy.
     """
     host = keys.from_data(np.asarray(keys.to_data(x)), like=x)
-    if consume and isinstance(host, np.ndarray) and len(x.devices()) > 1:
+    if consume and isinstance(host, np.ndarray) and host.flags.owndata:
         x.delete()
     return host
 
