@@ -121,3 +121,15 @@ def test_links_lead_somewhere(page):
 
 def test_every_page_is_in_the_site():
     assert set(nav()) == set(ROOT.glob("docs/*.md"))
+
+
+def test_every_test_that_the_docs_name_is_there():
+    text = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+    files = {path.name: path.read_text() for path in (ROOT / "tests").rglob("*.py")}
+    named = set(re.findall(r"\btest_\w+(?:\.py)?", text))
+    assert len(named) > 40
+    everything = "\n".join(files.values())
+    lost = {
+        name for name in named if name not in files and f"def {name}(" not in everything
+    }
+    assert not lost
