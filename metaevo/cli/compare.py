@@ -23,6 +23,7 @@ import numpy as np
 from metaevo import population
 from metaevo.analysis import holdout
 from metaevo.analysis.holdout import HeldOut
+from metaevo.analysis.steps import Steps
 from metaevo.cli import compare_report
 from metaevo.cli.compare_report import AS_TRAINED, HAND_MADE, TUNED, Scores
 from metaevo.cli.options import CompareOptions
@@ -32,7 +33,7 @@ from metaevo.engine import loop as engine
 from metaevo.engine.loggers.console import ConsoleLogger
 from metaevo.errors import ConfigError
 from metaevo.evaluators import choose
-from metaevo.storage import artifacts, checkpoint, history, run_directory
+from metaevo.storage import artifacts, history, run_directory
 from metaevo.types import Key, Params, Search, Space
 
 
@@ -348,27 +349,18 @@ def _trained(
     devices: list,
     should_stop: Callable[[], bool],
 ) -> list[HeldOut]:
-    """Return the runs of a candidate's params, from `out` if they are there."""
-    arrays = {
-        f"{i}/{path}": np.asarray(x)
-        for i, params in enumerate(candidate.params)
-        for path, x in checkpoint.to_arrays(params).items()
-    }
+    """Return the runs of a candidate's params, kept in `out` round by round."""
+    params = {str(i): x for i, x in enumerate(candidate.params)}
     digest = identity.digest(
         identity.lifetime(search),
         identity.sources(search),
-        candidate.space.spec,
+        dict(candidate.space.spec),
+        [identity.plain(x) for x in candidate.params],
         num_seeds,
-        {path: identity.plain(x) for path, x in arrays.items()},
         identity.plain(jax.random.key_data(key)),
     )
-    folder = out / "trained" / digest[:16]
-    if folder.is_dir():
-        runs, facts = holdout.load(folder)
-        if facts["what"] == digest:
-            return list(runs.values())
-    params = {str(i): x for i, x in enumerate(candidate.params)}
-    runs, _ = holdout.train(
+    runs, _ = holdout.train_kept(
+        Steps(out / "trained" / digest[:16], digest),
         search,
         candidate.space,
         params,
@@ -376,5 +368,4 @@ def _trained(
         num_seeds,
         choose.local_factory(devices, should_stop).make,
     )
-    holdout.save(folder, runs, {"what": digest})
     return list(runs.values())

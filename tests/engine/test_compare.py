@@ -75,7 +75,7 @@ def test_the_same_command_trains_nothing_twice(runs, tmp_path, monkeypatch):
     def fail(*args):
         raise AssertionError("trained again")
 
-    monkeypatch.setattr(holdout, "train", fail)
+    monkeypatch.setattr(holdout, "_trained", fail)
     assert compared(runs, tmp_path / "out", tuned=False) == first
 
 
@@ -107,9 +107,10 @@ def scores(rng, searches, mean, final=0.0):
     return Scores(fitness, fitness + final)
 
 
-def written(tmp_path, found, groups, control=None):
+def written(tmp_path, found, groups):
+    frames = dict.fromkeys(groups, 1000)
     lines = compare_report.write(
-        tmp_path, found, groups, "mean return", control, CompareOptions()
+        tmp_path, found, frames, "mean return", {}, CompareOptions()
     )
     rows = list(csv.DictReader((tmp_path / "table.csv").open()))
     return lines, {row["candidate"]: row for row in rows}

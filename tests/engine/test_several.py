@@ -46,7 +46,7 @@ def verdicts(printed):
     return [line for line in printed.splitlines() if "95 % intervals" in line]
 
 
-def test_the_same_command_continues_where_it_stopped(run, tmp_path):
+def test_the_same_command_continues_where_it_stopped(run, tmp_path, monkeypatch):
     whole = run(config(tmp_path / "whole", seed=5))
     made = sorted(path.name for path in (tmp_path / "whole").iterdir())
     assert made == ["compare", "seed5", "seed6"]
@@ -62,6 +62,9 @@ def test_the_same_command_continues_where_it_stopped(run, tmp_path):
         run(config(tmp_path / "cut", seed=5), stop)
     assert (tmp_path / "cut" / "seed5").exists()
     assert not (tmp_path / "cut" / "compare" / "index.html").exists()
+    assert verdicts(run(config(tmp_path / "cut", seed=5))) == verdicts(whole)
+
+    monkeypatch.setattr(holdout, "_trained", None)  # nothing is trained again
     assert verdicts(run(config(tmp_path / "cut", seed=5))) == verdicts(whole)
 
 
@@ -84,7 +87,7 @@ def test_what_cannot_be_several_is_refused(run, tmp_path):
 
 
 def test_comparison_is_left_out_if_asked(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(holdout, "train", None)
+    monkeypatch.setattr(holdout, "_trained", None)
     printed = run(config(tmp_path / "runs", held_out_seeds=0))
     assert "no comparison of the searches: run.held_out_seeds=0" in printed
 
