@@ -6,7 +6,8 @@ Each case is a process of its own that runs two generations, or continues a run 
 more. `announced` is the figure that the run prints at its start, the peak of the whole
 process, see `evaluators.chunking`. `measured` is the peak of the process's resident
 memory (VmHWM), with everything: libraries, compilation, training, checkpoints, the
-comparison on held-out seeds and the report. Both in MiB; `ratio` is announced over measured.
+comparison on held-out seeds and the report. Both are in MiB; `ratio` is announced over
+measured.
 """
 
 from __future__ import annotations
