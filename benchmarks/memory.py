@@ -6,7 +6,8 @@ Each case is a process of its own that runs two generations, or continues a run 
 more. `announced` is the figure that the run prints at its start, the peak of the whole
 process, see `evaluators.chunking`. `measured` is the peak of the process's resident
 memory (VmHWM), with everything: libraries, compilation, training, checkpoints, the
-comparison on held-out seeds and the report. `ratio` is announced over measured.
+comparison on held-out seeds and the report. Both are in MiB; `ratio` is announced over
+measured.
 """
 
 from __future__ import annotations
@@ -108,12 +109,12 @@ def case(name: str, directory: str, generations: int, chunk: int) -> None:
     print(
         json.dumps(
             {
-                "announced": memory.peak // MIB,
-                "measured": measured // MIB,
-                "ratio": memory.peak / measured,
-                "process": memory.process // MIB,
-                "round": memory.training // MIB,
-                "live_on": memory.carried // MIB,
+                "announced_mib": memory.peak // MIB,
+                "measured_mib": measured // MIB,
+                "ratio": round(memory.peak / measured, 3),
+                "process_mib": memory.process // MIB,
+                "round_mib": memory.training // MIB,
+                "live_on_mib": memory.carried // MIB,
             }
         )
     )

@@ -25,5 +25,5 @@ def test_memory_is_announced_within_a_tenth_of_the_peak(tmp_path):
             check=True,
         )
         found = json.loads(out.stdout.splitlines()[-1])
-        assert found["live_on"] > 500  # MiB, beside which a process is small
+        assert found["live_on_mib"] > 500  # beside which a process is small
         assert 0.9 < found["ratio"] < 1.1, found
