@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import optax
 import pytest
+import runs as files
 import toys
 
 import metaevo
@@ -23,6 +24,13 @@ def search(num_generations=15, **options):
     loop = toys.quadratic(**options)._replace(tunable=toys.space())
     strategy = open_es(toys.space(), 16, 0.2, optax.sgd(0.2))
     return toys.search(strategy, loop, num_generations=num_generations)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_reports():
+    with pytest.MonkeyPatch.context() as patch:
+        files.write_short_reports(patch)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -4,20 +4,19 @@ import contextlib
 import json
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
 import tiny_search
 import toys
-from runs import solution_bytes
+from runs import solution_bytes, write_short_reports
 
 import metaevo
 from metaevo.analysis import holdout, report
 from metaevo.analysis.steps import Steps
 from metaevo.config import RunConfig
-from metaevo.engine import costs, dry_run, finish, job, loop
+from metaevo.engine import costs, dry_run, job, loop
 from metaevo.engine.loggers.console import ConsoleLogger
 from metaevo.errors import ConfigError, InterruptedRunError
 from metaevo.evaluators import choose
@@ -69,14 +68,7 @@ def same_results(a, b):
 @pytest.fixture(autouse=True)
 def short_report(monkeypatch):
     """Runs write a page in a moment; `report.write` is called where it matters."""
-
-    def write(directory, between):
-        between()
-        (directory / "report").mkdir(exist_ok=True)
-        (directory / "report" / "index.html").write_text("short")
-
-    short = SimpleNamespace(write=write, verdict_sentence=report.verdict_sentence)
-    monkeypatch.setattr(finish, "report", short)
+    write_short_reports(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +136,7 @@ def test_run_stopped_in_its_comparison_continues_there(tmp_path, finished):
             assert len(now) > len(kept)
             assert kept.items() <= now.items()  # none was made again
             kept = now
-    assert events(directory)[-1] == "finished"
+    assert events(directory)[-2:] == ["finished", "reported"]
     assert not (directory / "conclusion").exists()
     same_results(directory, finished)
 
@@ -206,7 +198,7 @@ def test_same_command_on_a_finished_run_changes_nothing(copied, capsys, seeds):
     result = run(copied, held_out_seeds=seeds)
     assert files(copied) == before
     assert "already finished" in capsys.readouterr().out
-    assert result.verdicts[0].num_pairs == SEEDS
+    assert result.verdicts[0].paired.num_pairs == SEEDS
 
 
 def test_missing_report_is_made_again_and_nothing_else(copied):
@@ -227,7 +219,7 @@ def test_more_seeds_replace_the_comparison_when_they_are_done(copied):
     now = files(copied, *LOGS)
     assert before.items() <= now.items()
     result = run(copied, held_out_seeds=10)
-    assert result.verdicts[0].num_pairs == 10
+    assert result.verdicts[0].paired.num_pairs == 10
     assert (copied / "closed_form" / "mine").exists()  # the solution is the same
     held_out, _ = holdout.load(copied / "held_out")
     np.testing.assert_array_equal(

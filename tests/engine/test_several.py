@@ -4,6 +4,7 @@ import dataclasses
 
 import optax
 import pytest
+import runs as files
 import toys
 
 import metaevo
@@ -25,8 +26,9 @@ def config(folder, **options):
 
 
 @pytest.fixture
-def run(capsys):
+def run(capsys, monkeypatch):
     """Run several searches; returns what was printed."""
+    files.write_short_reports(monkeypatch)
     made = search()
 
     def call(config, should_stop=lambda: False):

@@ -3,7 +3,9 @@
 import hashlib
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
+from metaevo.engine import finish
 from metaevo.storage import jsonl, run_directory, verified
 
 
@@ -17,6 +19,17 @@ def records(directory) -> list[dict]:
     timed = ("seconds", "frames_per_second")
     found = jsonl.read(Path(directory) / "metrics.jsonl")
     return [{k: v for k, v in r.items() if k not in timed} for r in found]
+
+
+def write_short_reports(monkeypatch) -> None:
+    """Let runs end with a page that is written in a moment."""
+
+    def write(directory, between=lambda: None):
+        between()
+        (Path(directory) / "report").mkdir(exist_ok=True)
+        (Path(directory) / "report" / "index.html").write_text("short")
+
+    monkeypatch.setattr(finish, "report", SimpleNamespace(write=write))
 
 
 def sign(directory, log=False) -> None:
