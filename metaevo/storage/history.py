@@ -67,8 +67,12 @@ def generations_done(directory: str | Path) -> int:
     """
     from metaevo.storage import checkpoint  # imports JAX
 
-    loaded = checkpoint.Store(run_directory.paths(directory).checkpoints).load()
-    return 0 if loaded is None else loaded[1]["generation"]
+    folder = run_directory.paths(directory).checkpoints
+    loaded = checkpoint.Store(folder).load()
+    generation = 0 if loaded is None else loaded[1].get("generation")
+    if not isinstance(generation, int):
+        raise CheckpointError(f"{folder}: the newest one has no generation")
+    return generation
 
 
 def generations_asked(directory: str | Path) -> int | None:

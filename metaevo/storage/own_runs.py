@@ -55,8 +55,12 @@ def remember(
 ) -> None:
     """Record that this user runs a search in a directory.
 
-    A run goes on if the cache cannot be written; it is then no run of this user's.
+    The arguments of its first start are kept: those of a later one, such as a time
+    limit, are its own. A run goes on if the cache cannot be written; it is then no run
+    of this user's.
     """
+    known = recall(directory, manifest)
+    changes = changes if known is None else known.changes
     file = Path(file).resolve()
     with contextlib.suppress(OSError, CheckpointError):
         path = _path(directory)

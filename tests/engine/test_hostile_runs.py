@@ -123,7 +123,7 @@ def compared(groups, make, *rest):
 class Sent:
     """In place of a wandb run: reads what it would send."""
 
-    _alive = True
+    alive = True
 
     def __init__(self, directory, mode, name, config):
         from metaevo.config import flat

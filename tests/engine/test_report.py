@@ -39,7 +39,7 @@ def directory(tmp_path_factory):
     )
     printed = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
-        patch.setattr(holdout, "noise", lambda first, second: NOISE)
+        patch.setattr(verdicts, "noise", lambda first, second: NOISE)
         metaevo.run(search, config, "<script>alert(1)</script>")
     (directory.parent / "terminal").write_text(printed.getvalue())
     return directory
@@ -123,15 +123,15 @@ def test_held_out_runs_and_agents_are_kept(directory):
 
 def test_what_makes_the_result_doubtful_is_said(directory):
     """A population that is noise, and verdicts that were looked at before."""
-    path, history = directory / "report" / "index.html", directory / "history.jsonl"
-    page, events = path.read_text(), history.read_text()
+    path, log = directory / "report" / "index.html", directory / "history.jsonl"
+    page, events = path.read_text(), log.read_text()
     assert "cannot be told apart from noise" in page
     assert "ended before" not in page
     try:
         history.note(directory, "finished", 5)
         again = report.write(directory).read_text()
     finally:
-        history.write_text(events)
+        log.write_text(events)
         path.write_text(page)
     assert "this run ended before, after 2 generations" in again
 
