@@ -14,6 +14,7 @@ import metaevo
 from inner_loops import ppo
 from metaevo import envs, fitness, losses, spaces
 from metaevo.analysis import holdout, report, verdicts
+from metaevo.storage import history
 from strategies.open_es import open_es
 
 # A population that cannot be told from noise.
