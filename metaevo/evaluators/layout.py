@@ -54,12 +54,13 @@ class Layout(NamedTuple):
             yield np.minimum(np.arange(first, first + width), size - 1)
 
     def put(self, tree: PyTree, spec: PartitionSpec) -> PyTree:
-        """Return copies on the devices, distributed as `spec` says."""
+        """Return arrays on the devices, distributed as `spec` says."""
         sharding = self._sharding(spec)
         if self.exchange is not None:
             return jax.tree.map(partial(_arrays.spread, sharding), tree)
-        # An alias of an array on the host could not be donated to a program.
-        return jax.device_put(tree, sharding, may_alias=False)
+        # On a CPU an alias of an array of the host could not be donated to a program.
+        may_alias = False if jax.default_backend() == "cpu" else None
+        return jax.device_put(tree, sharding, may_alias=may_alias)
 
     def put_members(self, tree: PyTree, ids: np.ndarray) -> PyTree:
         """Return the members `ids` of leaves [S, P, ...] on the devices.
