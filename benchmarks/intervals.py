@@ -1,4 +1,4 @@
-"""How often intervals miss and verdicts are false, by simulation.
+"""Coverage of intervals and rates of false verdicts, by simulation.
 
     python -m benchmarks.intervals        # writes benchmarks/results/intervals.jsonl
     python -m benchmarks.intervals tables # prints the tables of docs/report.md

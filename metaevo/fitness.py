@@ -142,10 +142,13 @@ def sanitize(
 
 
 def not_scored(evaluated: Evaluated) -> np.ndarray:
-    """Return which members are healthy and miss a score for want of an episode, [P].
+    """Find healthy members without a score because no episode of theirs ended.
 
-    Of those that miss it also for another reason, such as a return that is not finite,
-    it is False: they failed.
+    A member that misses its score for another reason too, such as a return that is not
+    finite, has failed.
+
+    Returns:
+        [P] bool.
     """
     missing = ~np.isfinite(evaluated.fitness)
     ended = [(np.asarray(x["episodes"]) > 0).any(-1) for x in evaluated.train]

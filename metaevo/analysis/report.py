@@ -395,9 +395,9 @@ def _earlier_looks(directory: Path) -> list[str]:
         return []
     return [
         "this run ended before, after "
-        f"{' and '.join(str(x) for x in earlier)} generations, and was extended. What "
-        "was compared then was compared on these same seeds: whoever extends until a "
-        "verdict pleases is wrong more often than the 5 % of one look"
+        f"{' and '.join(str(x) for x in earlier)} generations, and was extended. "
+        "It was compared on these same seeds then. Extending a run until a verdict "
+        "pleases gives false verdicts more often than the 5 % of one look"
     ]
 
 

@@ -32,7 +32,7 @@ COMPARISON = "the comparison on held-out seeds"
 
 
 class Ending(NamedTuple):
-    """What the end of a run has found.
+    """Results of the end of a run.
 
     Attributes:
         solution: the solution that is reported.
@@ -52,7 +52,7 @@ class Ending(NamedTuple):
 def finish(job: Job, progress: Progress, journal: Journal) -> Result:
     """Save and compare the solution of a search, and write the report.
 
-    What an earlier end of the run has found is used if it is of the same solution and
+    Results of an earlier end of the run are used if they are of the same solution and
     of as many seeds.
 
     Args:
@@ -102,7 +102,7 @@ def already(job: Job, progress: Progress) -> Result | None:
 
 
 def _found(job: Job, progress: Progress) -> Ending | None:
-    """What an earlier end of the run has left; None if it is of another solution."""
+    """Read the results of an earlier end; None if they are of another solution."""
     paths = run_directory.paths(job.directory)
     try:
         there = artifacts.load(paths.solution)

@@ -1,4 +1,4 @@
-"""What a generation's record says: counts and statistics over its members."""
+"""Records of generations: counts and statistics over the members."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def check_tree(directory: str | Path) -> None:
     root = Path(directory)
     waiting = [root] if root.is_dir() else []
     while waiting:
-        # What a running search removes in the meantime is no problem.
+        # A running search may remove files in the meantime.
         with contextlib.suppress(FileNotFoundError):
             for entry in list(os.scandir(waiting.pop())):
                 if entry.is_dir(follow_symlinks=False):

@@ -40,7 +40,7 @@ def test_links_that_wandb_makes_are_allowed_in_its_folder_alone(tmp_path):
     logs = tmp_path / "wandb" / "offline-run-1" / "logs"
     logs.mkdir(parents=True)
     (tmp_path / "wandb" / "latest-run").symlink_to("offline-run-1")
-    (logs / "debug-core.log").symlink_to("/root/.cache/wandb/logs/core.log")
+    (logs / "debug-core.log").symlink_to("/elsewhere/wandb/core.log")
     _files.check_tree(tmp_path)
     (tmp_path / "wandb" / "data").symlink_to("/root")
     with pytest.raises(CheckpointError):

@@ -97,7 +97,7 @@ class WandbLogger:
 
     @property
     def alive(self) -> bool:
-        """Whether records are still sent."""
+        """True while records are sent."""
         return self._limited.alive
 
     def log(
