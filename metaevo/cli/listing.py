@@ -25,12 +25,6 @@ def import_from_here() -> None:
         sys.path.insert(0, "")
 
 
-def search_names() -> list[str]:
-    """Return the names of all searches, the current folder's included."""
-    import_from_here()
-    return [path.stem for path in modules("searches")]
-
-
 def modules(package: str) -> list[Path]:
     """Return the public modules of a namespace package, sorted by name.
 

@@ -1,4 +1,4 @@
-"""What surrounds a run: versions, devices and the state of its source files."""
+"""Versions, devices and the state of source files, as a run's manifest has them."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _version(package: str) -> str | None:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """What git prints in a folder; None if it fails, or outside git."""
+    """Return the output of git in a folder; None if it fails, or outside git."""
     try:
         printed = subprocess.run(
             ["git", *arguments],

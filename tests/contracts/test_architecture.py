@@ -259,7 +259,7 @@ READS_OR_WRITES = {"open", "read_text", "write_text"}
 
 
 def unnamed_encodings(text):
-    """Lines that read or write text in the encoding of whoever runs them."""
+    """Return the lines that read or write text without naming its encoding."""
     for node in ast.walk(ast.parse(text)):
         if not isinstance(node, ast.Call):
             continue

@@ -351,7 +351,7 @@ def test_dry_run_times_members_that_live_on_and_plans_the_comparison(
     assert (parents[0] < 0).all()
     assert len(parents) > 3
     assert all((x >= 0).all() for x in parents[1:])
-    # Where the run's checkpoints would be, and removed.
+    # Checkpoints are tried in the folder of the run, and removed.
     assert set(places) == {tmp_path}
     assert not any(tmp_path.iterdir())
     assert "3 candidates x 32 held-out seeds, 384 frames" in text

@@ -36,7 +36,7 @@ def sign(directory, log=False) -> None:
     """Sign all manifests of a run again, as one would who altered its files.
 
     Args:
-        log: Let the newest checkpoint vouch for the log as it is.
+        log: Write the digest of the log as it is to the newest checkpoint, too.
     """
     directory = Path(directory)
     newest = max(directory.glob("checkpoints/*/manifest.json"))

@@ -9,7 +9,7 @@ import pytest
 
 import metaevo
 
-# What runs in seconds, of each.
+# Settings with which each search runs in seconds.
 TINY = {
     "dqn_td_loss": {},
     "ppo_hyperparameters": {},

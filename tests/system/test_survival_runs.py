@@ -1,4 +1,4 @@
-"""Where some members fall and others live, those that live win, in whole runs."""
+"""Whole runs in which some members fall and others live: those that live win."""
 
 import pytest
 from test_survival import ENDS, tiny
