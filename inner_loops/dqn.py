@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+import metaevo
 from metaevo import (
     envs,
     exploration,
@@ -285,3 +286,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     return training.inner_loop(
         env, config, meta, sizes.lifetime, init, update, act, tunable=TUNABLE
     )
+
+
+if __name__ == "__main__":
+    metaevo.train_main(make)
