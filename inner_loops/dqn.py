@@ -35,6 +35,7 @@ from metaevo.rl import (
     config_checks,
     networks,
     off_policy,
+    packing,
     q_learning,
     returns,
     rollouts,
@@ -120,7 +121,7 @@ class Agent(NamedTuple):
 
 class Experience(NamedTuple):
     episodes: rollouts.Episodes
-    rows: jax.Array  # of the replay buffer
+    rows: packing.Packed  # of the replay buffer
     steps_since_birth: jax.Array  # int32, warm-up not counted
 
 

@@ -26,6 +26,7 @@ from metaevo.rl import (
     noise,
     normalization,
     off_policy,
+    packing,
     rollouts,
     training,
 )
@@ -125,7 +126,7 @@ class Agent(NamedTuple):
 class Experience(NamedTuple):
     episodes: rollouts.Episodes
     noise: jax.Array  # [E, A], the last
-    rows: jax.Array  # of the replay buffer
+    rows: packing.Packed  # of the replay buffer
     steps_since_birth: jax.Array  # int32, warm-up not counted
 
 

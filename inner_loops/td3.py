@@ -23,7 +23,7 @@ import metaevo
 from inner_loops import _td3
 from inner_loops._td3 import Learner
 from metaevo import envs, losses, optimizers, population, rewards, spaces
-from metaevo.rl import normalization, off_policy, rollouts, training
+from metaevo.rl import normalization, off_policy, packing, rollouts, training
 from metaevo.slots import Slot
 from metaevo.types import InnerLoop, InnerState
 
@@ -105,7 +105,7 @@ class Agent(NamedTuple):
 class Experience(NamedTuple):
     episodes: rollouts.Episodes
     noise: jax.Array  # [E, A], the last
-    rows: jax.Array  # of the replay buffer
+    rows: packing.Packed  # of the replay buffer
     steps_since_birth: jax.Array  # int32, warm-up not counted
 
 
