@@ -37,7 +37,7 @@ from metaevo import (
 from metaevo.errors import ConfigError
 from metaevo.rl import diversity, normalization, off_policy, rollouts, training
 from metaevo.slots import Slot
-from metaevo.types import InnerLoop, InnerState, Space
+from metaevo.types import InnerLoop, InnerState, Space, on_any_env
 
 
 @dataclass(frozen=True)
@@ -171,6 +171,7 @@ def policy_space(env: envs.Env, config: Config = Config()) -> Space:
     )
 
 
+@on_any_env
 def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> InnerLoop:
     """TD3 with a shared critic on `env`, whose actions are continuous and bounded.
 
