@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+import metaevo
 from metaevo import (
     envs,
     exploration,
@@ -34,6 +35,7 @@ from metaevo.rl import (
     config_checks,
     networks,
     off_policy,
+    packing,
     q_learning,
     returns,
     rollouts,
@@ -41,7 +43,7 @@ from metaevo.rl import (
 )
 from metaevo.rl.rollouts import learned_from
 from metaevo.slots import Slot
-from metaevo.types import InnerLoop, InnerState
+from metaevo.types import InnerLoop, InnerState, on_any_env
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,7 @@ class Agent(NamedTuple):
 
 class Experience(NamedTuple):
     episodes: rollouts.Episodes
-    rows: jax.Array  # of the replay buffer
+    rows: packing.Packed  # of the replay buffer
     steps_since_birth: jax.Array  # int32, warm-up not counted
 
 
@@ -136,6 +138,7 @@ TUNABLE = spaces.combine(
 rate and the clip, whose defaults lie at the ends of their scales, start beside them."""
 
 
+@on_any_env
 def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> InnerLoop:
     """DQN on `env`, whose actions are discrete.
 
@@ -286,3 +289,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     return training.inner_loop(
         env, config, meta, sizes.lifetime, init, update, act, tunable=TUNABLE
     )
+
+
+if __name__ == "__main__":
+    metaevo.train_main(make)

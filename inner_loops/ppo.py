@@ -20,11 +20,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+import metaevo
 from inner_loops import _ppo
 from inner_loops._ppo import STATS, TUNABLE, Agent, Batch, Meta
 from metaevo import envs
 from metaevo.rl import config_checks, heads, networks, rollouts, training
-from metaevo.types import InnerLoop, InnerState
+from metaevo.types import InnerLoop, InnerState, on_any_env
 
 __all__ = ["STATS", "TUNABLE", "Agent", "Config", "Experience", "Meta", "make"]
 
@@ -68,6 +69,7 @@ class Experience(NamedTuple):
     discounted_return: jax.Array  # of the learner's reward, for its normalization
 
 
+@on_any_env
 def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> InnerLoop:
     """PPO on `env`.
 
@@ -188,3 +190,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     return training.inner_loop(
         env, config, meta, lifetime, init, update, act, tunable=TUNABLE
     )
+
+
+if __name__ == "__main__":
+    metaevo.train_main(make)

@@ -24,12 +24,13 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+import metaevo
 from inner_loops import _ppo
 from inner_loops._ppo import STATS, TUNABLE, Agent, Batch, Meta
 from metaevo import envs
 from metaevo.errors import ConfigError
 from metaevo.rl import config_checks, heads, networks, rollouts, training
-from metaevo.types import InnerLoop, InnerState
+from metaevo.types import InnerLoop, InnerState, on_any_env
 
 __all__ = ["STATS", "TUNABLE", "Agent", "Config", "Experience", "Meta", "make"]
 
@@ -118,6 +119,7 @@ def replay(
     return jax.lax.scan(step, memory, (inputs, done))[1]
 
 
+@on_any_env
 def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> InnerLoop:
     """Recurrent PPO on `env`. An agent's carry is its memory, [hidden].
 
@@ -274,3 +276,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         initial_carry=initial_carry,
         tunable=TUNABLE,
     )
+
+
+if __name__ == "__main__":
+    metaevo.train_main(make)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+import metaevo
 from metaevo import (
     envs,
     exploration,
@@ -36,7 +37,7 @@ from metaevo.rl import (
 )
 from metaevo.rl.rollouts import learned_from
 from metaevo.slots import Slot
-from metaevo.types import InnerLoop, InnerState
+from metaevo.types import InnerLoop, InnerState, on_any_env
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,7 @@ TUNABLE = spaces.combine(
 """The space that a baseline is tuned in: ε bends at its middle and its end."""
 
 
+@on_any_env
 def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> InnerLoop:
     """PQN on `env`, whose actions are discrete.
 
@@ -229,3 +231,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         episodes=lambda experience: experience,
         tunable=TUNABLE,
     )
+
+
+if __name__ == "__main__":
+    metaevo.train_main(make)

@@ -35,9 +35,16 @@ from metaevo import (
     slots,
 )
 from metaevo.errors import ConfigError
-from metaevo.rl import diversity, normalization, off_policy, rollouts, training
+from metaevo.rl import (
+    diversity,
+    normalization,
+    off_policy,
+    packing,
+    rollouts,
+    training,
+)
 from metaevo.slots import Slot
-from metaevo.types import InnerLoop, InnerState, Space
+from metaevo.types import InnerLoop, InnerState, Space, on_any_env
 
 
 @dataclass(frozen=True)
@@ -144,7 +151,7 @@ class Shared(NamedTuple):
     """State that the members of a population have in common."""
 
     critic: Learner
-    rows: jax.Array  # of the replay buffer
+    rows: packing.Packed  # of the replay buffer
 
 
 def policy_space(env: envs.Env, config: Config = Config()) -> Space:
@@ -171,6 +178,7 @@ def policy_space(env: envs.Env, config: Config = Config()) -> Space:
     )
 
 
+@on_any_env
 def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> InnerLoop:
     """TD3 with a shared critic on `env`, whose actions are continuous and bounded.
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from metaevo import slots
+from metaevo import population, slots, spaces
+from metaevo.config import Stop
 from metaevo.errors import ArtifactError, ConfigError
 from metaevo.storage import artifacts
 from metaevo.types import InnerLoop, Params, Proposal, Search, Space
@@ -56,6 +59,47 @@ def starting_from(search: Search, path: str) -> Search:
     return search._replace(space=space, strategy=search.strategy.with_space(space))
 
 
+def check_stop(search: Search, stop: Stop) -> None:
+    """Check that the condition that ends a run reads a metric that its records have.
+
+    Raises:
+        ConfigError: they have none of this name; names those that they have.
+    """
+    names = [f"fitness_{name}" for name in ("best", "mean", "median", "sd", "worst")]
+    state = jax.eval_shape(search.strategy.init, jax.random.key(0))
+    names += jax.eval_shape(search.strategy.metrics, state)
+    for i, loop in enumerate(search.tasks):
+        prefix = f"task{i}/" if len(search.tasks) > 1 else ""
+        names += [f"{prefix}train/{name}" for name in _train_metrics(loop)]
+        if search.fitness.needs_evaluation:
+            names += [f"{prefix}evaluation/{name}" for name in ("return", "length")]
+    names += ["frames", "seconds", "frames_per_second", "failed", "not_scored"]
+    if stop.key(names) is None:
+        near = difflib.get_close_matches(stop.metric, _short(names), 1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(
+            f"run.stop: no metric {stop.metric!r}.{hint} There are "
+            f"{', '.join(_short(names))}"
+        )
+
+
+def _short(names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(name.removeprefix("train/") for name in names))
+
+
+def _train_metrics(loop: InnerLoop) -> list[str]:
+    """Return the names of the metrics of training, of a coupled loop too."""
+
+    def train(key):
+        return loop.train(key, loop.meta, loop.init(key, loop.meta))[1]
+
+    alone = jax.vmap(
+        jax.vmap(train, axis_name=population.MEMBERS), axis_name=population.DEVICES
+    )
+    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), (1, 1)))
+    return list(jax.eval_shape(alone, keys))
+
+
 def check(search: Search) -> Proposal:
     """Check that a search can run, before anything compiles.
 
@@ -80,6 +124,7 @@ def check(search: Search) -> Proposal:
                 f"segments_per_generation={per} must be in [1, {loop.num_segments}], "
                 "the segments of a lifetime"
             )
+        _check_worlds(search, loop)
         params = jax.eval_shape(search.space.init, jax.random.key(0))
         jax.eval_shape(partial(_bound, search.space, loop), params)
     default = search.tasks[0].meta
@@ -103,6 +148,41 @@ def check(search: Search) -> Proposal:
         for loop in search.tasks:
             _check_episodes_fit(loop, per)
     return proposal
+
+
+def _check_worlds(search: Search, loop: InnerLoop) -> None:
+    """Check what is drawn for each world: `Search.vary` and `Env.task`."""
+    per = search.segments_per_generation
+    if loop.env is not None and loop.env.task is not None:
+        name = loop.env.name or "this environment"
+        if loop.on is None:
+            raise ConfigError(
+                f"env={name!r} draws a task for each lifetime, and this inner loop "
+                "cannot be put on it: decorate its `make` with types.on_any_env"
+            )
+        if per is not None:
+            raise ConfigError(
+                f"env={name!r} draws a task for each lifetime, and members that live "
+                f"on (segments_per_generation={per}) would get another in each "
+                "generation; take an environment without tasks"
+            )
+    if search.vary is None:
+        return
+    names = spaces.of_prior(search.vary, "Search.vary")
+    if per is not None:
+        raise ConfigError(
+            f"Search.vary draws {', '.join(names)} for each lifetime, and members that "
+            f"live on (segments_per_generation={per}) would get others in each "
+            "generation; leave it out"
+        )
+    for name in names:
+        if "prior" in search.space.spec.get(name, {}):
+            raise ConfigError(
+                f"slot {name!r} is drawn for each world by Search.vary and for each "
+                "member by the space; take it out of one of them"
+            )
+    params = jax.eval_shape(search.vary.init, jax.random.key(0))
+    jax.eval_shape(lambda params: search.vary.bind(params, loop.meta), params)
 
 
 def _check_lives_fit(search: Search, segments: int) -> None:
