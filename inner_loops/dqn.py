@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+import metaevo
 from metaevo import (
     envs,
     exploration,
@@ -34,6 +35,7 @@ from metaevo.rl import (
     config_checks,
     networks,
     off_policy,
+    packing,
     q_learning,
     returns,
     rollouts,
@@ -119,7 +121,7 @@ class Agent(NamedTuple):
 
 class Experience(NamedTuple):
     episodes: rollouts.Episodes
-    rows: jax.Array  # of the replay buffer
+    rows: packing.Packed  # of the replay buffer
     steps_since_birth: jax.Array  # int32, warm-up not counted
 
 
@@ -285,3 +287,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     return training.inner_loop(
         env, config, meta, sizes.lifetime, init, update, act, tunable=TUNABLE
     )
+
+
+if __name__ == "__main__":
+    metaevo.train_main(make)

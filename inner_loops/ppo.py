@@ -20,6 +20,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+import metaevo
 from inner_loops import _ppo
 from inner_loops._ppo import STATS, TUNABLE, Agent, Batch, Meta
 from metaevo import envs
@@ -183,3 +184,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     return training.inner_loop(
         env, config, meta, lifetime, init, update, act, tunable=TUNABLE
     )
+
+
+if __name__ == "__main__":
+    metaevo.train_main(make)

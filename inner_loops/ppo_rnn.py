@@ -24,6 +24,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+import metaevo
 from inner_loops import _ppo
 from inner_loops._ppo import STATS, TUNABLE, Agent, Batch, Meta
 from metaevo import envs
@@ -270,3 +271,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         initial_carry=initial_carry,
         tunable=TUNABLE,
     )
+
+
+if __name__ == "__main__":
+    metaevo.train_main(make)

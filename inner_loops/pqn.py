@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+import metaevo
 from metaevo import (
     envs,
     exploration,
@@ -228,3 +229,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         episodes=lambda experience: experience,
         tunable=TUNABLE,
     )
+
+
+if __name__ == "__main__":
+    metaevo.train_main(make)

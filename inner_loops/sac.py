@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+import metaevo
 from metaevo import envs, losses, optimizers, population, rewards, slots, spaces
 from metaevo.errors import ConfigError
 from metaevo.rl import (
@@ -25,6 +26,7 @@ from metaevo.rl import (
     noise,
     normalization,
     off_policy,
+    packing,
     rollouts,
     training,
 )
@@ -124,7 +126,7 @@ class Agent(NamedTuple):
 class Experience(NamedTuple):
     episodes: rollouts.Episodes
     noise: jax.Array  # [E, A], the last
-    rows: jax.Array  # of the replay buffer
+    rows: packing.Packed  # of the replay buffer
     steps_since_birth: jax.Array  # int32, warm-up not counted
 
 
@@ -351,3 +353,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     return training.inner_loop(
         env, config, meta, sizes.lifetime, init, update, act, tunable=TUNABLE
     )
+
+
+if __name__ == "__main__":
+    metaevo.train_main(make)

@@ -268,7 +268,10 @@ def write_scores(directory: Path, scores: Scores) -> None:
     """Write `agents/scores.json`, for the report."""
     folder = run_directory.paths(directory).agents
     folder.mkdir(parents=True, exist_ok=True)
-    plain = {name: x.tolist() for name, x in scores.evaluations.items()}
+    plain = {
+        name: [float(y) if np.isfinite(y) else None for y in x]
+        for name, x in scores.evaluations.items()
+    }
     data = {"best": scores.best, "evaluations": plain}
     run_directory.write_json_atomic(folder / "scores.json", data)
 
