@@ -206,12 +206,12 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         network_key, env_key, noise_key, warmup_key = jax.random.split(key, 4)
         params = network.init(network_key, jnp.zeros(env.observation.shape))
         agent = Agent(jnp.int32(0), params, params, meta.optimizer.init(params))
-        state, steps, _ = rollouts.collect(
+        state, _, steps, _, _ = rollouts.collect(
             warmup_key,
             env,
             rollouts.start(env_key, env, config.num_envs),
             noise(noise_key, sizes.num_warmup),
-            lambda obs, noise: jnp.argmax(noise, -1),
+            q_learning.random_actions,
         )
         experience = Experience(state, buffer.start(steps), jnp.int32(0))
         return InnerState(agent, experience, clock=training.start_clock())
@@ -247,7 +247,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             jax.random.fold_in(key, clock.update), 3
         )
         context = training.context(agent.age, sizes.lifetime.num_updates)
-        after, steps, finished = rollouts.collect(
+        after, _, steps, finished, _ = rollouts.collect(
             act_key,
             env,
             experience.episodes,

@@ -195,7 +195,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         )
         context = training.context(agent.age, lifetime.num_updates)
         shape = (config.num_steps, config.num_envs, num_actions)
-        experience, steps, finished = rollouts.collect(
+        experience, _, steps, finished, _ = rollouts.collect(
             act_key,
             env,
             experience,

@@ -127,11 +127,16 @@ def warm_up(
     to_env, _ = envs.unit_box(action)
     first = jax.random.normal(first_key, (num_envs, *action.shape))
     drawn = noise.draw(noise_key, meta, Context(), first, num_steps)
-    episodes, steps, _ = rollouts.collect(
+
+    def choose(carry, obs, noise, state, mask):
+        del obs, state, mask
+        return carry, to_env(noise), ()
+
+    episodes, _, steps, _, _ = rollouts.collect(
         step_key,
         env,
         rollouts.start(env_key, env, num_envs),
         noise.uniform(drawn),
-        lambda obs, noise: to_env(noise),
+        choose,
     )
     return episodes, steps, drawn[-1]
