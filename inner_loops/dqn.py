@@ -195,6 +195,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             "q": q.mean(),
             "error": -td_error.mean(),
             "squared": (td_error**2).mean(),
+            "return_std": context.return_std,
         }
 
     # --- birth ------------------------------------------------------------------------
