@@ -146,7 +146,7 @@ def check(search: Search) -> Proposal:
         _check_lives_fit(search, per)
     if proposal.parents is None and not search.fitness.needs_evaluation:
         for loop in search.tasks:
-            _check_episodes_fit(loop, per)
+            check_episodes_fit(loop, per)
     return proposal
 
 
@@ -203,7 +203,7 @@ def _check_lives_fit(search: Search, segments: int) -> None:
             )
 
 
-def _check_episodes_fit(loop: InnerLoop, segments: int | None) -> None:
+def check_episodes_fit(loop: InnerLoop, segments: int | None) -> None:
     """Check that in a generation each environment can end the longest episode.
 
     Otherwise returns of training would be those of short episodes alone, and a search
