@@ -140,7 +140,9 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         """λ-returns [T, E] of a rollout, by the values before learning."""
         return returns.lambda_return(
             learned_from(meta, steps, context),
-            network.apply(params, steps.next_obs).max(-1),
+            q_learning.best_value(
+                network.apply(params, steps.next_obs), steps.next_mask
+            ),
             steps.terminated,
             steps.done,
             slots.value(meta.gamma, context),
@@ -228,6 +230,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         q_learning.greedy(network.apply),
         episodes=lambda experience: experience,
         tunable=TUNABLE,
+        masks=True,
     )
 
 
