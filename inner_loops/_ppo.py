@@ -302,6 +302,7 @@ def update_of(
         )
         # value − target, where the value loss is evaluated first.
         error = {"error": -advantage.mean(), "squared": (advantage**2).mean()}
+        error["return_std"] = in_loss.return_std
         return *learned, error
 
     def update(key, meta, state):

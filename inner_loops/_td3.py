@@ -82,6 +82,7 @@ def critic_loss(params, nets, target, batch, meta, context):
         "q": q.mean(),
         "error": -td_error.mean(),
         "squared": (td_error**2).mean(),
+        "return_std": context.return_std,
     }
 
 

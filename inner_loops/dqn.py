@@ -43,7 +43,7 @@ from metaevo.rl import (
 )
 from metaevo.rl.rollouts import learned_from
 from metaevo.slots import Slot
-from metaevo.types import InnerLoop, InnerState
+from metaevo.types import InnerLoop, InnerState, on_any_env
 
 
 @dataclass(frozen=True)
@@ -138,6 +138,7 @@ TUNABLE = spaces.combine(
 rate and the clip, whose defaults lie at the ends of their scales, start beside them."""
 
 
+@on_any_env
 def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> InnerLoop:
     """DQN on `env`, whose actions are discrete.
 
@@ -198,6 +199,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             "q": q.mean(),
             "error": -td_error.mean(),
             "squared": (td_error**2).mean(),
+            "return_std": context.return_std,
         }
 
     # --- birth ------------------------------------------------------------------------

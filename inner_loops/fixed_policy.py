@@ -22,7 +22,7 @@ import numpy as np
 from metaevo import envs, policies, slots
 from metaevo.rl import config_checks, rollouts, training
 from metaevo.slots import Slot
-from metaevo.types import InnerLoop, InnerState, Space
+from metaevo.types import InnerLoop, InnerState, Space, on_any_env
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,7 @@ def policy_space(env: envs.Env, config: Config = Config()) -> Space:
     return policies.space(env, config)
 
 
+@on_any_env
 def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> InnerLoop:
     """Rollouts of a policy on `env`, with discrete, or bounded continuous actions.
 

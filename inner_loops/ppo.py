@@ -25,7 +25,7 @@ from inner_loops import _ppo
 from inner_loops._ppo import STATS, TUNABLE, Agent, Batch, Meta
 from metaevo import envs
 from metaevo.rl import config_checks, heads, networks, rollouts, training
-from metaevo.types import InnerLoop, InnerState
+from metaevo.types import InnerLoop, InnerState, on_any_env
 
 __all__ = ["STATS", "TUNABLE", "Agent", "Config", "Experience", "Meta", "make"]
 
@@ -69,6 +69,7 @@ class Experience(NamedTuple):
     discounted_return: jax.Array  # of the learner's reward, for its normalization
 
 
+@on_any_env
 def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> InnerLoop:
     """PPO on `env`.
 

@@ -30,7 +30,7 @@ from inner_loops._ppo import STATS, TUNABLE, Agent, Batch, Meta
 from metaevo import envs
 from metaevo.errors import ConfigError
 from metaevo.rl import config_checks, heads, networks, rollouts, training
-from metaevo.types import InnerLoop, InnerState
+from metaevo.types import InnerLoop, InnerState, on_any_env
 
 __all__ = ["STATS", "TUNABLE", "Agent", "Config", "Experience", "Meta", "make"]
 
@@ -119,6 +119,7 @@ def replay(
     return jax.lax.scan(step, memory, (inputs, done))[1]
 
 
+@on_any_env
 def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> InnerLoop:
     """Recurrent PPO on `env`. An agent's carry is its memory, [hidden].
 

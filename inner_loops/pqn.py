@@ -37,7 +37,7 @@ from metaevo.rl import (
 )
 from metaevo.rl.rollouts import learned_from
 from metaevo.slots import Slot
-from metaevo.types import InnerLoop, InnerState
+from metaevo.types import InnerLoop, InnerState, on_any_env
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,7 @@ TUNABLE = spaces.combine(
 """The space that a baseline is tuned in: ε bends at its middle and its end."""
 
 
+@on_any_env
 def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> InnerLoop:
     """PQN on `env`, whose actions are discrete.
 
@@ -159,6 +160,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             "q": q.mean(),
             "error": -td_error.mean(),
             "squared": (td_error**2).mean(),
+            "return_std": context.return_std,
         }
 
     # --- birth ------------------------------------------------------------------------

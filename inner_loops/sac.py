@@ -32,7 +32,7 @@ from metaevo.rl import (
 )
 from metaevo.rl.rollouts import learned_from
 from metaevo.slots import Slot
-from metaevo.types import InnerLoop, InnerState
+from metaevo.types import InnerLoop, InnerState, on_any_env
 
 
 @dataclass(frozen=True)
@@ -142,6 +142,7 @@ TUNABLE = spaces.tune(
 """The space that a baseline is tuned in."""
 
 
+@on_any_env
 def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> InnerLoop:
     """SAC on `env`, whose actions are continuous and bounded.
 
@@ -204,6 +205,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             "q": q.mean(),
             "error": -td_error.mean(),
             "squared": (td_error**2).mean(),
+            "return_std": context.return_std,
         }
 
     def actor_loss(params, critic, temperature, obs, noise, meta, context):

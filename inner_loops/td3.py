@@ -25,7 +25,7 @@ from inner_loops._td3 import Learner
 from metaevo import envs, losses, optimizers, population, rewards, spaces
 from metaevo.rl import normalization, off_policy, packing, rollouts, training
 from metaevo.slots import Slot
-from metaevo.types import InnerLoop, InnerState
+from metaevo.types import InnerLoop, InnerState, on_any_env
 
 
 @dataclass(frozen=True)
@@ -121,6 +121,7 @@ TUNABLE = spaces.tune(
 """The space that a baseline is tuned in."""
 
 
+@on_any_env
 def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> InnerLoop:
     """TD3 on `env`, whose actions are continuous and bounded.
 

@@ -44,7 +44,7 @@ from metaevo.rl import (
     training,
 )
 from metaevo.slots import Slot
-from metaevo.types import InnerLoop, InnerState, Space
+from metaevo.types import InnerLoop, InnerState, Space, on_any_env
 
 
 @dataclass(frozen=True)
@@ -178,6 +178,7 @@ def policy_space(env: envs.Env, config: Config = Config()) -> Space:
     )
 
 
+@on_any_env
 def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> InnerLoop:
     """TD3 with a shared critic on `env`, whose actions are continuous and bounded.
 

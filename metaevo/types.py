@@ -85,6 +85,9 @@ class InnerLoop(NamedTuple):
             tuned; one unit is a change that one sigma fits. None: it has none.
         config: the `Config` that it was made with: a dataclass of plain values, by
             which runs of different loops are told apart. None: it has none.
+        on: `env -> InnerLoop`, the same loop on another `Env` with the same spaces,
+            whose functions may close over traced values; see `on_any_env`. None: it
+            cannot be put on another.
     """
 
     meta: Any
@@ -103,6 +106,22 @@ class InnerLoop(NamedTuple):
     masks: bool = False
     tunable: Any = None
     config: Any = None
+    on: Callable[[Any], InnerLoop] | None = None
+
+
+def on_any_env(make: Callable[..., InnerLoop]) -> Callable[..., InnerLoop]:
+    """Decorates a function `make(env, ...)` that returns an inner loop.
+
+    The loops get `on`, by which the engine puts them on the tasks that `Env.task`
+    draws. Fields that are replaced in a loop afterwards are not in what `on` returns.
+    """
+
+    @functools.wraps(make)
+    def made(env: Any, *args: Any, **options: Any) -> InnerLoop:
+        loop = make(env, *args, **options)
+        return loop._replace(on=lambda other: made(other, *args, **options))
+
+    return made
 
 
 def keep(params: Params, state: InnerState) -> Params:
@@ -252,6 +271,12 @@ class Search(NamedTuple):
         chunk_size: members in one vmap. None: 8 on CPU, on an accelerator as many as
             the devices divide the population into. The bits depend on it, so it is
             fixed before generation 0 and kept in the run's manifest.
+        vary: a `spaces.prior` over numbers of the inner loop, drawn for each world and
+            common to its members; their own params are bound after it. None: all
+            worlds have the numbers of the loop.
+        world_per_member: True if each member is in a world of its own, as in the
+            comparison on held-out seeds. It is then the member's place, too, that
+            determines what `vary` and `Env.task` draw.
     """
 
     inner_loop: InnerLoop | Sequence[InnerLoop]
@@ -264,6 +289,8 @@ class Search(NamedTuple):
     segments_per_generation: int | None = None
     common_random_numbers: bool | None = None
     chunk_size: int | None = None
+    vary: Space | None = None
+    world_per_member: bool = False
 
     @property
     def tasks(self) -> tuple[InnerLoop, ...]:

@@ -207,6 +207,7 @@ def alone(search: Search, space: Space) -> Search:
         num_seeds=1,
         common_random_numbers=False,
         segments_per_generation=None,
+        world_per_member=True,
     )
 
 

@@ -74,7 +74,7 @@ def write(directory: str | Path, between: Callable[[], None] = lambda: None) -> 
         artifact = artifacts.load(paths.solution)
         slots, spec = artifact.slots, artifact.manifest["slots"]
         params = artifacts.params(paths.solution)
-        visited = verdicts.visited(held_out)
+        visited = verdicts.visited(held_out, spec)
         for portrait in gallery.gallery(slots, spec, params, visited):
             between()
             drawn.append(figures.figure(folder, *portrait))

@@ -239,6 +239,7 @@ def _verify(path: str) -> None:
     print(verify.text(found))
     if findings.failures(found):
         raise CheckpointError(f"{path} is not whole")
+    print(verify.described(path), end="")
 
 
 def _doctor(directory: str = ".") -> None:

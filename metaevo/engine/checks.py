@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from metaevo import population, slots
+from metaevo import population, slots, spaces
 from metaevo.config import Stop
 from metaevo.errors import ArtifactError, ConfigError
 from metaevo.rl import config_checks
@@ -128,6 +128,7 @@ def check(search: Search) -> Proposal:
                 f"segments_per_generation={per} must be in [1, {loop.num_segments}], "
                 "the segments of a lifetime"
             )
+        _check_worlds(search, loop)
         params = jax.eval_shape(search.space.init, jax.random.key(0))
         jax.eval_shape(partial(_bound, search.space, loop), params)
     default = search.tasks[0].meta
@@ -151,6 +152,41 @@ def check(search: Search) -> Proposal:
         for loop in search.tasks:
             _check_episodes_fit(loop, per)
     return proposal
+
+
+def _check_worlds(search: Search, loop: InnerLoop) -> None:
+    """Check what is drawn for each world: `Search.vary` and `Env.task`."""
+    per = search.segments_per_generation
+    if loop.env is not None and loop.env.task is not None:
+        name = loop.env.name or "this environment"
+        if loop.on is None:
+            raise ConfigError(
+                f"env={name!r} draws a task for each lifetime, and this inner loop "
+                "cannot be put on it: decorate its `make` with types.on_any_env"
+            )
+        if per is not None:
+            raise ConfigError(
+                f"env={name!r} draws a task for each lifetime, and members that live "
+                f"on (segments_per_generation={per}) would get another in each "
+                "generation; take an environment without tasks"
+            )
+    if search.vary is None:
+        return
+    names = spaces.of_prior(search.vary, "Search.vary")
+    if per is not None:
+        raise ConfigError(
+            f"Search.vary draws {', '.join(names)} for each lifetime, and members that "
+            f"live on (segments_per_generation={per}) would get others in each "
+            "generation; leave it out"
+        )
+    for name in names:
+        if "prior" in search.space.spec.get(name, {}):
+            raise ConfigError(
+                f"slot {name!r} is drawn for each world by Search.vary and for each "
+                "member by the space; take it out of one of them"
+            )
+    params = jax.eval_shape(search.vary.init, jax.random.key(0))
+    jax.eval_shape(lambda params: search.vary.bind(params, loop.meta), params)
 
 
 def _check_lives_fit(search: Search, segments: int) -> None:

@@ -72,7 +72,9 @@ def identity(search: Search) -> dict[str, Plain]:
 def lifetime(search: Search) -> dict[str, Plain]:
     """Describe what a search trains and how it is scored, without how it searches."""
     tasks = {f"task{i}": _loop(loop) for i, loop in enumerate(search.tasks)}
-    return {"fitness": plain(search.fitness), **tasks}
+    # Left out where nothing varies: runs of earlier versions do not have it.
+    vary = {} if search.vary is None else {"vary": plain(search.vary.spec)}
+    return {"fitness": plain(search.fitness), **tasks, **vary}
 
 
 def population_size(search: Search) -> int:
@@ -176,6 +178,7 @@ def _env(env: Env) -> dict[str, Plain]:
         "observation": plain(env.observation),
         "action": plain(env.action),
         "max_steps": env.max_steps,
+        **({} if env.task is None else {"task": plain(env.task)}),
     }
 
 

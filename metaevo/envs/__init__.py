@@ -85,6 +85,11 @@ class Env(NamedTuple):
         cheap_reset: True if a reset costs about as much as a step.
         render: `[state, ...] -> [frame, ...]`, uint8 [height, width, 3] each, not
             traced; None where the suite cannot draw it.
+        task: `key -> params`, drawn once for each lifetime and kept to its end, and the
+            same for all members of a world; None: there is one task alone.
+        at: `params -> Env`, the environment of a task, with the same spaces and
+            `max_steps`; `params` may be traced. The functions above are those of a task
+            in the middle. None where `task` is.
     """
 
     reset: Callable[[Key], tuple[PyTree, jax.Array]]
@@ -97,6 +102,8 @@ class Env(NamedTuple):
     name: str = ""
     cheap_reset: bool = True
     render: Callable[[list[PyTree]], list[Any]] | None = None
+    task: Callable[[Key], PyTree] | None = None
+    at: Callable[[PyTree], Env] | None = None
 
 
 def make(name: str) -> Env:
@@ -209,6 +216,7 @@ def select(env: Env, indices: Sequence[int]) -> Env:
         step=masked(env.step),
         step_raw=masked(env.step_raw),
         observation=Box((len(chosen),), low, high),
+        at=(lambda params: select(at(params), indices)) if (at := env.at) else None,
     )
 
 

@@ -8,8 +8,10 @@ the time limit counts as terminated.
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import math
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +22,13 @@ from metaevo.errors import ConfigError
 
 # Downloads its data when made.
 _EXCLUDED = ("MNISTBandit-bsuite",)
+# Parameters that follow from others.
+_DERIVED = {
+    "CartPole-v1": {
+        "total_mass": lambda p: p.masscart + p.masspole,
+        "polemass_length": lambda p: p.masspole * p.length,
+    }
+}
 
 
 def names() -> list[str]:
@@ -32,11 +41,19 @@ def names() -> list[str]:
 def make(name: str) -> Env:
     """Make a gymnax environment with its default parameters.
 
+    Args:
+        name: `CartPole-v1`, or `CartPole-v1?length=0.25..1&force_mag=5..15` for
+            parameters that are drawn for each lifetime; see `vary`.
+
     Raises:
-        ConfigError: there is no such environment, or it cannot be used offline.
+        ConfigError: there is no such environment, it cannot be used offline, or it has
+            no such parameter to draw.
     """
     import gymnax
 
+    name, question, query = name.partition("?")
+    if question:
+        return vary(name, **_ranges(f"gymnax/{name}?{query}", query))
     if name not in names():
         near = difflib.get_close_matches(name, names(), 1)
         hint = f" Did you mean gymnax/{near[0]}?" if near else ""
@@ -45,8 +62,74 @@ def make(name: str) -> Env:
     return adapt(env, params, f"gymnax/{name}")
 
 
-def adapt(env, params, name: str) -> Env:
-    """Wrap a gymnax environment object; `params` are its gymnax parameters."""
+def vary(name: str, **ranges: tuple[float, float]) -> Env:
+    """Make a gymnax environment whose parameters are drawn for each lifetime.
+
+    They are uniform in their ranges and independent; see `Env.task`. Parameters that
+    follow from others do: the mass and the moment of CartPole's pole.
+
+    Args:
+        name: such as `CartPole-v1`.
+        **ranges: parameter -> (low, high), low < high; numbers of gymnax's `EnvParams`.
+
+    Raises:
+        ConfigError: there is no such environment or parameter, or a range is empty.
+    """
+    import gymnax
+
+    make(name)
+    env, params = gymnax.make(name)
+    derived = _DERIVED.get(name, {})
+    known = {
+        field.name
+        for field in dataclasses.fields(params)
+        if isinstance(getattr(params, field.name), float) and field.name not in derived
+    }
+    query = "&".join(f"{key}={low:g}..{high:g}" for key, (low, high) in ranges.items())
+    full = f"gymnax/{name}?{query}"
+    for key, (low, high) in ranges.items():
+        if key not in known:
+            raise ConfigError(
+                f"env={full!r}: no parameter {key!r} to draw; "
+                f"{', '.join(sorted(known)) or 'there is none'}"
+            )
+        if not (math.isfinite(low) and math.isfinite(high) and low < high):
+            raise ConfigError(f"env={full!r}: {key}: expected LOW..HIGH, low < high")
+    if not ranges:
+        raise ConfigError(f"env={full!r}: expected ?PARAMETER=LOW..HIGH&...")
+    return adapt(env, params, full, ranges, derived)
+
+
+def _ranges(full: str, query: str) -> dict[str, tuple[float, float]]:
+    """Ranges by parameter, from `length=0.25..1&force_mag=5..15`."""
+    found = {}
+    for part in query.split("&"):
+        key, _, span = part.partition("=")
+        low, _, high = span.partition("..")
+        try:
+            found[key] = float(low), float(high)
+        except ValueError:
+            raise ConfigError(
+                f"env={full!r}: {part!r}: expected PARAMETER=LOW..HIGH, such as "
+                "length=0.25..1"
+            ) from None
+    return found
+
+
+def adapt(
+    env,
+    params,
+    name: str,
+    ranges: Mapping[str, tuple[float, float]] | None = None,
+    derived: Mapping | None = None,
+) -> Env:
+    """Wrap a gymnax environment object; `params` are its gymnax parameters.
+
+    Args:
+        ranges: parameter -> (low, high), of those that are drawn for each lifetime.
+        derived: parameter -> function of the parameters, of those that follow from
+            others.
+    """
     from gymnax.environments import spaces
 
     space = env.observation_space(params)
@@ -77,35 +160,50 @@ def adapt(env, params, name: str) -> Env:
             types,
         )
 
-    def reset(key):
-        obs, state = env.reset_env(key, params)
-        return strong(state), observe(obs)
+    def functions(params):
+        def reset(key):
+            obs, state = env.reset_env(key, params)
+            return strong(state), observe(obs)
 
-    def step_raw(key, state, act):
-        if box is not None:
-            act = jnp.clip(act, box.low, box.high)
-        obs, state, reward, terminated, info = env.step_env(key, state, act, params)
-        terminated = jnp.asarray(terminated).astype(bool)
-        truncated = jnp.asarray(env.is_truncated(state, params)).astype(bool)
-        obs = observe(obs)
-        step = Step(
-            obs=obs,
-            reward=jnp.asarray(reward).astype(jnp.float32).reshape(()),
-            terminated=terminated.reshape(()),
-            truncated=(truncated & ~terminated).reshape(()),
-            final_obs=obs,
-            info=info,
-        )
-        return strong(state), step
+        def step_raw(key, state, act):
+            if box is not None:
+                act = jnp.clip(act, box.low, box.high)
+            obs, state, reward, terminated, info = env.step_env(key, state, act, params)
+            terminated = jnp.asarray(terminated).astype(bool)
+            truncated = jnp.asarray(env.is_truncated(state, params)).astype(bool)
+            obs = observe(obs)
+            step = Step(
+                obs=obs,
+                reward=jnp.asarray(reward).astype(jnp.float32).reshape(()),
+                terminated=terminated.reshape(()),
+                truncated=(truncated & ~terminated).reshape(()),
+                final_obs=obs,
+                info=info,
+            )
+            return strong(state), step
 
+        return reset, with_auto_reset(reset, step_raw), step_raw
+
+    def task(key):
+        draws = jax.random.uniform(key, (len(ranges),))
+        pairs = zip(ranges.items(), draws, strict=True)
+        return {key: low + u * (high - low) for (key, (low, high)), u in pairs}
+
+    def at(drawn):
+        found = dataclasses.replace(params, **drawn)
+        follow = {key: follows(found) for key, follows in (derived or {}).items()}
+        reset, step, step_raw = functions(dataclasses.replace(found, **follow))
+        return made._replace(reset=reset, step=step, step_raw=step_raw)
+
+    reset, step, step_raw = functions(params)
     obs = jax.eval_shape(reset, jax.random.key(0))[1]
     bounds = (0.0, 1.0)
     if isinstance(space, spaces.Box):
         bounds = (space.low, space.high)
-    binary = bool(num_categories) or name.endswith("-MinAtar")
-    return Env(
+    binary = bool(num_categories) or name.partition("?")[0].endswith("-MinAtar")
+    made = Env(
         reset=reset,
-        step=with_auto_reset(reset, step_raw),
+        step=step,
         step_raw=step_raw,
         observation=Box(obs.shape, *bounds, binary=binary),
         action=action,
@@ -113,6 +211,7 @@ def adapt(env, params, name: str) -> Env:
         name=name,
         render=_renderer(env, params),
     )
+    return made._replace(task=task, at=at) if ranges else made
 
 
 def _renderer(env, params):

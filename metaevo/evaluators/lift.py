@@ -22,7 +22,8 @@ from metaevo.types import (
 )
 
 # Roles for which a seed's key, and then a member's key, is split.
-_COMMON, _MEMBERS = range(2)
+_COMMON, _MEMBERS, _WORLD = range(3)
+_NUMBERS, _TASK = range(2)
 _INIT, _TRAIN, _EVALUATE = range(3)
 
 
@@ -77,6 +78,8 @@ def lift(
     num_segments: int,
     common_random_numbers: bool,
     evaluate: bool = False,
+    vary: Space | None = None,
+    world_per_member: bool = False,
 ) -> Lifted:
     """Lift one member's `loop` to S seeds x P members.
 
@@ -91,6 +94,8 @@ def lift(
         common_random_numbers: All members of a seed draw the same numbers. Values that
             depend on the key alone are then computed once per seed.
         evaluate: Run `loop.evaluate` even if the fitness does not need it.
+        vary: Space of numbers that are drawn for each world, see `Search.vary`.
+        world_per_member: Each member is in a world of its own; otherwise in its seed's.
     """
     axis = MEMBERS if loop.coupled else None
 
@@ -100,9 +105,23 @@ def lift(
             key = jax.random.fold_in(key, i)
         return jax.random.fold_in(key, role)
 
+    def world(seed_key, i):
+        """The loop and the slots of a world, drawn from the seed's key alone."""
+        key = jax.random.fold_in(seed_key, _WORLD)
+        if world_per_member:
+            key = jax.random.fold_in(key, i)
+        here, meta = loop, loop.meta
+        if loop.env is not None and loop.env.task is not None:
+            task = loop.env.task(jax.random.fold_in(key, _TASK))
+            here = loop.on(loop.env.at(task))
+        if vary is not None:
+            meta = vary.bind(vary.init(jax.random.fold_in(key, _NUMBERS)), meta)
+        return here, meta
+
     def members_of_seed(seed_key, ids, params):
         def member(i, params):
-            meta = space.bind(params, loop.meta)
+            loop, meta = world(seed_key, i)
+            meta = space.bind(params, meta)
             state = loop.init(member_key(seed_key, i, _INIT), meta)
             return state._replace(shared=(), clock=())
 
@@ -110,17 +129,20 @@ def lift(
 
     def init_seed(seed_key, ids, params):
         def common(_):
-            state = loop.init(jax.random.fold_in(seed_key, _COMMON), loop.meta)
+            # What is shared has no member axis, and so no world of a member's own.
+            here, meta = (loop, loop.meta) if world_per_member else world(seed_key, 0)
+            state = here.init(jax.random.fold_in(seed_key, _COMMON), meta)
             return state.shared, state.clock
 
         state = members_of_seed(seed_key, ids, params)
-        # `shared` and `clock` depend on the default meta and on the seed alone.
+        # `shared` and `clock` depend on the world and on the seed alone.
         shared, clock = _strong(jax.vmap(common, out_axes=None, axis_name=axis)(ids))
         return state._replace(shared=shared, clock=clock)
 
     def run_seed(seed_key, ids, params, state):
         def member(i, params, state):
-            meta = space.bind(params, loop.meta)
+            loop, meta = world(seed_key, i)
+            meta = space.bind(params, meta)
             train_key = member_key(seed_key, i, _TRAIN)
 
             def segment(state, _):
@@ -151,7 +173,8 @@ def lift(
 
     def evaluate_seed(seed_key, ids, params, state):
         def member(i, params, state):
-            meta = space.bind(params, loop.meta)
+            loop, meta = world(seed_key, i)
+            meta = space.bind(params, meta)
             return loop.evaluate(member_key(seed_key, i, _EVALUATE), meta, state)
 
         return jax.vmap(member, (0, 0, OVER_MEMBERS), axis_name=axis)(

@@ -58,6 +58,8 @@ def make_programs(
         search.segments_per_generation or loop.num_segments,
         shared_numbers,
         evaluate,
+        search.vary,
+        search.world_per_member,
     )
 
     def program(fn: Callable, in_specs: tuple, out_specs: Any, donate: tuple = ()):

@@ -100,7 +100,7 @@ def named(name: str, scale: float) -> Transform:
 
 
 def checked(what: str, transform: Transform, default: float) -> float:
-    """`default`, on the scale.
+    """`default`, on the scale; one that is traced, such as a draw, is not checked.
 
     Args:
         what: the space and the slot, for the message.
@@ -108,6 +108,8 @@ def checked(what: str, transform: Transform, default: float) -> float:
     Raises:
         ConfigError: the default does not lie on it.
     """
+    if isinstance(default, jax.core.Tracer):
+        return default
     if not transform.holds(float(default)):
         raise ConfigError(
             f"{what}={transform.name}()): the default {default} is outside that scale; "

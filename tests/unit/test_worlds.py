@@ -1,0 +1,276 @@
+"""Worlds: numbers and tasks that are drawn for each, and common to its members."""
+
+import gymnax
+import jax
+import jax.numpy as jnp
+import loops
+import numpy as np
+import pytest
+import toys
+
+from metaevo import envs, fitness, spaces
+from metaevo.analysis import holdout
+from metaevo.engine import checks, identity
+from metaevo.envs import gymnax as suite
+from metaevo.errors import ConfigError
+from metaevo.evaluators.local import LocalEvaluator
+from metaevo.types import InnerLoop, InnerState, Proposal, Search, on_any_env
+from strategies.pbt import pbt
+from strategies.random_search import random_search
+
+VARY = spaces.prior(lr=spaces.log_uniform(1e-3, 1e-1))
+CARTPOLE = "gymnax/CartPole-v1?length=0.25..1&force_mag=5..15"
+
+
+# --- a loop that tells its world ------------------------------------------------------
+
+
+def length_env() -> envs.Env:
+    """The task is a number, which every observation and every reward is."""
+
+    def at(params):
+        obs = jnp.full((1,), params)
+
+        def reset(key):
+            del key
+            return jnp.int32(0), obs
+
+        def step_raw(key, state, action):
+            del key, action
+            state = state + 1
+            ended, never = state >= 3, jnp.zeros((), bool)
+            return state, envs.Step(obs, obs[0], ended, never, obs, {})
+
+        step = envs.with_auto_reset(reset, step_raw)
+        return nothing._replace(reset=reset, step=step, step_raw=step_raw)
+
+    nothing = envs.Env(None, None, None, envs.Box((1,)), envs.Discrete(2), 3)
+    return at(0.5)._replace(task=lambda key: jax.random.uniform(key), at=at)
+
+
+@on_any_env
+def teller(env, num_segments=3) -> InnerLoop:
+    """The return tells the learning rate and the task, at birth, in training, after."""
+
+    def told(meta, obs):
+        return jnp.stack([jnp.float32(meta.lr), obs[0]])
+
+    def init(key, meta):
+        state, obs = env.reset(key)
+        return InnerState(
+            (told(meta, obs), state, obs), (), (), toys.Clock(jnp.int32(0))
+        )
+
+    def train(key, meta, state):
+        at_birth, env_state, _ = state.agent
+        env_state, out = env.step(key, env_state, jnp.int32(0))
+        now = told(meta, out.obs)
+        metrics = {"return": now[0], "episodes": jnp.ones(()), "task": out.reward}
+        same = (now == at_birth).all()
+        state = state._replace(agent=(at_birth, env_state, out.obs))
+        return state, metrics | {"same": jnp.float32(same)}
+
+    def evaluate(key, meta, state):
+        now = told(meta, env.reset(key)[1])
+        return {"return": now[1], "length": jnp.float32((now == state.agent[0]).all())}
+
+    def act(key, meta, agent, carry, obs):
+        return jnp.int32(0), carry
+
+    return InnerLoop(toys.Meta(), init, train, evaluate, num_segments, act, env=env)
+
+
+def evaluated(members=3, num_seeds=4, **options):
+    """One generation of equal members that tell their worlds, and the evaluator."""
+    options = {"common_random_numbers": False, "vary": VARY} | options
+    search = Search(
+        teller(length_env()),
+        toys.space(),
+        None,
+        1,
+        fitness.final_return,
+        num_seeds=num_seeds,
+        **options,
+    )
+    evaluate = LocalEvaluator(search, jax.devices()[:1])
+    proposal = Proposal({"lr": jnp.zeros(members)})
+    result, _ = evaluate(jax.random.key(5), proposal, ())
+    return result, evaluate, proposal
+
+
+@pytest.mark.parametrize("common", [True, False])
+def test_draws_differ_between_seeds_and_are_common_to_members(common):
+    result, _, _ = evaluated(common_random_numbers=common)
+    for drawn, low, high in (
+        (result.train[0]["return"][..., 0], 1e-3, 1e-1),
+        (result.train[0]["task"][..., 0], 0.0, 1.0),
+    ):
+        drawn = np.asarray(drawn)  # [S, P]
+        np.testing.assert_array_equal(drawn, drawn[:, :1].repeat(3, 1))
+        assert len(np.unique(drawn[:, 0])) == 4
+        assert (drawn > low).all()
+        assert (drawn < high).all()
+
+
+def test_a_lifetime_keeps_its_draws_from_birth_to_evaluation():
+    result, _, _ = evaluated(chunk_size=2)
+    assert (np.asarray(result.train[0]["same"]) == 1).all()
+    assert (np.asarray(result.evaluation[0]["length"]) == 1).all()
+
+
+def test_a_members_own_params_are_bound_after_the_draw():
+    search = Search(
+        teller(length_env()), toys.space(), None, 1, fitness.final_return, vary=VARY
+    )
+    evaluate = LocalEvaluator(search, jax.devices()[:1])
+    proposal = Proposal({"lr": jnp.log(jnp.array([1.0, 2.0]))})
+    result, _ = evaluate(jax.random.key(5), proposal, ())
+    one, twice = np.asarray(result.train[0]["return"])[0, :, 0]
+    assert twice == pytest.approx(2 * one, rel=1e-5)
+
+
+def test_new_generations_draw_anew_and_compile_nothing():
+    first, evaluate, proposal = evaluated()
+    second, _ = evaluate(jax.random.key(6), proposal, ())
+    assert (first.fitness != second.fitness).all()
+    counts = {name: p._cache_size() for name, p in evaluate.programs.items()}
+    assert counts["init/0"] == counts["run/0"] == 1
+    assert set(counts.values()) <= {0, 1}
+
+
+def test_held_out_seeds_are_worlds_that_both_sides_share():
+    search = Search(
+        teller(length_env()), toys.space(), None, 1, fitness.final_return, vary=VARY
+    )
+
+    def make(search, **options):
+        return LocalEvaluator(search, jax.devices()[:1], **options)
+
+    key, zero = jax.random.key(1), {"lr": np.float32(0.0)}
+    runs, _ = holdout.train(search, toys.space(), {"mine": zero}, key, 5, make)
+    rival, _ = holdout.train(
+        search, holdout.HAND_MADE, {"theirs": holdout.NOTHING}, key, 5, make
+    )
+    for metric in ("return", "task"):
+        mine = runs["mine"].train[0][metric][:, 0]
+        np.testing.assert_allclose(
+            mine, rival["theirs"].train[0][metric][:, 0], rtol=1e-6
+        )
+        assert len(np.unique(mine)) == 5
+    assert (runs["mine"].train[0]["same"] == 1).all()
+
+
+# --- what is refused ------------------------------------------------------------------
+
+
+def search_with(loop=None, space=None, strategy=None, **options):
+    space = space or toys.space()
+    strategy = strategy or random_search(space, 4)
+    return Search(
+        loop or toys.quadratic(), space, strategy, 1, fitness.final_return, **options
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: search_with(vary=toys.space()), "Search.vary needs a space of ranges"),
+        (
+            lambda: search_with(vary=spaces.prior(rate=spaces.uniform(0, 1))),
+            "no slot 'rate' in this algorithm",
+        ),
+        (lambda: search_with(space=VARY, vary=VARY), "'lr' is drawn for each world"),
+        (
+            lambda: search_with(
+                space=VARY,
+                strategy=pbt(VARY, 4),
+                segments_per_generation=1,
+                vary=spaces.prior(target=spaces.uniform(0, 1)),
+            ),
+            "segments_per_generation=1",
+        ),
+        (
+            lambda: search_with(
+                teller(length_env()),
+                VARY,
+                pbt(VARY, 4),
+                segments_per_generation=1,
+            ),
+            "would get another in each",
+        ),
+        (
+            lambda: search_with(teller(length_env())._replace(on=None)),
+            "types.on_any_env",
+        ),
+    ],
+)
+def test_draws_that_cannot_be_kept_are_refused(make, message):
+    with pytest.raises(ConfigError, match=message):
+        checks.check(make())
+
+
+def test_a_search_that_varies_is_another_search():
+    plain, varied = search_with(), search_with(vary=VARY)
+    assert "vary" not in identity.lifetime(plain)
+    assert identity.lifetime(varied)["vary"]["lr"]["low"] == 1e-3
+    narrow = search_with(vary=spaces.prior(lr=spaces.log_uniform(1e-3, 1e-2)))
+    assert identity.identity(varied) != identity.identity(narrow)
+
+
+def test_every_loop_can_be_put_on_the_tasks_of_its_environment():
+    for small in loops.EVERY.values():
+        loop = small.make()
+        other = loop.on(loop.env._replace(name="other"))
+        assert other.env.name == "other", small.module
+        assert other.config == loop.config
+
+
+# --- gymnax's own parameters ----------------------------------------------------------
+
+
+def test_a_task_steps_as_gymnax_does_with_these_parameters():
+    env = envs.make(CARTPOLE)
+    assert env.name == CARTPOLE
+    drawn = {"length": jnp.float32(0.8), "force_mag": jnp.float32(6.0)}
+    reference, params = gymnax.make("CartPole-v1")
+    # The moment of the pole follows from its length.
+    params = params.replace(**drawn, polemass_length=params.masspole * drawn["length"])
+    key, action = jax.random.key(2), jnp.int32(1)
+    state, _ = env.at(drawn).reset(key)
+    _, out = env.at(drawn).step_raw(key, state, action)
+    expected, *_ = reference.step_env(key, state, action, params)
+    np.testing.assert_allclose(out.obs, expected, rtol=1e-6)
+    _, plain = env.step_raw(key, state, action)
+    assert abs(plain.obs - out.obs).max() > 1e-3
+
+
+def test_drawn_parameters_fill_their_ranges():
+    env = suite.vary("MountainCar-v0", gravity=(0.002, 0.003))
+    drawn = jax.vmap(env.task)(jax.random.split(jax.random.key(0), 500))["gravity"]
+    assert 0.002 <= drawn.min() < 0.0021
+    assert 0.0029 < drawn.max() <= 0.003
+    assert drawn.mean() == pytest.approx(0.0025, abs=5e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("gymnax/CartPole-v1?", "expected PARAMETER=LOW..HIGH"),
+        ("gymnax/CartPole-v1?length=1", "expected PARAMETER=LOW..HIGH"),
+        ("gymnax/CartPole-v1?length=1..0.5", "length: expected LOW..HIGH, low < high"),
+        ("gymnax/CartPole-v1?total_mass=1..2", "no parameter 'total_mass'"),
+        ("gymnax/CartPole-v1?mass=1..2", "gravity, length, masscart"),
+        ("gymnax/CartPol-v1?length=1..2", "Did you mean gymnax/CartPole-v1"),
+    ],
+)
+def test_a_parameter_that_cannot_be_drawn_is_refused(name, message):
+    with pytest.raises(ConfigError, match=message.replace("?", r"\?")):
+        envs.make(name)
+
+
+def test_selected_components_keep_the_tasks():
+    env = envs.select(envs.make(CARTPOLE), (0, 2))
+    task = env.task(jax.random.key(0))
+    _, obs = env.at(task).reset(jax.random.key(1))
+    assert obs.shape == (2,)
+    assert set(task) == {"length", "force_mag"}
