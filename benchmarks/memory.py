@@ -43,7 +43,8 @@ def newborn(loop: Any, members: int = 16) -> metaevo.Search:
     space = spaces.tune(gamma=spaces.logit())
     strategy = open_es(space, members, 0.1, optax.sgd(0.1))
     loop = loop._replace(num_segments=1)  # of a long lifetime, for its buffer
-    return metaevo.Search(loop, space, strategy, 2, fitness.last_segments(1))
+    # Not by returns of training: an episode may be longer than a generation.
+    return metaevo.Search(loop, space, strategy, 2, fitness.final_return)
 
 
 def living(loop: Any, members: int = 16) -> metaevo.Search:
@@ -78,7 +79,7 @@ CASES = {
             ppo.Config(16_384, 64, 128, num_segments=1, activation="relu"),
         )
     ),
-    "dqn Breakout": lambda: newborn(dqn_breakout(100_000)),
+    "dqn Breakout": lambda: newborn(dqn_breakout(100_000), 32),
     "sac Pendulum": lambda: newborn(sac_pendulum(1_000_000)),
     "pbt of sac Pendulum": lambda: living(sac_pendulum(1_000_000)),
 }

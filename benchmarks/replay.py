@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from metaevo import envs
-from metaevo.rl import replay
+from metaevo.rl import off_policy, replay
 from metaevo.rl.rollouts import Transition
 
 MEMBERS, ENVS, BATCH, STEPS, REPEATS = 8, 4, 64, 2000, 7
@@ -47,14 +47,14 @@ def total(batch):
 
 
 def ours(num_rows, per_member):
-    buffer = replay.make(environment(), num_rows, ENVS, 1)
+    buffer = replay.make(off_policy.template(environment()), num_rows, ENVS, 1)
     rows = jax.vmap(lambda _: buffer.start(transitions(1)))(jnp.arange(MEMBERS))
     clock = jnp.zeros(MEMBERS if per_member else (), jnp.int32)
     axis = 0 if per_member else None
 
     def member(key, rows, clock):
         rows = buffer.add(rows, clock, transitions(1))
-        batch = buffer.sample(key, rows, clock + 1, clock + 1, (BATCH,))
+        batch, _ = buffer.sample(key, rows, clock + 1, clock + 1, (BATCH,))
         return rows, total(batch)
 
     def step(state, key):
@@ -75,7 +75,7 @@ def flashbax(num_rows):
 
     def member(key, state):
         state = buffer.add(state, jax.tree.map(lambda x: x[0], transitions(1)))
-        batch = buffer.sample(state, key).experience
+        batch, _ = buffer.sample(state, key).experience
         return state, total(batch)
 
     def step(state, key):

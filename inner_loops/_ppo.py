@@ -192,20 +192,6 @@ def newborn(env: envs.Env, params: Any, meta: Meta) -> Agent:
 # --- rollout --------------------------------------------------------------------------
 
 
-def packed_transition(
-    env: envs.Env, before: rollouts.Episodes, action: jax.Array, out: envs.Step
-) -> rollouts.Transition:
-    """A step of E environments as a rollout keeps it, in bytes where that is exact."""
-    return rollouts.Transition(
-        envs.packed(env, before.obs),
-        action,
-        out.reward,
-        envs.packed(env, out.final_obs),
-        out.terminated,
-        out.done,
-    )
-
-
 def finish_rollout(
     meta: Meta,
     context: Context,
@@ -307,6 +293,7 @@ def update_of(
         )
         # value − target, where the value loss is evaluated first.
         error = {"error": -advantage.mean(), "squared": (advantage**2).mean()}
+        error["return_std"] = in_loss.return_std
         return *learned, error
 
     def update(key, meta, state):

@@ -82,6 +82,7 @@ def critic_loss(params, nets, target, batch, meta, context):
         "q": q.mean(),
         "error": -td_error.mean(),
         "squared": (td_error**2).mean(),
+        "return_std": context.return_std,
     }
 
 
@@ -160,13 +161,12 @@ def explore(
     """
     sigma = slots.value(meta.exploration_noise, context)
     drawn = noise.draw(noise_key, meta, context, last_noise, num_steps)
-    after, steps, finished = rollouts.collect(
-        key,
-        env,
-        episodes,
-        drawn,
-        lambda obs, noise: to_env(jnp.clip(act(obs) + sigma * noise, -1.0, 1.0)),
-    )
+
+    def choose(carry, obs, noise, state, mask):
+        del state, mask
+        return carry, to_env(jnp.clip(act(obs) + sigma * noise, -1.0, 1.0)), ()
+
+    after, _, steps, finished, _ = rollouts.collect(key, env, episodes, drawn, choose)
     return after, steps, finished, drawn[-1]
 
 

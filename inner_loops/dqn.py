@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+import metaevo
 from metaevo import (
     envs,
     exploration,
@@ -34,6 +35,7 @@ from metaevo.rl import (
     config_checks,
     networks,
     off_policy,
+    packing,
     q_learning,
     returns,
     rollouts,
@@ -119,7 +121,7 @@ class Agent(NamedTuple):
 
 class Experience(NamedTuple):
     episodes: rollouts.Episodes
-    rows: jax.Array  # of the replay buffer
+    rows: packing.Packed  # of the replay buffer
     steps_since_birth: jax.Array  # int32, warm-up not counted
 
 
@@ -193,6 +195,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             "q": q.mean(),
             "error": -td_error.mean(),
             "squared": (td_error**2).mean(),
+            "return_std": context.return_std,
         }
 
     # --- birth ------------------------------------------------------------------------
@@ -204,12 +207,12 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         network_key, env_key, noise_key, warmup_key = jax.random.split(key, 4)
         params = network.init(network_key, jnp.zeros(env.observation.shape))
         agent = Agent(jnp.int32(0), params, params, meta.optimizer.init(params))
-        state, steps, _ = rollouts.collect(
+        state, _, steps, _, _ = rollouts.collect(
             warmup_key,
             env,
             rollouts.start(env_key, env, config.num_envs),
             noise(noise_key, sizes.num_warmup),
-            lambda obs, noise: jnp.argmax(noise, -1),
+            q_learning.random_actions,
         )
         experience = Experience(state, buffer.start(steps), jnp.int32(0))
         return InnerState(agent, experience, clock=training.start_clock())
@@ -245,7 +248,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             jax.random.fold_in(key, clock.update), 3
         )
         context = training.context(agent.age, sizes.lifetime.num_updates)
-        after, steps, finished = rollouts.collect(
+        after, _, steps, finished, _ = rollouts.collect(
             act_key,
             env,
             experience.episodes,
@@ -286,3 +289,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     return training.inner_loop(
         env, config, meta, sizes.lifetime, init, update, act, tunable=TUNABLE
     )
+
+
+if __name__ == "__main__":
+    metaevo.train_main(make)

@@ -110,19 +110,20 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         context = training.context(agent.age, lifetime.num_updates)
         sigma = slots.value(meta.action_noise, context)
         noise = jax.random.normal(noise_key, (num_steps, config.num_envs, width))
-        experience, _, finished = rollouts.collect(
-            act_key,
-            env,
-            experience,
-            noise,
-            lambda obs, noise: noisy(policy.apply(agent.actor, obs), noise, sigma),
+
+        def choose(carry, obs, noise, state, mask):
+            del state, mask
+            return carry, noisy(policy.apply(agent.actor, obs), noise, sigma), ()
+
+        experience, _, _, finished, _ = rollouts.collect(
+            act_key, env, experience, noise, choose
         )
         agent = agent._replace(age=agent.age + 1)
         state = InnerState(agent, experience, (), training.tick(clock))
         return state, {"totals": rollouts.totals(finished)}
 
-    def act(key, meta, agent, carry, obs):
-        del key, meta
+    def act(key, meta, agent, carry, obs, state=None, mask=None):
+        del key, meta, state, mask
         return policy.apply(agent.actor, obs), carry
 
     return training.inner_loop(

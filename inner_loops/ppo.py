@@ -20,6 +20,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+import metaevo
 from inner_loops import _ppo
 from inner_loops._ppo import STATS, TUNABLE, Agent, Batch, Meta
 from metaevo import envs
@@ -142,24 +143,19 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
     def rollout(key, meta, context, agent, experience):
         """T steps of E environments."""
-        noise_key, step_key, reset_key = jax.random.split(key, 3)
+        keys = jax.random.split(key, 3)  # of noise, steps and starts
         shape = (config.num_steps, config.num_envs)
         # Drawn at once: random numbers inside the scan cost more.
-        noise = head.noise(noise_key, (*shape, head.num_outputs))
-        drawn, world = rollouts.worlds(step_key, reset_key, env, *shape)
+        noise = head.noise(keys[0], (*shape, head.num_outputs))
 
-        # The scan holds what acting needs; all else is done for all steps at once.
-        def step(before, drawn):
-            noise, drawn = drawn
-            obs = normalize.obs.apply(agent.obs_stats, before.obs)
+        def choose(carry, obs, noise, state, mask):
+            del state, mask
+            obs = normalize.obs.apply(agent.obs_stats, obs)
             pi = policy(meta, agent.params, obs)
-            action = pi.transform(noise)
-            after, out, finished = rollouts.step(env, world(drawn), before, action)
-            kept = _ppo.packed_transition(env, before, action, out)
-            return after, (kept, pi, finished)
+            return carry, pi.transform(noise), pi
 
-        after, (steps, pi, finished) = jax.lax.scan(
-            step, experience.episodes, (noise, drawn)
+        after, _, steps, finished, pi = rollouts.collect(
+            keys[1:], env, experience.episodes, noise, choose
         )
         last, data, discounted = _ppo.finish_rollout(
             meta,
@@ -175,8 +171,8 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
     # --- the interface ----------------------------------------------------------------
 
-    def act(key, meta, agent, carry, obs):
-        del key
+    def act(key, meta, agent, carry, obs, state=None, mask=None):
+        del key, state, mask
         obs = normalize.obs.apply(agent.obs_stats, obs)
         return policy(meta, agent.params, obs).mode(), carry
 
@@ -189,3 +185,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     return training.inner_loop(
         env, config, meta, lifetime, init, update, act, tunable=TUNABLE
     )
+
+
+if __name__ == "__main__":
+    metaevo.train_main(make)

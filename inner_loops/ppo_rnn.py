@@ -24,6 +24,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+import metaevo
 from inner_loops import _ppo
 from inner_loops._ppo import STATS, TUNABLE, Agent, Batch, Meta
 from metaevo import envs
@@ -219,24 +220,20 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
     def rollout(key, meta, context, agent, experience):
         """T steps of E environments."""
-        noise_key, step_key, reset_key = jax.random.split(key, 3)
+        keys = jax.random.split(key, 3)  # of noise, steps and starts
         shape = (config.num_steps, config.num_envs)
         # Drawn at once: random numbers inside the scan cost more.
-        noise = head.noise(noise_key, (*shape, head.num_outputs))
-        drawn, world = rollouts.worlds(step_key, reset_key, env, *shape)
+        noise = head.noise(keys[0], (*shape, head.num_outputs))
 
-        def step(carry, drawn):
-            (before, memory), (noise, drawn) = carry, drawn
-            obs = normalize.obs.apply(agent.obs_stats, before.obs)
+        def choose(memory, obs, noise, state, mask):
+            del state, mask
+            obs = normalize.obs.apply(agent.obs_stats, obs)
             memory = remember(agent.params, memory, embed(meta, agent.params, obs))
             pi = policy(meta, agent.params, memory)
-            action = pi.transform(noise)
-            after, out, finished = rollouts.step(env, world(drawn), before, action)
-            kept = _ppo.packed_transition(env, before, action, out)
-            return (after, forget(memory, out.done)), (kept, pi, finished, memory)
+            return memory, pi.transform(noise), (pi, memory)
 
-        (after, memory), (steps, pi, finished, memories) = jax.lax.scan(
-            step, (experience.episodes, experience.memory), (noise, drawn)
+        after, memory, steps, finished, (pi, memories) = rollouts.collect(
+            keys[1:], env, experience.episodes, noise, choose, experience.memory
         )
         last, data, discounted = _ppo.finish_rollout(
             meta,
@@ -253,8 +250,8 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
     # --- the interface ----------------------------------------------------------------
 
-    def act(key, meta, agent, carry, obs):
-        del key
+    def act(key, meta, agent, carry, obs, state=None, mask=None):
+        del key, state, mask
         obs = normalize.obs.apply(agent.obs_stats, obs)
         memory = remember(agent.params, carry, embed(meta, agent.params, obs))
         return policy(meta, agent.params, memory).mode(), memory
@@ -275,3 +272,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         initial_carry=initial_carry,
         tunable=TUNABLE,
     )
+
+
+if __name__ == "__main__":
+    metaevo.train_main(make)

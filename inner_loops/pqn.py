@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+import metaevo
 from metaevo import (
     envs,
     exploration,
@@ -157,6 +158,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             "q": q.mean(),
             "error": -td_error.mean(),
             "squared": (td_error**2).mean(),
+            "return_std": context.return_std,
         }
 
     # --- birth ------------------------------------------------------------------------
@@ -194,7 +196,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         )
         context = training.context(agent.age, lifetime.num_updates)
         shape = (config.num_steps, config.num_envs, num_actions)
-        experience, steps, finished = rollouts.collect(
+        experience, _, steps, finished, _ = rollouts.collect(
             act_key,
             env,
             experience,
@@ -229,3 +231,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         episodes=lambda experience: experience,
         tunable=TUNABLE,
     )
+
+
+if __name__ == "__main__":
+    metaevo.train_main(make)

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+import metaevo
 from metaevo import envs, losses, optimizers, population, rewards, slots, spaces
 from metaevo.errors import ConfigError
 from metaevo.rl import (
@@ -25,6 +26,7 @@ from metaevo.rl import (
     noise,
     normalization,
     off_policy,
+    packing,
     rollouts,
     training,
 )
@@ -124,7 +126,7 @@ class Agent(NamedTuple):
 class Experience(NamedTuple):
     episodes: rollouts.Episodes
     noise: jax.Array  # [E, A], the last
-    rows: jax.Array  # of the replay buffer
+    rows: packing.Packed  # of the replay buffer
     steps_since_birth: jax.Array  # int32, warm-up not counted
 
 
@@ -203,6 +205,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             "q": q.mean(),
             "error": -td_error.mean(),
             "squared": (td_error**2).mean(),
+            "return_std": context.return_std,
         }
 
     def actor_loss(params, critic, temperature, obs, noise, meta, context):
@@ -298,13 +301,14 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             {"temperature": jnp.exp(agent.log_temperature.params)},
         )
 
-        def explore(obs, noise):
+        def explore(carry, obs, noise, state, mask):
+            del state, mask
             obs = normalize.apply(agent.obs_stats, obs)
             pi = policy(agent.actor.params, obs)
-            return to_env(pi.transform_and_log_prob(noise)[0])
+            return carry, to_env(pi.transform_and_log_prob(noise)[0]), ()
 
         drawn = noise.draw(noise_key, meta, context, experience.noise, config.num_steps)
-        after, steps, finished = rollouts.collect(
+        after, _, steps, finished, _ = rollouts.collect(
             act_key, env, experience.episodes, drawn, explore
         )
         obs_stats = normalize.update(agent.obs_stats, steps.obs)
@@ -343,11 +347,15 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
     # --- the interface ----------------------------------------------------------------
 
-    def act(key, meta, agent, carry, obs):
-        del key, meta
+    def act(key, meta, agent, carry, obs, state=None, mask=None):
+        del key, meta, state, mask
         obs = normalize.apply(agent.obs_stats, obs)
         return to_env(policy(agent.actor.params, obs).mode()), carry
 
     return training.inner_loop(
         env, config, meta, sizes.lifetime, init, update, act, tunable=TUNABLE
     )
+
+
+if __name__ == "__main__":
+    metaevo.train_main(make)

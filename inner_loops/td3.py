@@ -19,10 +19,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+import metaevo
 from inner_loops import _td3
 from inner_loops._td3 import Learner
 from metaevo import envs, losses, optimizers, population, rewards, spaces
-from metaevo.rl import normalization, off_policy, rollouts, training
+from metaevo.rl import normalization, off_policy, packing, rollouts, training
 from metaevo.slots import Slot
 from metaevo.types import InnerLoop, InnerState, on_any_env
 
@@ -104,7 +105,7 @@ class Agent(NamedTuple):
 class Experience(NamedTuple):
     episodes: rollouts.Episodes
     noise: jax.Array  # [E, A], the last
-    rows: jax.Array  # of the replay buffer
+    rows: packing.Packed  # of the replay buffer
     steps_since_birth: jax.Array  # int32, warm-up not counted
 
 
@@ -212,10 +213,14 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
     # --- the interface ----------------------------------------------------------------
 
-    def act(key, meta, agent, carry, obs):
-        del key, meta
+    def act(key, meta, agent, carry, obs, state=None, mask=None):
+        del key, meta, state, mask
         return to_env(act_unit(agent, obs)), carry
 
     return training.inner_loop(
         env, config, meta, sizes.lifetime, init, update, act, tunable=TUNABLE
     )
+
+
+if __name__ == "__main__":
+    metaevo.train_main(make)

@@ -35,7 +35,14 @@ from metaevo import (
     slots,
 )
 from metaevo.errors import ConfigError
-from metaevo.rl import diversity, normalization, off_policy, rollouts, training
+from metaevo.rl import (
+    diversity,
+    normalization,
+    off_policy,
+    packing,
+    rollouts,
+    training,
+)
 from metaevo.slots import Slot
 from metaevo.types import InnerLoop, InnerState, Space, on_any_env
 
@@ -144,7 +151,7 @@ class Shared(NamedTuple):
     """State that the members of a population have in common."""
 
     critic: Learner
-    rows: jax.Array  # of the replay buffer
+    rows: packing.Packed  # of the replay buffer
 
 
 def policy_space(env: envs.Env, config: Config = Config()) -> Space:
@@ -305,8 +312,8 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
     # --- the interface ----------------------------------------------------------------
 
-    def act(key, meta, agent, carry, obs):
-        del key, meta
+    def act(key, meta, agent, carry, obs, state=None, mask=None):
+        del key, meta, state, mask
         return to_env(nets.act(agent.actor.params, obs)), carry
 
     return training.inner_loop(

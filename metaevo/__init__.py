@@ -8,9 +8,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from metaevo.cli.main import main
+    from metaevo.cli.main import main, train_main
     from metaevo.config import RunConfig
     from metaevo.engine.loop import Result, run
+    from metaevo.engine.train import Training, train
     from metaevo.errors import (
         ArtifactError,
         CheckpointError,
@@ -60,17 +61,21 @@ __all__ = [
     "Search",
     "Space",
     "Strategy",
+    "Training",
     "configure",
     "load",
     "main",
     "reference",
     "run",
+    "train",
+    "train_main",
 ]
 
 _MODULES = {
     "config": ["RunConfig"],
-    "cli.main": ["main"],
+    "cli.main": ["main", "train_main"],
     "engine.loop": ["Result", "run"],
+    "engine.train": ["Training", "train"],
     "errors": [
         "ArtifactError",
         "CheckpointError",

@@ -122,6 +122,7 @@ def td_error_loss(base: Partial | str = "td_square") -> Learned:
     hand_made=drifts.ppo_clip,
     plot="metaevo.analysis.plots.losses:drift",
     closed_form="metaevo.analysis.curve_fits:drift",
+    guarantees=lambda op: ("drift",),
 )
 def clip_constant(eps: float = 0.2) -> Learned:
     """PPO's clip as a drift, its width `eps` eˣ kept in [1e-3, 10]; x starts at 0.

@@ -2,13 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import operator
+import re
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from metaevo.errors import ConfigError
 
 WANDB_MODES = ("offline", "online", "disabled")
+
+_COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+
+
+class Stop(NamedTuple):
+    """A condition on the record of a generation that ends a run.
+
+    Attributes:
+        metric: `fitness`, or the name of a metric as in `metrics.jsonl`; `train/` may
+            be left out.
+        comparison: `>=`, `<=`, `>` or `<`.
+        value: what the metric is compared with.
+    """
+
+    metric: str
+    comparison: str
+    value: float
+
+    @staticmethod
+    def parse(text: str) -> Stop:
+        """Return the condition that a text such as `return>=475` states.
+
+        Raises:
+            ConfigError: it states none.
+
+        >>> Stop.parse("return >= 475")
+        Stop(metric='return', comparison='>=', value=475.0)
+        """
+        parts = re.fullmatch(r"\s*([\w./-]+)\s*([<>]=?)\s*(\S+)\s*", text)
+        try:
+            if parts is None:
+                raise ValueError
+            value = float(parts[3])
+        except ValueError:
+            raise ConfigError(
+                f"run.stop={text!r}: expected METRIC>=NUMBER, such as return>=475, "
+                "with >=, <=, > or <"
+            ) from None
+        return Stop(parts[1], parts[2], value)
+
+    def key(self, names: Collection[str]) -> str | None:
+        """Return the name among those of a record that is meant; None without one."""
+        aliases = [self.metric, f"train/{self.metric}", f"{self.metric}_mean"]
+        return next((name for name in aliases if name in names), None)
+
+    def holds(self, record: Mapping[str, Any]) -> bool:
+        """Return True if the condition holds in a record; a missing value never does.
+
+        >>> Stop.parse("fitness>2").holds({"fitness_mean": 3.0})
+        True
+        """
+        value = record.get(self.key(record) or "")
+        if value is None:
+            return False
+        return _COMPARISONS[self.comparison](float(value), self.value)
 
 
 @dataclass(frozen=True)
@@ -32,6 +94,10 @@ class RunConfig:
         max_seconds: time limit in seconds. The run stops after the generation, or the
             step of the comparison that follows, in which it is exceeded, as if
             interrupted; None: no limit.
+        stop: `METRIC>=NUMBER` (or `<=`, `>`, `<`), such as `return>=475`. The run ends,
+            with its report, after the first generation in which it holds: of the mean
+            over members, for `fitness` or a metric of training in the last segment.
+            None: it runs to its last generation.
         wandb: `offline` (needs no account), `online` or `disabled`. wandb repeats
             `metrics.jsonl` and never stops a run. See `docs/wandb.md`.
         tensorboard: write event files to `tensorboard/`, too.
@@ -62,6 +128,7 @@ class RunConfig:
     held_out_seeds: int = 32
     checkpoint_every: int = 1
     max_seconds: float | None = None
+    stop: str | None = None
     wandb: str = "offline"
     tensorboard: bool = False
     start_from: str | None = None
@@ -94,6 +161,8 @@ class RunConfig:
             raise ConfigError(
                 f"run.checkpoint_every={self.checkpoint_every} must be >= 1"
             )
+        if self.stop is not None:
+            Stop.parse(self.stop)
         given = {
             "run.coordinator": self.coordinator,
             "run.num_processes": self.num_processes,

@@ -97,6 +97,7 @@ HAND_MADE = {"ppo_clip": ppo_clip, "dpo": dpo, "zero": zero}
     hand_made=dpo,
     plot="metaevo.analysis.plots.losses:drift",
     closed_form="metaevo.analysis.curve_fits:drift",
+    guarantees=lambda op: ("drift",),
 )
 def dpo_constants(
     alpha: float = 2.0, beta: float = 0.6, temporal: bool = False
@@ -140,6 +141,7 @@ def dpo_constants(
     hand_made={"zero": zero},
     plot="metaevo.analysis.plots.losses:drift",
     closed_form="metaevo.analysis.curve_fits:drift",
+    guarantees=lambda op: ("drift",),
     examples=({}, {"base": "zero"}),
 )
 def lpo_network(
@@ -192,6 +194,7 @@ def lpo_network(
     hand_made=HAND_MADE,
     plot="metaevo.analysis.plots.losses:drift",
     closed_form="metaevo.analysis.curve_fits:drift",
+    guarantees=lambda op: ("drift",),
     examples=({}, {"base": "dpo"}),
 )
 def drift_network(

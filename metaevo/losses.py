@@ -274,6 +274,8 @@ def td_network(
     "policy_network",
     slot="policy_loss",
     plot="metaevo.analysis.plots.losses:policy_loss",
+    guarantees=lambda op: ("bounded",),
+    facts=lambda op, params: {"bound": op["limit"]},
 )
 def policy_network(
     features: Sequence[int] = (16,), limit: float = 10.0, temporal: bool = False

@@ -70,6 +70,11 @@ def units(env: envs.Env) -> list[float]:
     plot="metaevo.analysis.plots.agents:potential",
     shapes=_shapes,
     for_env=lambda env: {"units": units(env)},
+    guarantees=lambda op: ("potential", "bounded"),
+    facts=lambda op, params: {
+        "bound": 2 * op["scale"] * functions.largest(params),
+        "largest_potential": op["scale"] * functions.largest(params),
+    },
     examples=({"units": [1.0, 0.5]},),
 )
 def potential(
@@ -82,7 +87,8 @@ def potential(
 
     Φ(o) = scale · n(o / units), n a small tanh network that starts at zero. After an
     episode's end there is nothing, Φ = 0; a time limit is not one, and has the
-    potential of the true last observation.
+    potential of the true last observation. |Φ| is at most scale times the sum of the
+    last layer's |weights|, `functions.largest`, whatever the observation.
 
     Args:
         units: typical sizes of the components of an observation, flattened; `units`.
@@ -127,6 +133,10 @@ def potential(
     plot="metaevo.analysis.plots.agents:free",
     shapes=_shapes,
     for_env=lambda env: {"units": units(env), "action": kind_of(env)},
+    guarantees=lambda op: ("bounded",),
+    facts=lambda op, params: {
+        "bound": op["scale"] * functions.largest(params["network"])
+    },
     examples=(
         {"units": [1.0, 0.5], "action": {"num": 3}},
         {"units": [1.0, 0.5], "action": {"size": 2}},
@@ -191,6 +201,13 @@ def kind_of(env: envs.Env) -> dict[str, int]:
     return {"size": math.prod(env.action.shape)}
 
 
+def _largest_impact(op: Mapping[str, Any], params: Any) -> float:
+    """The largest bonus: of the largest knot, and all components changed by ±10."""
+    weights = np.exp(np.clip(np.float64(params["log_weights"]), -10, 10))
+    change = float(np.sqrt(((LARGEST * weights) ** 2).mean()))
+    return op["scale"] * float(np.abs(np.float64(params["strength"])).max()) * change
+
+
 @operation(
     "impact",
     slot="reward",
@@ -199,6 +216,8 @@ def kind_of(env: envs.Env) -> dict[str, int]:
     shapes=_shapes,
     reads=lambda op: ("progress",),
     for_env=lambda env: {"units": units(env)},
+    guarantees=lambda op: ("bounded",),
+    facts=lambda op, params: {"bound": _largest_impact(op, params)},
     examples=({"units": [1.0, 0.5], "num_knots": 3},),
 )
 def impact(units: Sequence[float], num_knots: int = 2, scale: float = 1.0) -> Learned:

@@ -54,12 +54,14 @@ class Context(NamedTuple):
 
     Attributes:
         progress: updates done / updates in a lifetime, in [0, 1).
-        return_std: standard deviation of the current batch's value targets.
+        return_std: standard deviation of the current batch's value targets; None
+            where there are none, outside the losses of critics. Functions that need it
+            raise there.
         stats: further scalars by name; each algorithm documents its own.
     """
 
     progress: jax.Array | float = 0.0
-    return_std: jax.Array | float = 1.0
+    return_std: jax.Array | float | None = None
     stats: Mapping[str, jax.Array | float] = {}
 
 

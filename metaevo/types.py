@@ -63,8 +63,11 @@ class InnerLoop(NamedTuple):
         evaluate: `(key, meta, state) -> metrics` with scalars `return` and `length`
             of fresh episodes under the deterministic policy. Reads the agent alone.
         num_segments: segments in a lifetime.
-        act: `(key, meta, agent, carry, obs) -> (action, carry)`, deterministic: one
-            environment, for playing and for export.
+        act: `(key, meta, agent, carry, obs, state=None, mask=None) -> (action,
+            carry)`, deterministic: one environment, for evaluation, playing and
+            export. `state` is the environment's, for algorithms that plan; `mask`
+            [num_actions] bool its legal actions (`envs.legal_actions`), None: all.
+            Both are given where there is an environment.
         initial_carry: `() -> carry`, `()` when feed-forward.
         coupled: True if the loop calls `population.mean`, `gather` or `index`.
         shared_slots: slots that act on what the population shares: no space may replace
@@ -90,7 +93,7 @@ class InnerLoop(NamedTuple):
     train: Callable[[Key, Any, InnerState], tuple[InnerState, Metrics]]
     evaluate: Callable[[Key, Any, InnerState], Metrics]
     num_segments: int
-    act: Callable[[Key, Any, PyTree, PyTree, jax.Array], tuple[jax.Array, PyTree]]
+    act: Callable[..., tuple[jax.Array, PyTree]]
     initial_carry: Callable[[], PyTree] = tuple
     coupled: bool = False
     shared_slots: tuple[str, ...] = ()

@@ -25,7 +25,7 @@ from metaevo.analysis import curve_fits, differences, holdout, verdicts
 from metaevo.analysis.curve_fits import Fit
 from metaevo.errors import ArtifactError, ConfigError
 from metaevo.evaluators import choose
-from metaevo.storage import artifacts, numpy_reference, run_directory
+from metaevo.storage import artifacts, numpy_reference, properties, run_directory
 from metaevo.storage._files import read_json
 from metaevo.storage.verified import MAX_JSON
 from metaevo.types import Search
@@ -132,12 +132,12 @@ def forms(directory: Path) -> dict[str, Fit]:
     held_out = {}
     if (directory / "held_out").is_dir():
         held_out, _ = holdout.load(directory / "held_out")
-    found = {}
-    for slot, op in artifact.manifest["slots"].items():
+    found, spec = {}, artifact.manifest["slots"]
+    visited = verdicts.visited(held_out, spec)
+    for slot, op in spec.items():
         form = None
         if slot in functions:
-            visited = verdicts.visited(held_out)
-            form = curve_fits.fit(slot, op, functions[slot], visited)
+            form = curve_fits.fit(slot, op, functions[slot], visited.get(slot))
         if form is not None:
             found[slot] = form
     return found
@@ -160,7 +160,18 @@ def save(
         spec | {name: dict(form.op) for name, form in found.items()},
         values,
         {**artifact.manifest["provenance"], "closed_form": dict(facts)},
+        _visited(artifact, found),
     )
+
+
+def _visited(artifact: artifacts.Artifact, found: Mapping[str, Fit]) -> dict:
+    """The ranges of the original, of slots whose closed form has the same unit."""
+    return {
+        name: one.visited
+        for name, one in artifact.properties.items()
+        if one.visited is not None
+        and (name not in found or properties.unit(found[name].op) == one.unit)
+    }
 
 
 def check(

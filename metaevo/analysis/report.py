@@ -13,7 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from metaevo.analysis import distill, holdout, lineage, results, stats, verdicts
+from metaevo.analysis import (
+    distill,
+    holdout,
+    lineage,
+    results,
+    stats,
+    training_curve,
+    verdicts,
+)
 from metaevo.analysis.holdout import HeldOut
 from metaevo.analysis.plots import figures, gallery
 from metaevo.analysis.results import Scores
@@ -53,7 +61,11 @@ def write(directory: str | Path, between: Callable[[], None] = lambda: None) -> 
     scores = results.read_scores(directory)
 
     drawn: list[dict | None] = []
-    if records:
+    trained = training_curve.are_of_training(records)
+    if trained:
+        drawn += [training_curve.figure(folder, records)]
+        drawn += [training_curve.others(folder, records)]
+    elif records:
         drawn.append(_fitness(folder, records, measure))
     for task, frames in enumerate(facts.get("frames_per_segment", ())):
         drawn.append(_learning_curves(folder, held_out, task, frames, between))
@@ -62,7 +74,7 @@ def write(directory: str | Path, between: Callable[[], None] = lambda: None) -> 
         artifact = artifacts.load(paths.solution)
         slots, spec = artifact.slots, artifact.manifest["slots"]
         params = artifacts.params(paths.solution)
-        visited = verdicts.visited(held_out)
+        visited = verdicts.visited(held_out, spec)
         for portrait in gallery.gallery(slots, spec, params, visited):
             between()
             drawn.append(figures.figure(folder, *portrait))
@@ -70,7 +82,7 @@ def write(directory: str | Path, between: Callable[[], None] = lambda: None) -> 
     if replayed:
         between()
         drawn.append(_lineage(folder, records, scores))
-    if records:
+    if records and not trained:
         drawn.append(_strategy(folder, records))
 
     if held_out:
@@ -78,12 +90,13 @@ def write(directory: str | Path, between: Callable[[], None] = lambda: None) -> 
     page = figures.page(
         "report.html",
         manifest=manifest,
-        unfinished=_unfinished(directory, len(records)),
+        unfinished=_unfinished(directory, len(records), trained),
         verdicts=verdicts.verdicts(held_out, measure),
         num_tasks=len(next(iter(held_out.values())).fitness) if held_out else 0,
         warnings=[*verdicts.warnings(facts), *_earlier_looks(directory)],
         figures=[figure for figure in drawn if figure],
         table=_estimates(held_out, between),
+        trained=trained,
         agents=_agents(scores),
         replayed=replayed,
         measure=measure,
@@ -102,11 +115,12 @@ def write(directory: str | Path, between: Callable[[], None] = lambda: None) -> 
     return path
 
 
-def _unfinished(directory: Path, done: int) -> str | None:
+def _unfinished(directory: Path, done: int, trained: bool) -> str | None:
     """Say how far an unfinished run is; None if it is finished.
 
     Args:
         done: generations in the log.
+        trained: True for a training run, which has no solution.
     """
     finished = history.generation_finished(directory)
     asked = history.generations_asked(directory)
@@ -115,6 +129,8 @@ def _unfinished(directory: Path, done: int) -> str | None:
         return None
     text = f"This run is unfinished: generation {done}"
     text += f" of {asked} is done." if asked is not None else " is done."
+    if trained:
+        return text
     if not run_directory.paths(directory).solution.is_dir():
         return f"{text} There is no solution yet."
     return (

@@ -96,9 +96,17 @@ def schedule(search: Search, records: Sequence[Mapping], best: int) -> Solution:
 
 
 def save(
-    directory: Path, search: Search, solution: Solution, provenance: Mapping
+    directory: Path,
+    search: Search,
+    solution: Solution,
+    held_out: Mapping[str, HeldOut],
+    provenance: Mapping,
 ) -> None:
-    """Save the artifact of a solution in `DIRECTORY/solution`."""
+    """Save the artifact of a solution in `DIRECTORY/solution`.
+
+    Args:
+        held_out: its runs on held-out seeds, for the inputs that it visited.
+    """
     space, params = solution
     default = search.tasks[0].meta
     meta = space.bind(params, default)
@@ -109,7 +117,8 @@ def save(
     }
     spec = artifacts.complete(space.spec, meta, default)
     folder = run_directory.paths(directory).solution
-    artifacts.save(folder, params, spec, numbers, provenance)
+    visited = verdicts.visited(held_out, spec)
+    artifacts.save(folder, params, spec, numbers, provenance, visited)
 
 
 def compare(
@@ -268,7 +277,10 @@ def write_scores(directory: Path, scores: Scores) -> None:
     """Write `agents/scores.json`, for the report."""
     folder = run_directory.paths(directory).agents
     folder.mkdir(parents=True, exist_ok=True)
-    plain = {name: x.tolist() for name, x in scores.evaluations.items()}
+    plain = {
+        name: [float(y) if np.isfinite(y) else None for y in x]
+        for name, x in scores.evaluations.items()
+    }
     data = {"best": scores.best, "evaluations": plain}
     run_directory.write_json_atomic(folder / "scores.json", data)
 

@@ -10,6 +10,8 @@ import numpy as np
 from metaevo.analysis import differences
 from metaevo.analysis.holdout import HeldOut
 from metaevo.fitness import final_return as FINAL_RETURN  # noqa: N812
+from metaevo.learned import operations
+from metaevo.storage import properties
 
 NOISE_LEVEL = 0.05
 """Level at which two evaluations must agree in rank for members to be told apart."""
@@ -149,17 +151,37 @@ def warnings(facts: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def visited(held_out: Mapping[str, HeldOut]) -> tuple[float, float] | None:
-    """Return the range of value − target while the solution trained: mean ± 2 sd.
+def visited(
+    held_out: Mapping[str, HeldOut], spec: Mapping[str, Mapping]
+) -> dict[str, tuple[float, float]]:
+    """Return the ranges of value − target while the solution trained: mean ± 2 sd.
+
+    Args:
+        spec: slot -> its operation and settings.
 
     Returns:
-        lower and upper end; None if the inner loop does not report them.
+        slot -> lower and upper end, for the losses of critics. In units of return, or
+        of the targets' standard deviation in the same segment of a lifetime for a
+        scale-equivariant loss. Empty if the inner loop does not report them.
     """
     solution = held_out.get("solution")
-    if solution is None or "value_error_mean" not in solution.train[0]:
-        return None
-    train = solution.train[0]
-    middle = average(train["value_error_mean"])
-    square = average(train["value_error_rms"] ** 2)
-    sd = max(square - middle**2, 0.0) ** 0.5
-    return middle - 2 * sd, middle + 2 * sd
+    found = {}
+    for slot, op in spec.items():
+        if op["op"] == "number":
+            continue
+        if operations.get(op["op"]).slot not in ("value_loss", "td_loss"):
+            continue
+        names = ["value_error_mean", "value_error_rms"]
+        unit = properties.unit(op)
+        if unit == "return_std":
+            names.append("return_std")
+        if solution is None or not all(name in solution.train[0] for name in names):
+            continue
+        mean, rms, *scale = (np.asarray(solution.train[0][name]) for name in names)
+        with np.errstate(all="ignore"):
+            mean, rms = (x / (scale[0] if scale else 1.0) for x in (mean, rms))
+        middle, square = average(mean), average(rms**2)
+        if np.isfinite([middle, square]).all():
+            sd = max(square - middle**2, 0.0) ** 0.5
+            found[slot] = middle - 2 * sd, middle + 2 * sd
+    return found

@@ -99,8 +99,16 @@ def _list(kind: str | None = None) -> None:
 
 
 def _run(name: str, *arguments: str) -> None:
-    sys.argv = [runs.known_search(name), *arguments]
-    runpy.run_module(f"searches.{name}", run_name="__main__", alter_sys=True)
+    _main("searches", name, arguments)
+
+
+def _train(name: str, *arguments: str) -> None:
+    _main("inner_loops", name, arguments)
+
+
+def _main(package: str, name: str, arguments: Sequence[str]) -> None:
+    sys.argv = [runs.known(name, package), *arguments]
+    runpy.run_module(f"{package}.{name}", run_name="__main__", alter_sys=True)
 
 
 def _resume(directory: str, *arguments: str) -> None:
@@ -127,7 +135,7 @@ def _report(directory: str) -> None:
 
 def _play(directory: str, *arguments: str) -> None:
     chosen = config.parse_options(PlayOptions, arguments)
-    run = runs.finished(directory, chosen.trust)
+    run = runs.opened(directory, chosen.trust)
     from metaevo.cli import play
     from metaevo.evaluators.devices import configure
 
@@ -231,6 +239,7 @@ def _verify(path: str) -> None:
     print(verify.text(found))
     if findings.failures(found):
         raise CheckpointError(f"{path} is not whole")
+    print(verify.described(path), end="")
 
 
 def _doctor(directory: str = ".") -> None:
@@ -277,6 +286,14 @@ COMMANDS = {
         "start nothing.",
         "metaevo run ppo_value_loss num_generations=20 run.seed=1",
     ),
+    "train": Command(
+        _train,
+        "NAME key=value ...",
+        "trains agents of an algorithm as it is",
+        "`metaevo train NAME --help` lists its keys. The learning curve, with its\n"
+        "interval over seeds, and the trained agents are kept in the run's directory.",
+        "metaevo train ppo env=gymnax/Acrobot-v1 run.stop='return>=-100'",
+    ),
     "resume": Command(
         _resume,
         "RUN key=value ...",
@@ -298,7 +315,8 @@ COMMANDS = {
         _play,
         "RUN key=value ...",
         "plays a trained agent, as a GIF",
-        "The agents are those of the comparison on held-out seeds.",
+        "The agents are those of a training run, or of the comparison on held-out\n"
+        "seeds; best is that of a population whose agents live on.",
         "metaevo play runs/demo agent=hand-made seed=3",
         PlayOptions,
     ),

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import textwrap
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from metaevo import slots
 from metaevo.config import RunConfig
-from metaevo.errors import ConfigError
+from metaevo.errors import ArtifactError, ConfigError
 from metaevo.types import Search
 
 Options = TypeVar("Options")
@@ -96,8 +98,8 @@ def _text_keys(hints: dict[str, Any], defaults: dict[str, Any]) -> set[str]:
     """Return the keys whose values are texts."""
     found = set()
     for name, default in defaults.items():
-        nested = _fields(default)
-        values = {field: getattr(default, field) for field in nested}
+        nested, given = _fields(default), _given(default)
+        values = {field: given.get(field) for field in nested}
         found |= {f"{name}.{key}" for key in _text_keys(nested, values)}
         if hints.get(name) in (str, str | None):
             found.add(name)
@@ -115,10 +117,7 @@ def _interpolates(value: Any) -> bool:
 
 def settings(arguments: dict[str, Any]) -> dict[str, Any]:
     """Return a search's arguments as plain data, structures as dictionaries."""
-    return {
-        key: {name: getattr(value, name) for name in _fields(value)} or value
-        for key, value in arguments.items()
-    }
+    return {key: _given(value) or value for key, value in arguments.items()}
 
 
 def assignments(config: dict[str, Any]) -> list[str]:
@@ -129,8 +128,8 @@ def assignments(config: dict[str, Any]) -> list[str]:
     """
     lines = []
     for name, value in config.items():
-        if fields := _fields(value):
-            lines += [f"{name}.{f}={_shown(getattr(value, f))}" for f in fields]
+        if fields := _given(value):
+            lines += [f"{name}.{f}={_shown(x)}" for f, x in fields.items()]
         else:
             lines.append(f"{name}={_shown(value)}")
     return lines
@@ -149,12 +148,27 @@ def help_text(search: Callable[..., Search]) -> str:
             getattr(inspect.getmodule(search), "__doc__", None) or "",
             "keys (key=value):",
             *(f"  {line}" for line in assignments(_defaults(search))),
+            *_slots_help(_defaults(search)),
             "",
             "--cfg       prints the configuration and starts nothing",
             "--cfg-diff  prints what differs from the defaults",
             "--dry-run   compiles, times a generation, prints the plan, starts nothing",
         ]
     )
+
+
+def _slots_help(defaults: dict[str, Any]) -> list[str]:
+    """Return a line on the slots of each `Meta` that take an artifact."""
+    lines = []
+    for key, value in defaults.items():
+        if hasattr(value, "_fields"):
+            names = [name for name in _fields(value) if name not in _given(value)]
+            text = (
+                f"{key}.SLOT=PATH puts the function of an artifact, or of a finished "
+                f"run, in the place of the hand-made one. SLOT: {', '.join(names)}"
+            )
+            lines += ["", *textwrap.wrap(text, 78, break_on_hyphens=False)]
+    return lines
 
 
 def _shown(value: Any) -> str:
@@ -178,18 +192,80 @@ def _defaults(search: Callable[..., Search]) -> dict[str, Any]:
 def _fields(value: Any) -> dict[str, Any]:
     """Return the keys of a nested default, name -> type.
 
-    These are all fields of a dataclass (`Config`, `RunConfig`), and the fields of a
-    NamedTuple (`Meta`) that hold a number. Other values have none.
+    These are all fields of a dataclass (`Config`, `RunConfig`), and all fields of a
+    NamedTuple (`Meta`): slots that hold a number take a number, those of a function the
+    path of an artifact, and others, such as a schedule or a number that is None by
+    default, either. Other values have none.
     """
     if dataclasses.is_dataclass(value):
         return typing.get_type_hints(type(value))
     if not hasattr(value, "_fields"):
         return {}
+
+    def hint(name: str, slot: Any) -> Any:
+        if isinstance(slot, int | float):
+            return float
+        number = slot is None or (callable(slot) and slots.is_number(slot))
+        return Any if number and name not in slots.SIGNATURES else str | None
+
+    return {name: hint(name, getattr(value, name)) for name in value._fields}
+
+
+def _given(value: Any) -> dict[str, Any]:
+    """Return the keys of a nested value that have plain data, name -> value.
+
+    A slot that holds a function has none, unless an artifact was given for it.
+    """
+    found = {name: getattr(value, name) for name in _fields(value)}
+    if dataclasses.is_dataclass(value):
+        return found
+    return {k: x for k, x in found.items() if isinstance(x, int | float | str)}
+
+
+def call(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    """Call a function with arguments whose slots may name artifacts.
+
+    Args:
+        function: Search function.
+        arguments: As `parse` returns them, without `run`. A text in a slot of a `Meta`
+            is the path of an artifact, or of a finished run, which has this slot.
+
+    Raises:
+        ConfigError: There is no such artifact, or it has no such slot.
+    """
+    return function(**{key: _with_artifacts(key, x) for key, x in arguments.items()})
+
+
+def artifact_paths(arguments: Mapping[str, Any]) -> dict[str, str]:
+    """Return the paths that slots name in place of functions, by key."""
     return {
-        name: float
-        for name in value._fields
-        if isinstance(getattr(value, name), int | float)
+        f"{key}.{name}": path
+        for key, value in arguments.items()
+        if hasattr(value, "_fields")
+        for name, path in _given(value).items()
+        if isinstance(path, str)
     }
+
+
+def _with_artifacts(key: str, value: Any) -> Any:
+    if not hasattr(value, "_fields"):
+        return value
+    from metaevo.storage import artifacts
+
+    for given, path in artifact_paths({key: value}).items():
+        name = given.partition(".")[2]
+        given = f"{given}={path}"
+        try:
+            found = artifacts.load(path).slots
+        except ArtifactError as error:
+            raise ConfigError(f"{given}: {error}") from None
+        if name not in found:
+            raise ConfigError(
+                f"{given}: this artifact has no slot {name!r}, but "
+                f"{', '.join(sorted(found))}"
+            )
+        value = value._replace(**{name: found[name]})
+    return value
 
 
 def _schema_of(hinted: Callable, defaults: dict[str, Any]) -> type:
@@ -202,7 +278,8 @@ def _schema_of(hinted: Callable, defaults: dict[str, Any]) -> type:
 
     def field(name, hint, default):
         if nested := _fields(default):
-            inner = [field(f, t, getattr(default, f)) for f, t in nested.items()]
+            given = _given(default)
+            inner = [field(f, t, given.get(f)) for f, t in nested.items()]
             twin = dataclasses.make_dataclass(type(default).__name__, inner)
             return name, twin, dataclasses.field(default_factory=twin)
         if isinstance(default, tuple):
@@ -223,9 +300,11 @@ def _element(hint: Any) -> Any:
 def _restore(default: Any, value: Any) -> Any:
     """Return plain data as a value of the type of `default`."""
     if fields := _fields(default):
-        given = {f: _restore(getattr(default, f), value[f]) for f in fields}
         if dataclasses.is_dataclass(default):
+            given = {f: _restore(getattr(default, f), value[f]) for f in fields}
             return type(default)(**given)
+        # A slot for which nothing is given keeps its function.
+        given = {f: value[f] for f in fields if value[f] is not None}
         return default._replace(**given)
     return tuple(value) if isinstance(default, tuple) else value
 

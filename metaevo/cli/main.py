@@ -1,4 +1,4 @@
-"""Entry points: `python -m searches.NAME key=value ...` and `metaevo ...`.
+"""Entry points: `python -m searches.NAME`, `python -m inner_loops.NAME`, `metaevo`.
 
 Everything is checked before anything compiles. A closed terminal or pipe stops nothing:
 what cannot be shown is dropped.
@@ -19,12 +19,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from metaevo.cli import commands, config
+from metaevo.cli import commands, config, train
 from metaevo.cli.signals import on_signals
 from metaevo.config import RunConfig
 from metaevo.engine.loggers import streams
 from metaevo.errors import ConfigError, InterruptedRunError, MetaevoError
-from metaevo.types import Search
+from metaevo.types import InnerLoop, Search
 
 if TYPE_CHECKING:
     from metaevo.engine.job import Result
@@ -49,6 +49,21 @@ def main(search: Callable[..., Search], argv: Sequence[str] | None = None) -> No
     stop = on_signals()
     arguments = sys.argv[1:] if argv is None else argv
     sys.exit(guard(lambda: _run(search, arguments, stop.is_set)))
+
+
+def train_main(
+    make: Callable[..., InnerLoop], argv: Sequence[str] | None = None
+) -> None:
+    """Train agents of an inner loop from the command line, and exit.
+
+    The keys are `env`, `num_seeds`, `inner.*` of the loop's `Config`, `meta.*` of its
+    `Meta`, and `run.*`.
+
+    Args:
+        make: `(env, config, meta) -> InnerLoop`, with defaults for the last two.
+        argv: `key=value` arguments; None: those of the process.
+    """
+    main(train.as_search(make), argv)
 
 
 def command() -> None:
@@ -138,10 +153,11 @@ def _run(
     else:
         configure(driver=run_config.evaluator == "ray" and not dry)
     arguments = {key: value for key, value in given.items() if key != "run"}
+    made = config.call(search, arguments)
     if dry:
-        print(dry_run.plan(search(**arguments), run_config, should_stop))
+        print(dry_run.plan(made, run_config, should_stop))
         return
-    made, source = search(**arguments), inspect.getfile(search)
+    source = inspect.getfile(inspect.unwrap(search))
 
     def run(one: RunConfig) -> Result | None:
         return engine.run(

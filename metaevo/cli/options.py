@@ -28,8 +28,8 @@ class ResumeOptions:
 class PlayOptions:
     """Options of `metaevo play`."""
 
-    agent: Literal["solution", "hand-made", "best"] = _option(
-        "solution", "solution, hand-made, or best of a persistent population"
+    agent: Literal["solution", "hand-made", "best", "trained"] | None = _option(
+        None, "solution, hand-made, best or trained; the first there is"
     )
     seed: int = _option(0, "index of the held-out seed whose agent is played")
     out: str | None = _option(None, "FILE.gif; default RUN/play/AGENT-SEED.gif")

@@ -10,12 +10,13 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from metaevo import population, slots
+from metaevo import envs, population, slots
 from metaevo.errors import CheckpointError, ConfigError
 from metaevo.storage import artifacts, checkpoint, run_directory
 from metaevo.storage._files import replace_file
 from metaevo.types import InnerLoop, Key, PyTree, Search
 
+AGENTS: tuple = ("solution", "hand-made", "best", "trained")
 MILLISECONDS = 50  # for which a frame is shown
 
 
@@ -40,7 +41,8 @@ def episode(
     def step(now, key):
         state, carry, obs = now
         act_key, step_key = jax.random.split(key)
-        action, carry = loop.act(act_key, meta, agent, carry, obs)
+        mask = envs.legal_actions(env, state)
+        action, carry = loop.act(act_key, meta, agent, carry, obs, state, mask)
         state, out = env.step_raw(step_key, state, action)
         return (state, carry, out.obs), (state, out.reward, out.done)
 
@@ -60,7 +62,7 @@ def episode(
 def play(
     make: Callable[[], Search],
     directory: str | Path,
-    agent: Literal["solution", "hand-made", "best"] = "solution",
+    agent: Literal["solution", "hand-made", "best", "trained"] | None = None,
     seed: int = 0,
     out: str | None = None,
 ) -> tuple[Path, int, float]:
@@ -69,8 +71,9 @@ def play(
     Args:
         make: Makes the run's search; called after the other arguments were checked.
         directory: Directory of the run.
-        agent: `solution`, trained with what was evolved; `hand-made`; or `best`, the
-            best agent of a persistent population.
+        agent: `solution`, trained with what was evolved; `hand-made`; `best`, the best
+            agent of a persistent population; or `trained`, of a training run. None: the
+            first of these that the run has.
         seed: Index of the held-out seed, or of the search's seed, whose agent plays.
             It also determines the episode.
         out: Name of the file; None: `DIRECTORY/play/AGENT-SEED.gif`.
@@ -85,11 +88,14 @@ def play(
         CheckpointError: The agents were altered, or are of another search.
     """
     directory = Path(directory)
+    if agent is None:
+        there = (x for x in AGENTS if (directory / "agents" / x).is_dir())
+        agent = next(there, "solution")
     kept = directory / "agents" / agent
     if not kept.is_dir():
         raise ConfigError(
             f"{directory}: no agents here ({kept} is missing); they are kept at the "
-            "end of a run with run.held_out_seeds of 2 or more"
+            "end of a run, of a search with run.held_out_seeds of 2 or more"
         )
     arrays, _ = checkpoint.read(kept)
     shapes = [x.shape for x in arrays.values()]

@@ -18,11 +18,17 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from metaevo.cli import config, listing
+from metaevo.cli import config, listing, train
 from metaevo.errors import CheckpointError, ConfigError, MetaevoError
 from metaevo.storage import own_runs
 from metaevo.storage.run_directory import read_manifest, require_finished
 from metaevo.types import Search
+
+PACKAGES = {
+    "searches": ("search", "searches"),
+    "inner_loops": ("algorithm", "algorithms"),
+}
+"""Packages whose modules make runs: what one of theirs is called, and its list."""
 
 INSTALLED = Path(__file__).resolve().parents[2]
 """The folder of the packages metaevo, searches, inner_loops and strategies."""
@@ -47,13 +53,13 @@ class Run(NamedTuple):
     trusted: bool
 
 
-def known_search(name: str) -> str:
-    """Return `name` if there is such a search.
+def known(name: str, package: str) -> str:
+    """Return `name` if there is such a module in `searches` or `inner_loops`.
 
     Raises:
         ConfigError: There is none; the message names the nearest one.
     """
-    _search_file(name)
+    _file(name, package)
     return name
 
 
@@ -83,9 +89,10 @@ def opened(directory: str | Path, trust: bool = False) -> Run:
                 file=sys.stderr,
             )
         return Run(directory, manifest, own.file, own.changes, True)
-    installed = INSTALLED / "searches" / f"{name}.py"
+    places = [INSTALLED / package / f"{name}.py" for package in PACKAGES]
+    installed = next((path for path in places if path.is_file()), places[0])
     if trust:
-        return Run(directory, manifest, _search_file(name), changes, True)
+        return Run(directory, manifest, _file(name, *PACKAGES), changes, True)
     if not name.isidentifier() or name.startswith("_") or not installed.is_file():
         raise ConfigError(
             f"{directory}: its search {name[:80]!r} is none of the installed ones, and "
@@ -122,7 +129,7 @@ def remade(run: Run, changes: Sequence[str] = ()) -> Search:
         _check_imports(run, config.parse(search, run.changes))
         arguments = config.parse(search, [*run.changes, *changes])
         del arguments["run"]
-        return search(**arguments)
+        return config.call(search, arguments)
 
 
 def arguments(run: Run) -> list[str]:
@@ -154,7 +161,7 @@ def importing(run: Run) -> Iterator[None]:
     """
     here = Path.cwd().resolve()
     folder = run.file.parent
-    places = [str(folder.parent if folder.name == "searches" else folder)]
+    places = [str(folder.parent if folder.name in PACKAGES else folder)]
     if run.trusted:
         places += ["", *sys.path]
     else:
@@ -216,25 +223,30 @@ def reading(directory: str | Path) -> Iterator[None]:
         ) from error
 
 
-def _search_file(name: str) -> Path:
-    """The source file of a search, the current folder's or an installed one."""
+def _file(name: str, *packages: str) -> Path:
+    """The source file of a module, the current folder's or an installed one."""
     listing.import_from_here()
-    files = {path.stem: path for path in listing.modules("searches")}
+    files = {path.stem: path for p in reversed(packages) for path in listing.modules(p)}
     if name not in files:
         near = difflib.get_close_matches(name, files, 1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(f"no search {name!r}.{hint} Try: metaevo list searches")
+        kind, listed = PACKAGES[packages[0]]
+        raise ConfigError(f"no {kind} {name!r}.{hint} Try: metaevo list {listed}")
     return files[name].absolute()
 
 
 def _function(run: Run) -> Any:
-    """The function `search` of a run's source file, which is imported."""
+    """The function `search` of a run's source file, which is imported.
+
+    That of an inner loop trains what its function `make` makes.
+    """
     if _below(run.file, run.directory):
         raise ConfigError(
             f"{run.file} lies in the run directory {run.directory}, from which nothing "
             "is imported"
         )
-    name = f"searches.{run.file.stem}"
+    package = run.file.parent.name
+    name = f"{package if package in PACKAGES else 'searches'}.{run.file.stem}"
     module = sys.modules.get(name)
     if module is None or Path(module.__file__ or "").resolve() != run.file.resolve():
         spec = importlib.util.spec_from_file_location(name, run.file)
@@ -247,6 +259,8 @@ def _function(run: Run) -> Any:
         except BaseException:
             del sys.modules[name]
             raise
+    if package == "inner_loops" and hasattr(module, "make"):
+        return train.as_search(module.make)
     search = getattr(module, "search", None)
     if search is None:
         raise ConfigError(f"{run.file} has no function `search` to make it by")
@@ -254,14 +268,15 @@ def _function(run: Run) -> Any:
 
 
 def _check_imports(run: Run, parsed: dict[str, Any]) -> None:
-    """Check that the settings of a run that is not trusted name no module."""
+    """Check that the settings of a run that is not trusted name no module or file."""
+    files = () if run.trusted else config.artifact_paths(parsed)
     for line in () if run.trusted else config.assignments(parsed):
         key, _, value = line.partition("=")
-        if not key.startswith("run.") and ":" in value:
+        wanted = "an artifact to load" if key in files else "a module to import"
+        if key in files or (not key.startswith("run.") and ":" in value):
             raise ConfigError(
-                f"{run.directory}: {key}={value[:80]} names a module to import, and "
-                "this user has not started the run here; if you trust its author, add "
-                "trust=true"
+                f"{run.directory}: {key}={value[:80]} names {wanted}, and this user "
+                "has not started the run here; if you trust its author, add trust=true"
             )
 
 

@@ -37,6 +37,14 @@ def text(found: list[Finding]) -> str:
     return findings.text(found, f"not whole: {', '.join(lost)}" if lost else "whole")
 
 
+def described(path: str | Path) -> str:
+    """Return the description of an artifact, or of that of a run; empty if none."""
+    try:
+        return f"\n{artifacts.load(path)}\n"
+    except ArtifactError:
+        return ""
+
+
 def _run(directory: Path) -> Iterator[Finding]:
     try:
         run_directory.check_entries(directory)
@@ -157,7 +165,7 @@ def _log(path: Path, newest: dict | None) -> Finding:
 
 def _artifact(path: Path, name: str) -> Finding:
     try:
-        return Finding(name, True, str(artifacts.load(path)))
+        return Finding(name, True, repr(artifacts.load(path)))
     except ArtifactError as error:
         return Finding(name, False, _short(error, path))
 

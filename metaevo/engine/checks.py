@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from metaevo import slots, spaces
+from metaevo import population, slots, spaces
+from metaevo.config import Stop
 from metaevo.errors import ArtifactError, ConfigError
 from metaevo.storage import artifacts
 from metaevo.types import InnerLoop, Params, Proposal, Search, Space
@@ -54,6 +57,47 @@ def starting_from(search: Search, path: str) -> Search:
     params = jax.tree.map(jnp.asarray, params)
     space = search.space._replace(init=lambda key: params, starts_hand_made=False)
     return search._replace(space=space, strategy=search.strategy.with_space(space))
+
+
+def check_stop(search: Search, stop: Stop) -> None:
+    """Check that the condition that ends a run reads a metric that its records have.
+
+    Raises:
+        ConfigError: they have none of this name; names those that they have.
+    """
+    names = [f"fitness_{name}" for name in ("best", "mean", "median", "sd", "worst")]
+    state = jax.eval_shape(search.strategy.init, jax.random.key(0))
+    names += jax.eval_shape(search.strategy.metrics, state)
+    for i, loop in enumerate(search.tasks):
+        prefix = f"task{i}/" if len(search.tasks) > 1 else ""
+        names += [f"{prefix}train/{name}" for name in _train_metrics(loop)]
+        if search.fitness.needs_evaluation:
+            names += [f"{prefix}evaluation/{name}" for name in ("return", "length")]
+    names += ["frames", "seconds", "frames_per_second", "failed", "not_scored"]
+    if stop.key(names) is None:
+        near = difflib.get_close_matches(stop.metric, _short(names), 1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(
+            f"run.stop: no metric {stop.metric!r}.{hint} There are "
+            f"{', '.join(_short(names))}"
+        )
+
+
+def _short(names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(name.removeprefix("train/") for name in names))
+
+
+def _train_metrics(loop: InnerLoop) -> list[str]:
+    """Return the names of the metrics of training, of a coupled loop too."""
+
+    def train(key):
+        return loop.train(key, loop.meta, loop.init(key, loop.meta))[1]
+
+    alone = jax.vmap(
+        jax.vmap(train, axis_name=population.MEMBERS), axis_name=population.DEVICES
+    )
+    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), (1, 1)))
+    return list(jax.eval_shape(alone, keys))
 
 
 def check(search: Search) -> Proposal:

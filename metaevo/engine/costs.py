@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metaevo.analysis import results
+from metaevo.analysis import holdout, results
 from metaevo.config import RunConfig
 from metaevo.engine import checks
 from metaevo.types import Search
@@ -14,12 +14,23 @@ __all__ = [
     "num_candidates",
     "num_scorings",
     "scores_agents",
+    "trains",
 ]
+
+
+def trains(search: Search) -> bool:
+    """Return True if nothing evolves in a search: its members are trained as they are.
+
+    >>> trains(Search((), holdout.HAND_MADE, None, 1, None))
+    True
+    """
+    return search.space is holdout.HAND_MADE
 
 
 def compares(search: Search) -> bool:
     """Return True if candidates are trained on held-out seeds after the search."""
-    return not (search.coupled or results.breeds_policies(search))
+    alone = search.coupled or results.breeds_policies(search)
+    return not (alone or trains(search))
 
 
 def scores_agents(search: Search) -> bool:

@@ -280,7 +280,9 @@ def _publish(
         "run": job.manifest,
         "generation": progress.generation,
     }
-    results.save(job.directory, job.search, ending.solution, provenance)
+    results.save(
+        job.directory, job.search, ending.solution, ending.held_out, provenance
+    )
     if ending.held_out:
         holdout.save(paths.held_out, ending.held_out, ending.facts)
     results.write_agents(job.directory, ending.agents)

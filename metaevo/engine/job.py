@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 
 from metaevo import population
+from metaevo.analysis import holdout
 from metaevo.analysis.holdout import HeldOut
 from metaevo.analysis.verdicts import Verdict
-from metaevo.config import RunConfig
+from metaevo.config import RunConfig, Stop
 from metaevo.engine.loggers.console import ConsoleLogger
 from metaevo.evaluators.choose import EvaluatorFactory
 from metaevo.text import byte_size
@@ -110,6 +111,7 @@ class Job(NamedTuple):
         deadline: `time.monotonic` after which no generation starts, and no step of what
             follows the last one.
         should_stop: True if the run was asked to stop.
+        stop: condition on a generation's record that ends the run; None: there is none.
     """
 
     search: Search
@@ -124,6 +126,7 @@ class Job(NamedTuple):
     console: ConsoleLogger
     deadline: float
     should_stop: Callable[[], bool]
+    stop: Stop | None = None
 
 
 def keys(seed: int) -> Keys:
@@ -170,10 +173,16 @@ def greeting(job: Job, progress: Progress, changes: Sequence[str]) -> list[str]:
     held = job.evaluator.state_bytes(proposal)
     needed = getattr(job.evaluator, "announced", None)  # unknown on other hosts
     memory = f", {byte_size(needed.peak)} of memory" if needed else ""
-    return [
-        f"{job.name}: {population.size(proposal.params)} members x "
-        f"{search.num_seeds} seeds, lifetimes of {loops}",
+    size = population.size(proposal.params)
+    head = [
+        f"{job.name}: {size} members x {search.num_seeds} seeds, lifetimes of {loops}",
         f"evolving {', '.join(search.space.spec)} for the {search.fitness.name}",
+    ]
+    if search.space is holdout.HAND_MADE:
+        on = ", ".join(loop.env.name for loop in search.tasks if loop.env is not None)
+        head = [f"{job.name}: training {size} agents on {on}, {loops} each"]
+    return [
+        *head,
         f"changed: {', '.join(changes) or 'nothing'}",
         f"{job.factory.num_devices} {job.factory.platform} device(s), chunks of "
         f"{job.manifest['chunk_size']}, {byte_size(held)} of state and buffers{memory}",

@@ -19,8 +19,8 @@ import numpy as np
 
 from metaevo import fitness, population
 from metaevo.analysis import report
-from metaevo.config import RunConfig
-from metaevo.engine import checks, costs, finish, identity, records
+from metaevo.config import RunConfig, Stop
+from metaevo.engine import checks, costs, finish, identity, records, training
 from metaevo.engine.job import (
     Job,
     Progress,
@@ -110,6 +110,9 @@ def run(
         search = checks.starting_from(search, config.start_from)
         settings["start_from"] = config.start_from
     proposal = checks.check(search)
+    stop = None if config.stop is None else Stop.parse(config.stop)
+    if stop is not None:
+        checks.check_stop(search, stop)
     choose.check(config, search)
     if config.distributed and not distributed.is_coordinator():
         return choose.run_worker(search, proposal, config, should_stop)
@@ -160,8 +163,9 @@ def run(
         following = costs.generations_after(
             search, config, size, factory.num_devices, factory.platform
         )
+        unit = "segment" if costs.trains(search) else "generation"
         console = stack.enter_context(
-            contextlib.closing(ConsoleLogger(search.num_generations, following))
+            contextlib.closing(ConsoleLogger(search.num_generations, following, unit))
         )
         limit = float("inf") if config.max_seconds is None else config.max_seconds
         job = Job(
@@ -177,6 +181,7 @@ def run(
             console=console,
             deadline=time.monotonic() + limit,
             should_stop=should_stop,
+            stop=stop,
         )
         return _run(job, changes, provenance.changes(manifest, factory.device, sources))
 
@@ -190,7 +195,12 @@ def _run(job: Job, changes: Sequence[str], changed: Sequence[str]) -> Result:
             f"{progress.generation} generations; give as many or more"
         )
     job.console.say(*greeting(job, progress, changes))
-    if (result := finish.already(job, progress)) is not None:
+    if job.stop is not None and progress.generation:
+        logged = jsonl.read(run_directory.paths(job.directory).metrics)
+        if job.stop.holds(logged[progress.generation - 1]):
+            job = _ending_now(job, progress)
+    end = training if costs.trains(job.search) else finish
+    if (result := end.already(job, progress)) is not None:
         return result
     journal = Journal(job, progress)
     with contextlib.closing(journal), _noted(job, journal):
@@ -209,9 +219,15 @@ def _run(job: Job, changes: Sequence[str], changed: Sequence[str]) -> Result:
         first = [progress]
         del progress
         progress = _search(job, journal, first.pop())
-        result = finish.finish(job, progress, journal)
+        result = end.finish(_ending_now(job, progress), progress, journal)
         history.note_parts(job.directory, progress.generation)
         return result
+
+
+def _ending_now(job: Job, progress: Progress) -> Job:
+    """Return the job with the generations done as its horizon."""
+    search = job.search._replace(num_generations=progress.generation)
+    return job._replace(search=search)
 
 
 @contextlib.contextmanager
@@ -228,7 +244,7 @@ def _noted(job: Job, journal: Journal) -> Iterator[None]:
 
 
 def _search(job: Job, journal: Journal, progress: Progress) -> Progress:
-    """Run generation by generation to the last one.
+    """Run generation by generation to the last one, or until `run.stop` holds.
 
     Raises:
         InterruptedRunError: asked to stop, or out of time; the progress is saved.
@@ -261,7 +277,8 @@ def _search(job: Job, journal: Journal, progress: Progress) -> Progress:
             journal.log_bytes,
             journal.log_sha256,
         )
-        last = progress.generation == search.num_generations
+        stopped = job.stop is not None and job.stop.holds(record)
+        last = stopped or progress.generation == search.num_generations
         hopeless = progress.failures == MAX_FAILURES
         late = time.monotonic() > job.deadline
         due = progress.generation % config.checkpoint_every == 0
@@ -281,6 +298,11 @@ def _search(job: Job, journal: Journal, progress: Progress) -> Progress:
                 f"run.max_seconds={config.max_seconds:g} are over, stopped before "
                 f"{'what follows the last generation' if last else following}"
             )
+        if stopped:
+            job.console.say(
+                f"run.stop={config.stop} holds after generation {progress.generation}"
+            )
+            break
     return progress
 
 
@@ -315,6 +337,8 @@ def generation(job: Job, progress: Progress) -> tuple[State, dict[str, Any]]:
         **job.programs.metrics(strategy),
         **records.means(evaluated),
     }
+    if costs.trains(search):
+        record |= records.members(evaluated)
     if search.strategy.persistent_agents:
         record["parents"] = proposal.parents
         numbers = job.programs.numbers(asked)

@@ -54,3 +54,16 @@ def means(evaluated: Evaluated) -> dict[str, float]:
             x = x[np.isfinite(x)]
             record[f"{prefix}{name}"] = x.mean() if len(x) else np.nan
     return record
+
+
+def members(evaluated: Evaluated) -> dict[str, np.ndarray]:
+    """Return each member's metrics of the first task's last segment, [P] each.
+
+    Values of the first seed, `members/METRIC`, and whether the agent is `healthy`.
+    """
+    found = {
+        f"members/{name}": np.asarray(x)[0, :, -1]
+        for name, x in evaluated.train[0].items()
+    }
+    healthy = np.asarray(evaluated.healthy)[0, 0]
+    return found | {"members/healthy": healthy.astype(int)}

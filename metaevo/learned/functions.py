@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.tree_util import Partial
 
 from metaevo.slots import Context
@@ -22,13 +23,19 @@ __all__ = [
     "Learned",
     "Network",
     "inputs",
+    "largest",
     "layers",
     "name_of",
     "network",
     "positive",
+    "progress",
+    "return_std",
     "softsign",
     "spec",
 ]
+
+
+SMALLEST_STD = 1e-8  # of targets that are all equal: errors are divided by it
 
 
 class Learned(NamedTuple):
@@ -99,6 +106,20 @@ def network(
     return Network(init, apply)
 
 
+def largest(params: Params) -> float:
+    """The bound |n(x)| <= Σ |w| + |b| of a `network` of one output, whatever x.
+
+    >>> largest({"w0": [[9.0]], "b0": [9.0], "w1": [[-2.0]], "b1": [0.5]})
+    2.5
+    """
+    last = max(int(name[1:]) for name in params)
+    return sum(
+        float(np.abs(np.float64(params[name])).sum())
+        for name in (f"w{last}", f"b{last}")
+        if name in params
+    )
+
+
 def inputs(
     features: Sequence[jax.Array], temporal: bool, context: Context | None
 ) -> jax.Array:
@@ -127,6 +148,21 @@ def progress(context: Context | None) -> jax.Array:
             "with context=metaevo.Context(progress=...), from 0 to 1"
         )
     return jnp.asarray(context.progress, jnp.result_type(float))
+
+
+def return_std(context: Context | None) -> jax.Array:
+    """`context.return_std`, held constant and at least `SMALLEST_STD`.
+
+    Raises:
+        ValueError: there is no context, or it has none.
+    """
+    if context is None or context.return_std is None:
+        raise ValueError(
+            "this function measures errors in standard deviations of the value "
+            "targets: call it with context=metaevo.Context(return_std=targets.std())"
+        )
+    std = jnp.asarray(context.return_std, jnp.result_type(float))
+    return jax.lax.stop_gradient(jnp.maximum(std, SMALLEST_STD))
 
 
 def softsign(x: jax.Array, scale: float = 1.0) -> jax.Array:

@@ -35,6 +35,7 @@ from metaevo.errors import ArtifactError
 
 __all__ = [
     "ENTRY_POINTS",
+    "GUARANTEES",
     "MODULES",
     "Operation",
     "everything",
@@ -45,6 +46,7 @@ __all__ = [
 
 MODULES = (
     "metaevo.losses",
+    "metaevo.critic_losses",
     "metaevo.drifts",
     "metaevo.activations",
     "metaevo.learned.optimizers",
@@ -58,6 +60,18 @@ MODULES = (
 
 ENTRY_POINTS = "metaevo.operations"
 """Group of the entry points by which other packages name their modules."""
+
+GUARANTEES: Mapping[str, str] = {
+    "nonnegative": "a loss >= 0",
+    "coercive": "a loss that grows without bound in |value - target|, the target fixed",
+    "scale-equivariant": "f(c v, c g) = c² f(v, g) if context.return_std is c times as "
+    "large, c > 0: gradients scale as the squared error's",
+    "convex": "a loss whose slope in value - target never falls",
+    "drift": "D(r, A) >= 0, D(1, A) = 0, dD/dr(1, A) = 0",
+    "potential": "a reward that adds gamma (1 - terminated) Phi(o') - Phi(o)",
+    "bounded": "|output| <= `bound` of its facts; of a reward, where the reward is 0",
+}
+"""What a family may guarantee, whatever its parameters: name -> meaning."""
 
 DEFAULT_PLOT = "metaevo.analysis.plots.generic:curves"
 
@@ -87,6 +101,11 @@ class Operation(NamedTuple):
         reads: `op -> names` of the scalars that it reads of its context, in order,
             besides the progress of a temporal function.
         for_env: `Env -> settings` that follow from an environment.
+        guarantees: `op -> names` in `GUARANTEES` of what holds for all parameters. The
+            contract tests hold an operation to each that it names.
+        facts: `(op, params) -> numbers by name` that hold for one member by
+            construction: `minimum`, of a critic's loss, as value - target; `bound`, of
+            what a function gives or adds.
         as_params: True if an algorithm's slot takes the parameters, not the function.
         examples: settings, small, for tests; the first stands for the others.
     """
@@ -103,6 +122,8 @@ class Operation(NamedTuple):
     shapes: Callable[[Settings], Mapping[str, Shape]] = lambda op: {}
     reads: Callable[[Settings], tuple[str, ...]] = lambda op: ()
     for_env: Callable[[Any], Settings] = lambda env: {}
+    guarantees: Callable[[Settings], tuple[str, ...]] = lambda op: ()
+    facts: Callable[[Settings, Any], Mapping[str, float]] = lambda op, params: {}
     as_params: bool = False
     examples: Sequence[Settings] = ({},)
 

@@ -6,15 +6,17 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from metaevo import envs
 from metaevo.rl import config_checks, noise, replay, rollouts
 from metaevo.rl.config_checks import Lifetime
+from metaevo.rl.packing import Packed
 from metaevo.rl.rollouts import Transition
 from metaevo.slots import Context
 from metaevo.types import Key
 
-__all__ = ["Sizes", "insert_and_sample", "sizes", "warm_up"]
+__all__ = ["Sizes", "insert_and_sample", "sizes", "template", "warm_up"]
 
 
 class Sizes(NamedTuple):
@@ -37,7 +39,23 @@ class Sizes(NamedTuple):
     def buffer(self, env: envs.Env, num_envs: int) -> replay.Replay:
         """The replay buffer for `num_envs` environments."""
         rows = self.num_rows, num_envs, self.num_warmup
-        return replay.make(env, *rows, self.num_steps, self.window)
+        return replay.make(template(env), *rows, self.num_steps, self.window)
+
+
+def template(env: envs.Env) -> Transition:
+    """One step of one environment as a buffer keeps it: binary observations as bits."""
+
+    def leaf(shape, dtype):
+        return jax.ShapeDtypeStruct(shape, dtype)
+
+    obs = leaf(env.observation.shape, bool if env.observation.binary else jnp.float32)
+    if isinstance(env.action, envs.Discrete):
+        action = leaf((), jnp.int32)
+    else:
+        action = leaf(env.action.shape, jnp.float32)
+    reward, flag = leaf((), jnp.float32), leaf((), bool)
+    fields: Any = (obs, action, reward, obs, flag, flag)
+    return Transition(*fields)
 
 
 def sizes(config: Any, window: int = 1) -> Sizes:
@@ -56,12 +74,12 @@ def sizes(config: Any, window: int = 1) -> Sizes:
 def insert_and_sample(
     key: Key,
     buffer: replay.Replay,
-    rows: jax.Array,
+    rows: Packed,
     update: jax.Array,
     own_steps: jax.Array | None,
     steps: Transition,
     shape: tuple[int, ...],
-) -> tuple[jax.Array, Transition]:
+) -> tuple[Packed, Transition]:
     """Add the steps of this update to the buffer and sample from it.
 
     Args:
@@ -73,14 +91,17 @@ def insert_and_sample(
         shape: of the samples.
 
     Returns:
-        the rows, and transitions, leaves [window, *shape, ...].
+        the rows, and transitions, leaves [window, *shape, ...], observations float32.
     """
     num_steps = steps.reward.shape[0]
     inserted = update * num_steps
     rows = buffer.add(rows, inserted, steps)
     inserted = inserted + num_steps
     own_steps = inserted if own_steps is None else own_steps
-    return rows, buffer.sample(key, rows, inserted, own_steps, shape)
+    sampled, _ = buffer.sample(key, rows, inserted, own_steps, shape)
+    return rows, sampled._replace(
+        obs=envs.unpacked(sampled.obs), next_obs=envs.unpacked(sampled.next_obs)
+    )
 
 
 def warm_up(
@@ -106,11 +127,16 @@ def warm_up(
     to_env, _ = envs.unit_box(action)
     first = jax.random.normal(first_key, (num_envs, *action.shape))
     drawn = noise.draw(noise_key, meta, Context(), first, num_steps)
-    episodes, steps, _ = rollouts.collect(
+
+    def choose(carry, obs, noise, state, mask):
+        del obs, state, mask
+        return carry, to_env(noise), ()
+
+    episodes, _, steps, _, _ = rollouts.collect(
         step_key,
         env,
         rollouts.start(env_key, env, num_envs),
         noise.uniform(drawn),
-        lambda obs, noise: to_env(noise),
+        choose,
     )
     return episodes, steps, drawn[-1]

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from metaevo import slots
 from metaevo.slots import Context
 
-__all__ = ["explorer", "greedy", "of_action"]
+__all__ = ["explorer", "greedy", "of_action", "random_actions"]
 
 
 def of_action(q: jax.Array, action: jax.Array) -> jax.Array:
@@ -26,22 +26,29 @@ def of_action(q: jax.Array, action: jax.Array) -> jax.Array:
 
 def explorer(
     q_values: Callable[[jax.Array], jax.Array], meta: Any, context: Context
-) -> Callable[[jax.Array, jax.Array], jax.Array]:
+) -> Callable[..., tuple[Any, jax.Array, tuple[()]]]:
     """Actions by the slots `epsilon` and `exploration`.
 
     Args:
         q_values: observations [E, ...] to values [E, A].
 
     Returns:
-        `(obs [E, ...], Gumbel noise [E, A]) -> action [E]`, for `rollouts.collect`.
+        the `choose` of `rollouts.collect`; its noise is Gumbel's, [E, A].
     """
 
-    def choose(obs, noise):
+    def choose(carry, obs, noise, state, mask):
+        del state, mask
         epsilon = slots.value(meta.epsilon, context)
         probabilities = meta.exploration(q_values(obs), epsilon, context)
-        return jnp.argmax(jnp.log(probabilities) + noise, -1)
+        return carry, jnp.argmax(jnp.log(probabilities) + noise, -1), ()
 
     return choose
+
+
+def random_actions(carry, obs, noise, state, mask):
+    """The `choose` of a warm-up: uniform actions, by Gumbel noise [E, A]."""
+    del obs, state, mask
+    return carry, jnp.argmax(noise, -1), ()
 
 
 def greedy(q_values: Callable[[Any, jax.Array], jax.Array]) -> Callable:
@@ -51,8 +58,8 @@ def greedy(q_values: Callable[[Any, jax.Array], jax.Array]) -> Callable:
         q_values: `(params, obs) -> [A]`.
     """
 
-    def act(key, meta, agent, carry, obs):
-        del key, meta
+    def act(key, meta, agent, carry, obs, state=None, mask=None):
+        del key, meta, state, mask
         return jnp.argmax(q_values(agent.params, obs), -1), carry
 
     return act

@@ -1,24 +1,25 @@
 """A replay buffer for populations.
 
-A ring of rows, each one step of E environments, packed into float32 (exact for actions
-below 2^24): one write and one gather whatever a transition holds. All members insert at
-the same row, which follows from the `clock`, so that under vmap an insertion stays one
-slice, written in place; with an index per member it would be a scatter. What may differ
-is how much of the ring is a member's own: a member born into a population that lives on
-has its warm-up at the ring's start and its own steps behind the common cursor.
+A ring of rows, each one step of E environments, packed into at most two arrays
+(`packing`): so many writes and gathers, whatever a transition holds.
+
+All members insert at the same row, which follows from the `clock`, so that under vmap
+an insertion stays one slice, written in place; with an index per member it would be a
+scatter. What may differ is how much of the ring is a member's own: a member born into a
+population that lives on has its warm-up at the ring's start and its own steps behind
+the common cursor.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from metaevo.envs import Discrete, Env
-from metaevo.rl.rollouts import Transition
+from metaevo.rl import packing
+from metaevo.rl.packing import Packed
 from metaevo.types import PyTree
 
 __all__ = ["Replay", "least_warmup", "make"]
@@ -31,15 +32,20 @@ class Replay(NamedTuple):
         start: `warmup -> rows`: leaves [W, E, ...] to a ring that begins with them.
         add: `(rows, inserted, steps) -> rows`, leaves of `steps` [T, E, ...];
             `inserted` counts the steps added before, by any member.
-        sample: `(key, rows, inserted, own, shape) -> windows`, leaves
-            [n, *shape, ...], n consecutive steps, oldest first; uniform with
-            replacement over the warm-up and the `own` last of the `inserted` steps
-            that are still there.
+        draw: `(key, inserted, own, shape) -> indices` [n, *shape] int32 of n
+            consecutive steps of one environment, oldest first; windows are uniform
+            with replacement over the warm-up and the `own` last of the `inserted`
+            steps that are still there. An index is row x E + environment.
+        read: `(rows, indices) -> steps`, leaves [*indices.shape, ...].
+        sample: `(key, rows, inserted, own, shape) -> (windows, indices)`: `draw` and
+            `read`, leaves [n, *shape, ...].
     """
 
-    start: Callable[[PyTree], jax.Array]
-    add: Callable[[jax.Array, jax.Array, PyTree], jax.Array]
-    sample: Callable[..., PyTree]
+    start: Callable[[PyTree], Packed]
+    add: Callable[[Packed, jax.Array, PyTree], Packed]
+    draw: Callable[..., jax.Array]
+    read: Callable[[Packed, jax.Array], Any]
+    sample: Callable[..., tuple[Any, jax.Array]]
 
 
 def least_warmup(window: int) -> int:
@@ -48,16 +54,19 @@ def least_warmup(window: int) -> int:
 
 
 def make(
-    env: Env,
+    template: PyTree,
     num_rows: int,
     num_envs: int,
     num_warmup: int,
     num_steps: int = 1,
     window: int = 1,
 ) -> Replay:
-    """Make a ring for transitions of `env`.
+    """Make a ring for steps like `template`.
 
     Args:
+        template: one step of one environment, any pytree of arrays or
+            `jax.ShapeDtypeStruct`s, of types that `packing.of` takes. Leaves given to
+            `start` and `add` are cast to these types.
         num_rows: capacity in steps of E environments, a multiple of `num_steps`.
         num_envs: E.
         num_warmup: W, steps that `start` is given, a multiple of `num_steps`, at most
@@ -68,49 +77,26 @@ def make(
 
     Raises:
         ValueError: sizes that do not fit each other.
+        TypeError: a leaf of `template` cannot be packed.
     """
     if num_rows % num_steps or num_warmup % num_steps or not num_steps:
         raise ValueError(f"{num_rows} rows, {num_warmup} first, not in {num_steps}s")
     if not max(least_warmup(window), 1) <= num_warmup <= num_rows:
         raise ValueError(f"warm-up of {num_warmup} in {num_rows} rows, window {window}")
-    obs = jax.ShapeDtypeStruct(env.observation.shape, jnp.float32)
-    flag = jax.ShapeDtypeStruct((), bool)
-    if isinstance(env.action, Discrete):
-        action = jax.ShapeDtypeStruct((), jnp.int32)
-    else:
-        action = jax.ShapeDtypeStruct(env.action.shape, jnp.float32)
-    reward = jax.ShapeDtypeStruct((), jnp.float32)
-    shapes_of: Any = (obs, action, reward, obs, flag, flag)
-    transition = Transition(*shapes_of)
-    leaves, treedef = jax.tree.flatten(transition)
-    shapes = [(x.shape, x.dtype) for x in leaves]
-    sizes = [math.prod(shape) for shape, _ in shapes]
-    width = sum(sizes)
-
-    def pack(steps):
-        flat = [
-            x.astype(jnp.float32).reshape(*x.shape[:2], size)
-            for x, size in zip(jax.tree.leaves(steps), sizes, strict=True)
-        ]
-        return jnp.concatenate(flat, -1)
-
-    def unpack(packed: jax.Array) -> Any:
-        leaves, first = [], 0
-        for (shape, dtype), size in zip(shapes, sizes, strict=True):
-            x = packed[..., first : first + size].reshape(*packed.shape[:-1], *shape)
-            leaves.append(x.astype(dtype))
-            first += size
-        return treedef.unflatten(leaves)
+    pack, unpack = packing.of(template)
 
     def start(warmup):
-        rows = jnp.zeros((num_rows, num_envs, width))
-        return rows.at[:num_warmup].set(pack(warmup))
+        def begin(packed):
+            rows = jnp.zeros((num_rows, *packed.shape[1:]), packed.dtype)
+            return rows.at[:num_warmup].set(packed)
+
+        return jax.tree.map(begin, pack(warmup))
 
     def add(rows, inserted, steps):
         at = (num_warmup + inserted) % num_rows
-        return _write(rows, pack(steps), at)
+        return jax.tree.map(lambda x, new: _write(x, new, at), rows, pack(steps))
 
-    def sample(key, rows, inserted, own, shape):
+    def draw(key, inserted, own, shape):
         # Own steps are the rows from `oldest` on, around the ring's end. Of the
         # warm-up, rows 0 to W, what they do not cover is left: one part before them,
         # and one behind, where a member was born when the common cursor stood inside.
@@ -134,14 +120,22 @@ def make(
             jnp.where(back < second, ends[1] + first, ends[2] + second),
         )
         row = newest - window - back
+        step = jnp.arange(window).reshape(-1, *[1] * len(shape))
+        return (row + step) % num_rows * num_envs + env
 
-        def at(i):
-            index = (row + i) % num_rows * num_envs + env
-            return rows.reshape(-1, width)[index]
+    def read(rows, indices):
+        return unpack(jax.tree.map(lambda x: _gather(x, indices), rows))
 
-        return unpack(jnp.stack([at(i) for i in range(window)]))
+    def sample(key, rows, inserted, own, shape):
+        indices = draw(key, inserted, own, shape)
+        return read(rows, indices), indices
 
-    return Replay(start, add, sample)
+    return Replay(start, add, draw, read, sample)
+
+
+def _gather(rows: jax.Array, indices: jax.Array) -> jax.Array:
+    """Steps [*indices.shape, width] of rows [R, E, width]."""
+    return rows.reshape(-1, rows.shape[-1])[indices]
 
 
 def _write(rows: jax.Array, steps: jax.Array, at: jax.Array, axis: int = 0):

@@ -62,7 +62,7 @@ def inner_loop(
     lifetime: Lifetime,
     init: Callable[[Key, Any], InnerState],
     update: Update,
-    act: Callable[[Key, Any, PyTree, PyTree, jax.Array], tuple[jax.Array, PyTree]],
+    act: Callable[..., tuple[jax.Array, PyTree]],
     *,
     episodes: Callable[[Any], rollouts.Episodes] = operator.attrgetter("episodes"),
     **fields: Any,
@@ -129,7 +129,7 @@ def inner_loop(
 def _with_checked(function: Callable) -> Callable:
     """A function of `(key, meta, ...)` whose `meta` is checked first."""
 
-    def call(key, meta, *rest):
-        return function(key, slots.checked(meta), *rest)
+    def call(key, meta, *rest, **named):
+        return function(key, slots.checked(meta), *rest, **named)
 
     return call

@@ -25,7 +25,8 @@ import numpy as np
 from metaevo import schedules, slots
 from metaevo.errors import ArtifactError, CheckpointError, ConfigError
 from metaevo.learned import operations
-from metaevo.storage import verified
+from metaevo.storage import properties, verified
+from metaevo.storage.properties import Properties
 from metaevo.types import Params, Space
 
 SCHEMA = 1
@@ -39,13 +40,23 @@ class Artifact:
     A number that changes over a lifetime is a function of a `metaevo.slots.Context`,
     of which it reads `progress`.
 
+    Printed, it describes each slot: what its family guarantees, where a loss is least,
+    and the range of inputs that was visited in training.
+
     Attributes:
         slots: slot name -> function or number.
         manifest: settings and provenance.
+        properties: slot name -> `storage.properties.Properties`, of functions.
     """
 
-    def __init__(self, slots: Mapping[str, Any], manifest: Mapping[str, Any]):
+    def __init__(
+        self,
+        slots: Mapping[str, Any],
+        manifest: Mapping[str, Any],
+        properties: Mapping[str, Properties],
+    ):
         self.slots, self.manifest = dict(slots), dict(manifest)
+        self.properties = dict(properties)
 
     def __getattr__(self, name: str) -> Any:
         slots = self.__dict__.get("slots", {})
@@ -58,6 +69,44 @@ class Artifact:
     def __repr__(self) -> str:
         return f"Artifact({', '.join(sorted(self.slots))})"
 
+    def __str__(self) -> str:
+        return self.describe()
+
+    def describe(self) -> str:
+        """A description of each slot, several lines of text."""
+        lines = []
+        for name, value in sorted(self.slots.items()):
+            known = self.properties.get(name)
+            if known is None:
+                lines.append(f"{name}: {value:.6g}")
+            else:
+                lines.append(f"{name}: {known.title}")
+                lines += [f"  {line}" for line in known.lines()]
+        return "\n".join(lines)
+
+    def inside(
+        self, error: Any, return_std: Any = None, *, slot: str | None = None
+    ) -> np.ndarray:
+        """True where errors lie in the range that a critic's loss saw in training.
+
+        The range is the mean ± 2 standard deviations of value - target, over agents
+        that trained with the solution on held-out seeds.
+
+        Args:
+            error: value - target, any shape.
+            return_std: standard deviation of the value targets, a scalar; needed by a
+                loss that measures errors in it.
+            slot: the slot; None: the only one with such a range.
+
+        Returns:
+            bools of the shape of `error`.
+
+        Raises:
+            ValueError: no range is known, several are, or `return_std` is missing.
+        """
+        name = properties.where(self.properties, slot)
+        return properties.inside(self.properties[name], error, return_std)
+
 
 def save(
     path: str | Path,
@@ -65,6 +114,7 @@ def save(
     spec: Mapping[str, Mapping],
     values: Mapping[str, float],
     provenance: Mapping[str, Any],
+    visited: Mapping[str, tuple[float, float]] | None = None,
 ) -> None:
     """Save a solution.
 
@@ -73,6 +123,8 @@ def save(
         spec: `Space.spec`.
         values: what number slots come to once bound, by slot.
         provenance: plain data: which search, seed, versions, configuration.
+        visited: slot -> range of value - target in training, in the unit of
+            `properties.unit`.
     """
     arrays = {name: np.asarray(x) for name, x in _named(params).items()}
     slots = {
@@ -82,10 +134,22 @@ def save(
     manifest = {
         "artifact_schema": SCHEMA,
         "slots": slots,
+        "properties": _properties(params, spec, visited or {}),
         "reference": _references(params, spec),
         "provenance": dict(provenance),
     }
     verified.write(Path(path), arrays, manifest)
+
+
+def _properties(
+    params: Params, spec: Mapping[str, Mapping], visited: Mapping[str, tuple]
+) -> dict[str, Any]:
+    """What `properties` records, by slot of a function."""
+    return {
+        name: properties.record(op, params[name], visited.get(name))
+        for name, op in spec.items()
+        if op["op"] != "number"
+    }
 
 
 def _references(params: Params, spec: Mapping[str, Mapping]) -> dict[str, Any]:
@@ -183,9 +247,15 @@ def load(path: str | Path) -> Artifact:
             _checked(name): _build(op, _subtree(arrays, name))
             for name, op in manifest["slots"].items()
         }
+        recorded = manifest.get("properties", {})
+        known = {
+            name: properties.of(op, _subtree(arrays, name), recorded.get(name))
+            for name, op in manifest["slots"].items()
+            if op["op"] != "number"
+        }
     except _MALFORMED as error:
         raise ArtifactError(f"{path}: {type(error).__name__}: {error}") from None
-    return Artifact(slots, manifest)
+    return Artifact(slots, manifest, known)
 
 
 def as_space(path: str | Path) -> tuple[Space, Params]:

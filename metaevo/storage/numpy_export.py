@@ -23,7 +23,7 @@ from metaevo.learned.optimizers import LearnedOptimizer
 from metaevo.slots import Context
 from metaevo.storage.numpy_reference import OPERATIONS
 
-__all__ = ["Signature", "describe", "program", "signature"]
+__all__ = ["Signature", "context_of", "describe", "program", "signature"]
 
 _N, _A = jax.export.symbolic_shape("n, a")
 _OPEN = {"n": _N, "a": _A}
@@ -113,7 +113,7 @@ def _function(slot: str, op: Mapping[str, Any], learned: Learned, params: Any) -
         inside = jax.tree.unflatten(tree, arrays[: len(leaves)])
         inputs = arrays[len(leaves) :]
         scalars = dict(zip(seen, inputs[len(given) :], strict=True))
-        context = _context(scalars) if seen else None
+        context = context_of(scalars) if seen else None
         return call(apply, inside, inputs[: len(given)], context)
 
     def gradient(*arrays):
@@ -151,7 +151,7 @@ def _optimizer(
         gradient, agent, *rest = arrays[len(leaves) :]
         kept = dict(zip(kinds, rest, strict=False))
         more = dict(zip(extra, rest[len(kinds) :], strict=True))
-        context = _context({"progress": more.pop("progress", 0.0)})
+        context = context_of({"progress": more.pop("progress", 0.0)})
         # The seed stays out: noise is given.
         direction, state = learned.update(
             inside, gradient, whole._replace(**kept), agent, context, **more
@@ -196,9 +196,11 @@ def _leaves(slot: str, params: Any) -> tuple[list, Any, list[str]]:
     return [x for _, x in leaves], tree, paths
 
 
-def _context(scalars: Mapping[str, Any]) -> Context:
-    stats = {name: x for name, x in scalars.items() if name != "progress"}
-    return Context(progress=scalars.get("progress", 0.0), stats=stats)
+def context_of(scalars: Mapping[str, Any]) -> Context:
+    """The context that holds these scalars: its fields by name, others as `stats`."""
+    fields = {x: scalars[x] for x in ("progress", "return_std") if x in scalars}
+    stats = {name: x for name, x in scalars.items() if name not in fields}
+    return Context(**fields, stats=stats)
 
 
 def program(fn: Callable, arrays: Sequence[jax.ShapeDtypeStruct]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ types errors text config
 slots
 fitness population envs
 learned
-losses drifts activations optimizers schedules policies
+losses critic_losses drifts activations optimizers schedules policies
 rl
 rewards exploration closed_forms spaces
 evaluators

@@ -81,10 +81,10 @@ def program(name, x64):
         def values(*inputs):
             now = context
             if seen:
-                stats = dict(zip(seen, inputs[len(given) :], strict=True))
-                now = Context(progress=stats.pop("progress", 0.0), stats=stats)
+                scalars = dict(zip(seen, inputs[len(given) :], strict=True))
+                now = numpy_export.context_of(scalars)
             if case.temporal:
-                now = now._replace(stats=CLIP)
+                now = now._replace(stats={**now.stats, **CLIP})
             arrays = inputs[: len(given)]
             return call(lambda _, *args: function(*args), (), arrays, now)
 
@@ -272,6 +272,9 @@ REFUSED: dict[str, tuple] = {
     "num_knots": (1, 2.5),
     "num_steps": (0,),
     "units": ([], [0.0]),
+    "convex": (1,),
+    "max_weight": (1.0, 0.0, "x"),
+    "max_bias": (-1.0, float("nan"), "x"),
 }
 """Values that no operation with a setting of that name takes."""
 
@@ -502,7 +505,7 @@ def test_it_has_a_portrait(name):
     params, loaded, _ = saved(name)
     op = case.make().spec
     (portrait,) = gallery.gallery(
-        {case.slot: loaded}, {case.slot: op}, {case.slot: params}, (-2, 3)
+        {case.slot: loaded}, {case.slot: op}, {case.slot: params}, {case.slot: (-2, 3)}
     )
     panels = []
 

@@ -132,7 +132,7 @@ def test_seed_of_more_than_32_bits_is_refused(seed):
     [
         ("sizee=3", ["unknown key 'sizee'", "'size'", "--help"]),
         ("inner.num_env=3", ["unknown key 'inner.num_env'", "num_envs"]),
-        ("meta.function=3", ["unknown key 'meta.function'"]),
+        ("meta.functoin=3", ["unknown key 'meta.functoin'", "function"]),
         ("run.sed=3", ["unknown key 'run.sed'", "seed"]),
         ("size=abc", ["size=abc", "Integer"]),
         ("size=1.5", ["size=1.5", "Integer"]),
@@ -194,7 +194,9 @@ def test_help_lists_every_key_as_one_would_type_it():
         "run.seed=0",
     ):
         assert f"  {line}\n" in text + "\n"
-    assert "function" not in text
+    assert "function=" not in text
+    assert "SLOT: function" in text
+    text, _, _ = text.partition("\nmeta.SLOT")
     lines = [x.strip() for x in text.splitlines() if x.startswith("  ")]
     num_fields = len(dataclasses.fields(ppo.Config)) + len(
         dataclasses.fields(RunConfig)
@@ -248,6 +250,12 @@ COMMAND = (
         ("compare {missing} seeds=2", "seeds=2 must be at least 3", 3),
         ("run ppo_value_los", "Did you mean 'ppo_value_loss'", 3),
         ("run ppo_value_loss size=1", "unknown key 'size'", 3),
+        ("train pppo", "no algorithm 'pppo'. Did you mean 'ppo'?", 3),
+        ("train ppo inner.totl=1", "unknown key 'inner.totl'", 3),
+        ("train ppo num_seeds=0", "num_seeds=0 must be at least 1", 8),
+        ("train ppo run.stop=return=475", "expected METRIC>=NUMBER", 3),
+        ("train ppo run.stop=retrun>=475", "Did you mean 'return'?", 12),
+        ("train ppo meta.drift={missing}", "no artifact here", 8),
     ],
 )
 def test_bad_input_exits_2_with_one_line_and_soon(

@@ -88,7 +88,13 @@ def _drawn(name, shape, size):
 
 
 # Entries of the context that a function may read.
-READ = {"progress": 0.55, "entropy": 1.3, "kl": 0.007, "clip_fraction": 0.1}
+READ = {
+    "progress": 0.55,
+    "return_std": 1.7,
+    "entropy": 1.3,
+    "kl": 0.007,
+    "clip_fraction": 0.1,
+}
 
 
 class Case(NamedTuple):

@@ -17,6 +17,10 @@ from metaevo.analysis import holdout
 from metaevo.storage import checkpoint
 
 TINY = Path(tiny_search.__file__)
+ROOT = Path(__file__).parents[2]
+TRAINING = ["-m", "inner_loops.ppo", "num_seeds=2", "inner.total_timesteps=4800"]
+TRAINING += ["inner.num_envs=2", "inner.num_steps=16", "inner.num_segments=150"]
+TRAINING += ["inner.features=[4]"]
 
 
 def last_checkpoint(directory):
@@ -24,11 +28,17 @@ def last_checkpoint(directory):
     return (newest / "arrays.safetensors").read_bytes()
 
 
-def stop_and_resume(tmp_path, signals, seed, program=TINY):
+def result_bytes(directory):
+    """The arrays of the solution, or of the agents of a training run."""
+    agents = Path(directory) / "agents" / "trained" / "arrays.safetensors"
+    return agents.read_bytes() if agents.exists() else solution_bytes(directory)
+
+
+def stop_and_resume(tmp_path, signals, seed, program=(str(TINY),)):
     """Sends each signal at a random instant to a run that is started again each time.
 
     Args:
-        program: a search of 150 generations.
+        program: arguments of Python for a run of 150 generations.
 
     Returns:
         the exit code, the number of logged generations and the seconds to the exit,
@@ -37,10 +47,10 @@ def stop_and_resume(tmp_path, signals, seed, program=TINY):
     clock = random.Random(seed)
 
     def start(directory):
-        command = [sys.executable, program.name, f"run.directory={directory}"]
+        command = [sys.executable, *program, f"run.directory={directory}"]
         return subprocess.Popen(
             [*command, "run.held_out_seeds=0", "run.wandb=disabled"],
-            cwd=TINY.parent,
+            cwd=ROOT,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
         )
@@ -67,12 +77,16 @@ def stop_and_resume(tmp_path, signals, seed, program=TINY):
         instants.append((code, logged(), time.monotonic() - sent))
     assert all(n < 150 for _, n, _ in instants), instants
     assert start(stopped).wait(300) == 0
-    assert solution_bytes(whole) == solution_bytes(stopped), instants
+    assert result_bytes(whole) == result_bytes(stopped), instants
     assert records(whole) == records(stopped), instants
     assert last_checkpoint(whole) == last_checkpoint(stopped), instants
     generations = [r["generation"] for r in records(stopped)]
     assert generations == list(range(150))
     return instants
+
+
+def test_training_killed_and_resumed_equals_one_that_was_not(tmp_path):
+    stop_and_resume(tmp_path, [signal.SIGKILL] * 3, seed=2, program=TRAINING)
 
 
 @pytest.mark.parametrize("num_kills", [3, pytest.param(10, marks=pytest.mark.slow)])
@@ -127,7 +141,7 @@ def test_run_killed_again_and_again_in_its_comparison_ends_with_the_same_one(tmp
 def test_agents_buffers_and_parents_survive_kills(tmp_path):
     """PBT over DQN: the checkpoint holds agents and replay buffers, the log parents."""
     kills = [signal.SIGKILL] * 5
-    instants = stop_and_resume(tmp_path, kills, 0, Path(tiny_pbt.__file__))
+    instants = stop_and_resume(tmp_path, kills, 0, program=[tiny_pbt.__file__])
     assert all(code == -signal.SIGKILL for code, _, _ in instants), instants
     assert any(
         parent != i

@@ -14,7 +14,7 @@ import pytest
 
 import metaevo
 from inner_loops import ppo
-from metaevo import losses, slots, spaces
+from metaevo import closed_forms, critic_losses, losses, slots, spaces
 from metaevo.errors import CheckpointError
 from metaevo.storage import artifacts, checkpoint, verified
 
@@ -113,6 +113,92 @@ def test_a_missing_artifact(tmp_path):
         metaevo.load(tmp_path / "nothing")
 
 
+# --- properties -----------------------------------------------------------------------
+
+
+def weighted(path, visited=(-1.5, 2.5), **settings):
+    """A loss whose least error is 0.5 standard deviations, with the range it saw."""
+    learned = critic_losses.weighted_square(features=(4,), max_bias=1.0, **settings)
+    params = learned.init(jax.random.key(0)) | {"bias": jnp.arctanh(0.5)}
+    ranges = {"value_loss": visited} if visited else {}
+    space = spaces.replace(value_loss=learned)
+    artifacts.save(path, {"value_loss": params}, space.spec, {}, {}, ranges)
+    return metaevo.load(path)
+
+
+def test_a_loaded_loss_says_what_holds_and_where_it_was_used(tmp_path):
+    loaded = weighted(tmp_path / "x", convex=True)
+    assert repr(loaded) == "Artifact(value_loss)"
+    assert str(loaded).splitlines() == [
+        "value_loss: critic_losses.weighted_square",
+        "  guaranteed by construction: "
+        "nonnegative, coercive, scale-equivariant, convex",
+        "  least weight: 0.125",
+        "  largest weight: 8",
+        "  least at value - target = 0.5 return_std",
+        "  visited in training: value - target from -1.5 to 2.5 return_std",
+    ]
+    recorded = loaded.manifest["properties"]["value_loss"]
+    assert recorded["guarantees"][-1] == "convex"
+    assert recorded["minimum"] == pytest.approx(0.5)
+    assert recorded["visited"] == [-1.5, 2.5]
+    assert recorded["unit"] == "return_std"
+
+
+def test_errors_inside_the_visited_range_are_told_from_others(tmp_path):
+    loaded = weighted(tmp_path / "x")
+    error = jnp.array([[-3.1, -2.9], [4.9, 5.1]])
+    expected = [[False, True], [True, False]]
+    np.testing.assert_array_equal(loaded.inside(error, 2.0), expected)
+    np.testing.assert_array_equal(
+        loaded.inside(error, return_std=2.0, slot="value_loss"), expected
+    )
+    with pytest.raises(ValueError, match=r"return_std=targets\.std\(\)"):
+        loaded.inside(error)
+    with pytest.raises(ValueError, match=r"slot='drift': expected .*: value_loss"):
+        loaded.inside(error, 2.0, slot="drift")
+    with pytest.raises(ValueError, match="this artifact has none"):
+        weighted(tmp_path / "y", visited=None).inside(error, 2.0)
+
+
+def test_the_minimum_of_a_loss_without_guarantees_is_measured(tmp_path):
+    learned = closed_forms.error_loss("square")
+    params = learned.init(jax.random.key(0)) | {"tilt": jnp.float32(-0.75)}
+    for name, visited in (("x", (-2.0, 2.0)), ("y", (-2.0, 0.5))):
+        artifacts.save(
+            tmp_path / name,
+            {"value_loss": params},
+            {"value_loss": learned.spec},
+            {},
+            {},
+            {"value_loss": visited},
+        )
+    loaded = metaevo.load(tmp_path / "x")
+    least = loaded.properties["value_loss"].minimum
+    assert least == pytest.approx(0.75, abs=0.004)
+    assert "guaranteed by construction: nothing" in str(loaded)
+    assert "0.748 return, of the range visited" in str(loaded)
+    # It may be lower still outside.
+    assert metaevo.load(tmp_path / "y").properties["value_loss"].minimum == 0.5
+    np.testing.assert_array_equal(loaded.inside([-2.1, 1.9]), [False, True])
+
+
+def test_an_artifact_of_before_has_its_guarantees_but_no_range(solution):
+    edit(solution, lambda m: m.pop("properties"))
+    loaded = metaevo.load(solution)
+    known = loaded.properties["value_loss"]
+    assert known.visited is None
+    assert known.minimum is None
+    assert "losses.residual_network" in loaded.describe()
+
+
+def test_guarantees_are_not_taken_from_a_manifest(solution):
+    edit(
+        solution, lambda m: m["properties"]["value_loss"].update(guarantees=["convex"])
+    )
+    assert metaevo.load(solution).properties["value_loss"].guarantees == ()
+
+
 def edit(solution, change):
     """Alters a manifest as an attacker would, who also signs it."""
     path = solution / "manifest.json"
@@ -136,6 +222,11 @@ def edit(solution, change):
         lambda m: m["slots"]["value_loss"].update(features=[8, 4.5]),
         lambda m: m["slots"]["value_loss"].update(features=[1] * 1000),
         lambda m: m["slots"]["value_loss"].pop("scale"),
+        lambda m: m["properties"].update(value_loss=[1]),
+        lambda m: m["properties"]["value_loss"].update(visited=[1, 0]),
+        lambda m: m["properties"]["value_loss"].update(visited=["a", "b"]),
+        lambda m: m["properties"]["value_loss"].update(visited=[0, float("inf")]),
+        lambda m: m["properties"]["value_loss"].update(minimum=float("nan")),
         lambda m: m["slots"].update({"../evil": {"op": "number", "value": 1}}),
         lambda m: m["slots"].update({"lr": {"op": "number", "value": "x"}}),
         lambda m: m.update(slots=[1]),

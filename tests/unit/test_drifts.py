@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import learned as helper
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,15 +13,11 @@ from metaevo.slots import Context
 
 EPS = 0.2
 LEARNED = {
-    "dpo_constants": drifts.dpo_constants(),
-    "dpo_constants temporal": drifts.dpo_constants(temporal=True),
-    "lpo_network zero": drifts.lpo_network("zero", (16,)),
-    "lpo_network ppo_clip": drifts.lpo_network("ppo_clip", (16,)),
-    "lpo_network temporal": drifts.lpo_network("dpo", (8, 8), temporal=True),
-    "drift_network ppo_clip": drifts.drift_network("ppo_clip"),
-    "drift_network dpo": drifts.drift_network("dpo", temporal=True),
-    "drift_network zero": drifts.drift_network("zero"),
+    name: case.make()
+    for name, case in helper.cases().items()
+    if "drift" in case.operation.guarantees(case.make().spec)
 }
+"""All of the registry that claim to be drifts, small."""
 
 
 def drawn(learned, seed, size):
@@ -182,3 +179,9 @@ def test_lpo_is_ppo_up_to_its_dead_zone():
         start(d, advantage, EPS), jax.nn.relu(ppo - 1e-4), rtol=1e-5, atol=1e-7
     )
     assert not learned.starts_hand_made
+
+
+def test_every_learned_drift_claims_to_be_one():
+    kinds = {name for name, one in helper.cases().items() if one.slot == "drift"}
+    assert kinds == set(LEARNED)
+    assert len(kinds) >= 9

@@ -20,7 +20,8 @@ TUNABLE = {
 
 def drawn(slot, op, function, params):
     """Its only portrait, and the panels as they were drawn."""
-    (portrait,) = gallery.gallery({slot: function}, {slot: op}, {slot: params}, (-2, 3))
+    each = ({slot: x} for x in (function, op, params, (-2, 3)))
+    (portrait,) = gallery.gallery(*each)
     seen = []
 
     def draw(*panels):

@@ -20,7 +20,7 @@ def gallery(
     bound: Mapping[str, Any],
     spec: Mapping[str, Mapping],
     params: Mapping[str, Any],
-    visited: tuple[float, float] | None = None,
+    visited: Mapping[str, tuple[float, float]] | None = None,
 ) -> list[Portrait]:
     """Portraits of everything that evolved.
 
@@ -28,16 +28,17 @@ def gallery(
         bound: slot -> function or number.
         spec: slot -> its operation and settings.
         params: slot -> its evolved numbers.
-        visited: range of value - target while agents trained with it.
+        visited: slot -> range of value - target while agents trained with it.
     """
+    seen = visited or {}
     found = [
-        portrait(name, op, bound[name], params[name], visited)
+        portrait(name, op, bound[name], params[name], seen.get(name))
         for name, op in spec.items()
     ]
     together: dict[str, list[Evolved]] = {}
     fixed = []
     for name, op in spec.items():
-        one = Evolved(name, op, bound[name], params[name], visited)
+        one = Evolved(name, op, bound[name], params[name])
         if op["op"] == "number":
             fixed.append(one)
         elif operations.get(op["op"]).together:
@@ -62,7 +63,7 @@ def portrait(
         op: its entry in `Space.spec`.
         function: the slot's value.
         params: its evolved numbers.
-        visited: as in `gallery`.
+        visited: range of value - target while agents trained with it.
     """
     if op["op"] == "number":
         return None

@@ -14,7 +14,7 @@ from metaevo.analysis.plots.portraits import (
     table,
     zero,
 )
-from metaevo.slots import Context, Optimizer
+from metaevo.slots import Optimizer
 from metaevo.storage import numpy_export
 
 __all__ = ["curves"]
@@ -40,8 +40,7 @@ def curves(evolved: Evolved) -> Portrait:
     } | dict.fromkeys(seen, REST)
 
     def values(inputs):
-        stats = {name: inputs[name] for name in seen}
-        context = Context(progress=stats.pop("progress", 0.0), stats=stats)
+        context = numpy_export.context_of({name: inputs[name] for name in seen})
         arrays = [inputs[name] for name in given]
         y = call(lambda _, *args: evolved.function(*args), (), arrays, context)
         return jnp.asarray(y, jnp.float32)

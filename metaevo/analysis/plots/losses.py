@@ -23,6 +23,7 @@ from metaevo.analysis.plots.portraits import (
     zero,
 )
 from metaevo.slots import Context
+from metaevo.storage import properties
 
 __all__ = [
     "activation",
@@ -71,7 +72,10 @@ def _of_error(
         hand_made: label and function of the hand-made one.
     """
     op, visited = evolved.op, evolved.visited
-    limit = 1.5 * op.get("scale", 10.0) * op.get("limit", 1.0)
+    scaled = properties.unit(op) == "return_std"
+    scale = op.get("scale", 1.0 if scaled else 10.0)
+    limit = 1.5 * scale * op.get("limit", 1.0)
+    units = "standard deviations of the targets" if scaled else "units of return"
     x = jnp.linspace(-limit, limit, 601)
     middle = len(x) // 2
 
@@ -101,7 +105,7 @@ def _of_error(
             y = np.concatenate(list(mine.values()))
             margin = 0.15 * float(np.ptp(y)) + 1e-3
             panel.set(
-                xlabel="value - target (units of return)",
+                xlabel=f"value - target ({units})",
                 ylabel=("loss, 0 at 0", "gradient")[i],
                 ylim=(float(y.min()) - margin, float(y.max()) + margin),
             )

@@ -71,11 +71,14 @@ def heading(slot: str) -> str:
 
 
 def moments(op: Mapping[str, Any], **stats: float) -> dict[str, Context]:
-    """Moments of a lifetime at which a function is drawn: label -> context."""
+    """Moments of a lifetime at which a function is drawn: label -> context.
+
+    The standard deviation of the targets is 1 in each.
+    """
     if not op.get("temporal"):
-        return {"evolved": Context(stats=stats)}
+        return {"evolved": Context(0.0, 1.0, stats)}
     names = {"evolved, start": 0.0, "middle": 0.5, "end of life": 1.0}
-    return {name: Context(progress=t, stats=stats) for name, t in names.items()}
+    return {name: Context(t, 1.0, stats) for name, t in names.items()}
 
 
 def lines(panel: Any, x: Any, ours: Mapping, theirs: tuple | None) -> None:

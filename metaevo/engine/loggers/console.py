@@ -18,7 +18,7 @@ from metaevo.engine.loggers.streams import Unbreakable
 from metaevo.text import duration
 
 HEAD = (
-    f"{'generation':>13} {'best':>8} {'mean':>8} {'median':>8} {'sd':>7} "
+    f"{'best':>8} {'mean':>8} {'median':>8} {'sd':>7} "
     f"{'failed':>6} {'frames/s':>8} {'left':>6}"
 )
 
@@ -31,9 +31,13 @@ class ConsoleLogger:
     Args:
         num_generations: horizon of the run, to estimate the time left.
         following: what follows the last generation, in units of a generation's time.
+        unit: name of a generation: a training run's is a segment.
     """
 
-    def __init__(self, num_generations: int, following: float = 0.0):
+    def __init__(
+        self, num_generations: int, following: float = 0.0, unit: str = "generation"
+    ):
+        self._head = f"{unit:>13} {HEAD}"
         self.num_generations, self.following = num_generations, following
         stdout: Any = Unbreakable("stdout")  # rich ends a process whose pipe breaks
         self.console = Console(
@@ -63,7 +67,7 @@ class ConsoleLogger:
     def log(self, record: Mapping[str, Any]) -> None:
         """Print the line of a generation, unless another was printed just before."""
         if not self._times:
-            self.say(HEAD)
+            self.say(self._head)
         self._times.append(time.monotonic())
         done = record["generation"] + 1
         last = done == self.num_generations

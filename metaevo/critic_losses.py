@@ -1,0 +1,228 @@
+"""Learned losses of critics that keep their guarantees whatever their parameters.
+
+Values of the slots `value_loss` and `td_loss`, elementwise. Both families weigh the
+squared error by a bounded, positive function of the standardized error, and measure
+errors in `context.return_std`, the standard deviation s of the value targets. With e
+the critic's value less its target, every member f(e, s)
+
+    is nonnegative       f >= 0, and 0 at its only global minimum,
+    is coercive          e² / (2 W) <= f <= W e² / 2, up to a bounded shift of e,
+    scales as e² does    f(c e, c s) = c² f(e, s) for c > 0,
+    starts as e² / 2     exactly.
+
+So no critic runs away from fixed targets, and a member that was found at one scale of
+rewards works at another. Plain jnp, so that an artifact loads without flax or optax.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from metaevo.learned import functions
+from metaevo.learned.functions import Learned, layers, positive
+from metaevo.learned.operations import operation
+from metaevo.slots import Context
+from metaevo.types import Key, Params
+
+__all__ = ["td_weighted_square", "weighted_square"]
+
+NUM_CELLS = 16
+"""Cells on each side of the minimum in which a convex member's curvature is constant.
+"""
+
+
+class _OfError(NamedTuple):
+    """A loss of an error.
+
+    Attributes:
+        init: `key -> params`.
+        apply: `(params, error [...], context) -> [...]`.
+        spec: of the operation.
+    """
+
+    init: Callable[[Key], Params]
+    apply: Callable[[Params, jax.Array, Context | None], jax.Array]
+    spec: dict[str, Any]
+
+
+def _guarantees(op: Mapping[str, Any]) -> tuple[str, ...]:
+    always = ("nonnegative", "coercive", "scale-equivariant")
+    return (*always, "convex") if op["convex"] else always
+
+
+def _facts(op: Mapping[str, Any], params: Params) -> dict[str, float]:
+    """The minimum in standard deviations, and the range of f / (½ e²) about it."""
+    bias = op["max_bias"] * math.tanh(float(params.get("bias", 0.0)))
+    return {
+        "minimum": bias,
+        "least_weight": 1 / op["max_weight"],
+        "largest_weight": op["max_weight"],
+    }
+
+
+@operation(
+    "weighted_square",
+    slot="value_loss",
+    hand_made="metaevo.losses:square",
+    plot="metaevo.analysis.plots.losses:value_loss",
+    reads=lambda op: ("return_std",),
+    guarantees=_guarantees,
+    facts=_facts,
+    examples=({}, {"convex": True, "features": (8,)}, {"max_bias": 0.0}),
+)
+def weighted_square(
+    features: Sequence[int] = (16,),
+    convex: bool = False,
+    max_weight: float = 8.0,
+    max_bias: float = 1.0,
+    limit: float = 3.0,
+    temporal: bool = False,
+) -> Learned:
+    """A value loss ½ w(e / s) e², e = v − g − s b, that starts at the squared error.
+
+    s is `context.return_std`, held constant; b = `max_bias` tanh β; and
+    w(x) = W ** tanh(n(L tanh(x / L))) with W = `max_weight` and L = `limit`. n is a
+    small tanh network that starts at zero, and so does β. A member may have local
+    minima, at most about L standard deviations from the target.
+
+    A convex member has w as its curvature instead: ∂²f/∂v² = w in each of
+    2 · `NUM_CELLS` cells of x within ±L, and the outermost one's beyond. It is a sum of
+    truncated squares, and its slope is monotone.
+
+    Args:
+        features: hidden layer sizes of n.
+        convex: True for the convex members.
+        max_weight: W > 1; the squared error is weighed by 1 / W to W.
+        max_bias: the minimum lies within ± `max_bias` standard deviations of the
+            target; 0 keeps it at the target.
+        limit: L, in standard deviations; w is nearly constant beyond.
+        temporal: True if n also sees `context.progress`.
+
+    Raises:
+        ValueError: a setting has a wrong type, or is out of its range. The function
+            raises it where `context.return_std` is missing.
+    """
+    loss = _weighted("weighted_square", features, convex, max_weight, max_bias, limit,
+                     temporal)  # fmt: skip
+
+    def apply(params, value, target, old_value, context: Context | None = None):
+        del old_value
+        return loss.apply(params, value - target, context)
+
+    return Learned(loss.init, apply, loss.spec, starts_hand_made=True)
+
+
+@operation(
+    "td_weighted_square",
+    slot="td_loss",
+    hand_made="metaevo.losses:td_square",
+    plot="metaevo.analysis.plots.losses:td_loss",
+    reads=lambda op: ("return_std",),
+    guarantees=_guarantees,
+    facts=_facts,
+    examples=({}, {"convex": True, "features": (8,)}),
+)
+def td_weighted_square(
+    features: Sequence[int] = (16,),
+    convex: bool = False,
+    max_weight: float = 8.0,
+    max_bias: float = 1.0,
+    limit: float = 3.0,
+    temporal: bool = False,
+) -> Learned:
+    """A loss of a temporal difference, `weighted_square` of e = Q − target − s b.
+
+    DQNReg, δ² + 0.1 Q (Co-Reyes et al., 2021, https://arxiv.org/abs/2101.03958), has
+    the gradient of a member up to a factor, that with a constant w and s b = −0.05.
+
+    Args:
+        features, convex, max_weight, max_bias, limit, temporal: as in
+            `weighted_square`.
+
+    Raises:
+        ValueError: as `weighted_square`.
+    """
+    loss = _weighted("td_weighted_square", features, convex, max_weight, max_bias,
+                     limit, temporal)  # fmt: skip
+
+    def apply(params, td_error, q, target, context: Context | None = None):
+        del q, target
+        return loss.apply(params, -td_error, context)
+
+    return Learned(loss.init, apply, loss.spec, starts_hand_made=True)
+
+
+def _weighted(
+    op: str,
+    features: Sequence[int],
+    convex: bool,
+    max_weight: float,
+    max_bias: float,
+    limit: float,
+    temporal: bool,
+) -> _OfError:
+    """The loss that both operations share; see `weighted_square`."""
+    positive(max_weight=max_weight, limit=limit)
+    if max_weight <= 1:
+        raise ValueError(f"max_weight={max_weight!r}: expected a number above 1")
+    if not isinstance(max_bias, int | float) or not 0 <= max_bias < math.inf:
+        raise ValueError(f"max_bias={max_bias!r}: expected a finite number >= 0")
+    if not isinstance(convex, bool):
+        raise ValueError(f"convex={convex!r}: expected true or false")
+    network = functions.network(1 + bool(temporal), features)
+    edges = limit * np.arange(NUM_CELLS) / NUM_CELLS
+    centers = edges + 0.5 * limit / NUM_CELLS
+
+    def init(key):
+        params = {"network": network.init(key)}
+        return params | ({"bias": jnp.zeros(())} if max_bias else {})
+
+    def weight(params, x, context):
+        y = network.apply(params["network"], functions.inputs([x], temporal, context))
+        return jnp.exp(math.log(max_weight) * jnp.tanh(y.squeeze(-1)))
+
+    def of_weight(params, error, std, context):
+        x = limit * jnp.tanh(error / (limit * std))
+        return 0.5 * error**2 * weight(params, x, context)
+
+    def of_curvature(params, error, std, context):
+        # Where the curvature changes by c, ½ c max(|e| − edge, 0)² is added.
+        x = jnp.asarray(np.stack([centers, -centers]), error.dtype)
+        curvature = weight(params, x, context)
+        before = jnp.concatenate([jnp.ones_like(curvature[:, :1]), curvature], 1)
+        above, below = curvature - before[:, :-1]
+        cells = (1,) * error.ndim + (NUM_CELLS,)
+        sides = jnp.where(
+            jnp.expand_dims(error, -1) >= 0, above.reshape(cells), below.reshape(cells)
+        )
+        starts = std * jnp.asarray(edges.reshape(cells), error.dtype)
+        beyond = jax.nn.relu(jnp.expand_dims(jnp.abs(error), -1) - starts)
+        return 0.5 * error**2 + 0.5 * (sides * beyond**2).sum(-1)
+
+    loss = of_curvature if convex else of_weight
+
+    def apply(params, error, context):
+        if temporal:
+            functions.progress(context)  # without a context its error is the first
+        std = functions.return_std(context)
+        error = jnp.asarray(error, jnp.result_type(float))
+        if max_bias:
+            error = error - std * max_bias * jnp.tanh(params["bias"])
+        return loss(params, error, std, context)
+
+    spec = functions.spec(
+        op,
+        temporal,
+        features=list(layers(features)),
+        convex=convex,
+        max_weight=max_weight,
+        max_bias=max_bias,
+        limit=limit,
+    )
+    return _OfError(init, apply, spec)

@@ -1,0 +1,156 @@
+"""`metaevo.train`: agents of one inner loop, trained as they are."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from metaevo import population
+from metaevo.analysis import results, training_curve
+from metaevo.config import RunConfig, Stop
+from metaevo.engine import checks, loop, training
+from metaevo.engine.job import Job, Progress, initial_state, keys, programs
+from metaevo.engine.loggers.console import ConsoleLogger
+from metaevo.errors import CheckpointError
+from metaevo.evaluators import choose
+from metaevo.evaluators.devices import choose_devices
+from metaevo.storage import checkpoint, run_directory
+from metaevo.types import InnerLoop, PyTree
+
+__all__ = ["Training", "load", "train"]
+
+
+class Training(NamedTuple):
+    """N agents that were trained with different seeds.
+
+    Attributes:
+        metrics: metrics of training by name, [N, K] for K segments; `return` is NaN
+            where no episode ended. All are NaN after an agent's numbers were not
+            finite.
+        agents: the trained agents, [N, ...] per leaf, for `InnerLoop.act`.
+        frames: frames of one agent after each segment, [K].
+        final_return: mean return of each agent's deterministic policy on fresh
+            episodes, [N]; NaN where its numbers were not finite.
+        directory: run directory; None if nothing was written.
+    """
+
+    metrics: Mapping[str, np.ndarray]
+    agents: PyTree
+    frames: np.ndarray
+    final_return: np.ndarray
+    directory: Path | None = None
+
+
+def train(
+    inner_loop: InnerLoop, num_seeds: int = 8, config: RunConfig | None = None
+) -> Training:
+    """Train agents of an inner loop for a lifetime, with different seeds.
+
+    Args:
+        inner_loop: such as `ppo.make(envs.make("gymnax/CartPole-v1"))`.
+        num_seeds: N, number of agents.
+        config: `seed`, `stop` and `devices` of the run. With a `directory` it is a run
+            like those of `python -m inner_loops.NAME`: with a log, checkpoints, a
+            report, and the same bits; the same call resumes it. None or without one,
+            nothing is written.
+
+    Raises:
+        ConfigError: a number is out of range, or the loop is coupled.
+        MemoryError: the agents do not fit into memory.
+    """
+    config = RunConfig() if config is None else config
+    search = training.as_search(inner_loop, num_seeds)
+    if config.directory is not None:
+        loop.run(search, config, "training")
+        return load(config.directory, inner_loop)
+    proposal = checks.check(search)
+    stop = None if config.stop is None else Stop.parse(config.stop)
+    if stop is not None:
+        checks.check_stop(search, stop)
+    factory = choose.local_factory(choose_devices(config))
+    evaluator, chunk_size = factory.plan(search, proposal)
+    search = search._replace(chunk_size=chunk_size)
+    with contextlib.closing(
+        ConsoleLogger(search.num_generations, unit="segment")
+    ) as console:
+        job = Job(
+            search=search,
+            config=config,
+            name="training",
+            directory=Path(),
+            manifest={},
+            factory=factory,
+            evaluator=evaluator,
+            programs=programs(search),
+            keys=keys(config.seed),
+            console=console,
+            deadline=float("inf"),
+            should_stop=lambda: False,
+        )
+        progress, records = Progress(initial_state(job)), []
+        frames = checks.frames_per_generation(search, population.size(proposal.params))
+        for number in range(1, search.num_generations + 1):
+            began = time.monotonic()
+            state, record = loop.generation(job, progress)
+            progress = Progress(state, number)
+            seconds = time.monotonic() - began
+            records.append(
+                record
+                | {"frames": number * frames, "frames_per_second": frames / seconds}
+            )
+            console.log(records[-1])
+            if stop is not None and stop.holds(records[-1]):
+                break
+        final_return, agents = training.scored(job, progress.state, records)
+    return _training(records, agents, final_return, None)
+
+
+def load(directory: str | Path, inner_loop: InnerLoop) -> Training:
+    """Read a finished training run.
+
+    Args:
+        directory: run directory.
+        inner_loop: that of the run, for the shapes of its agents.
+
+    Raises:
+        ConfigError: there is no run.
+        CheckpointError: its files are damaged or missing, or it is another loop's.
+    """
+    run_directory.read_manifest(directory)
+    folder = run_directory.paths(directory).agents / training.TRAINED
+    arrays, _ = checkpoint.read(folder)
+    records, scores = (
+        training_curve.records(directory),
+        results.read_scores(Path(directory)),
+    )
+    num = len(records[0]["population"])
+    shapes = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct((num, *x.shape), x.dtype),
+        population.agent_shapes(inner_loop),
+    )
+    agents = checkpoint.from_arrays(shapes, arrays)
+    if scores is None or training.TRAINED not in scores.evaluations:
+        raise CheckpointError(f"{folder} has no scores beside it")
+    returns = scores.evaluations[training.TRAINED]
+    return _training(records, agents, returns, Path(directory))
+
+
+def _training(
+    records: Sequence[Mapping[str, Any]],
+    agents: PyTree,
+    final_return: np.ndarray,
+    directory: Path | None,
+) -> Training:
+    return Training(
+        training_curve.metrics(records),
+        agents,
+        training_curve.frames(records),
+        final_return,
+        directory,
+    )
