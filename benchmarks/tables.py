@@ -137,7 +137,53 @@ def draw(results: Path) -> bool:
     return True
 
 
+ALGORITHMS = """# Algorithms on standard tasks
+
+Made by `python -m benchmarks.tables` from `benchmarks/results/*/algorithms.jsonl`,
+which `python -m benchmarks.algorithms` writes: it trains eight agents of each row as
+they are, with the settings shown in place of the defaults. *Return* is that of the
+deterministic policy on fresh episodes after training: the mean over agents, with its
+bootstrap 95 % interval. *Seconds* are those of all eight agents, compilation
+included, beside other work on the same machine. *Published* are figures of others,
+whose networks, seeds and evaluation differ; MinAtar is gymnax's, which ends episodes
+after 1,000 steps.
+"""
+
+
+def algorithms(path: Path) -> str:
+    """The page of the algorithms' scores."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    shown = [
+        {
+            "algorithm": row["row"].partition("-")[0],
+            "environment": row["env"],
+            "frames": row["frames"],
+            "settings": ", ".join(f"{k}={v}" for k, v in row["settings"].items())
+            or "defaults",
+            "return": f"{row['return']:.1f} [{row['low']:.1f}, {row['high']:.1f}]"
+            + (f", {row['failed']} failed" if row["failed"] else ""),
+            "each agent": ", ".join(f"{x:.0f}" for x in sorted(row["each"])),
+            "seconds": row["seconds"],
+            "published": f"{row['published']} ({row['source']})"
+            if row["published"]
+            else "none found",
+        }
+        for row in rows
+    ]
+    last = rows[-1]
+    loads = [row["load"][0] for row in rows]
+    where = (
+        f"On {last['num_devices']} x {last['device']} ({last['machine']}), jax "
+        f"{last['versions']['jax']}, {last['date'][:10]}; load {min(loads):.0f} to "
+        f"{max(loads):.0f}."
+    )
+    return "\n\n".join([ALGORITHMS, table(shown, set()), where]) + "\n"
+
+
 def main() -> None:
+    path = RESULTS / "cpu" / "algorithms.jsonl"
+    if path.exists():
+        (DOCS / "algorithms.md").write_text(algorithms(path))
     parts = [HEAD]
     for backend, name in (("cpu", "CPU"), ("gpu", "GPU")):
         results = RESULTS / backend

@@ -38,7 +38,7 @@ def loop(steps: int, size: int = 3) -> InnerLoop:
     def evaluate(key, meta, state):
         return {"return": -((state.agent - 1.0) ** 2).sum(), "length": jnp.ones(())}
 
-    def act(key, meta, agent, carry, obs):
+    def act(key, meta, agent, carry, obs, state=None, mask=None):
         return obs, carry
 
     return InnerLoop(Meta(), init, train, evaluate, 2, act, frames_per_segment=steps)

@@ -161,13 +161,12 @@ def explore(
     """
     sigma = slots.value(meta.exploration_noise, context)
     drawn = noise.draw(noise_key, meta, context, last_noise, num_steps)
-    after, steps, finished = rollouts.collect(
-        key,
-        env,
-        episodes,
-        drawn,
-        lambda obs, noise: to_env(jnp.clip(act(obs) + sigma * noise, -1.0, 1.0)),
-    )
+
+    def choose(carry, obs, noise, state, mask):
+        del state, mask
+        return carry, to_env(jnp.clip(act(obs) + sigma * noise, -1.0, 1.0)), ()
+
+    after, _, steps, finished, _ = rollouts.collect(key, env, episodes, drawn, choose)
     return after, steps, finished, drawn[-1]
 
 

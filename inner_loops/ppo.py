@@ -94,7 +94,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
     def loss(params, batch, meta, context):
         """Of one minibatch [B, ...] with standardized advantages; see `_ppo.loss`."""
-        pi = policy(meta, params, batch.obs)
+        pi = policy(meta, params, batch.obs, batch.mask)
         value = value_of(meta, params, batch.obs)
         return _ppo.loss(pi, value, batch, meta, context)
 
@@ -114,9 +114,9 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
     # --- networks ---------------------------------------------------------------------
 
-    def policy(meta, params, obs):
+    def policy(meta, params, obs, mask):
         outputs = actor.apply(params["actor"], obs, meta.activation)
-        return head.distribution(params, outputs)
+        return head.distribution(params, outputs, mask)
 
     def value_of(meta, params, obs):
         return critic.apply(params["critic"], obs, meta.activation)[..., 0]
@@ -143,24 +143,19 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
     def rollout(key, meta, context, agent, experience):
         """T steps of E environments."""
-        noise_key, step_key, reset_key = jax.random.split(key, 3)
+        keys = jax.random.split(key, 3)  # of noise, steps and starts
         shape = (config.num_steps, config.num_envs)
         # Drawn at once: random numbers inside the scan cost more.
-        noise = head.noise(noise_key, (*shape, head.num_outputs))
-        drawn, world = rollouts.worlds(step_key, reset_key, env, *shape)
+        noise = head.noise(keys[0], (*shape, head.num_outputs))
 
-        # The scan holds what acting needs; all else is done for all steps at once.
-        def step(before, drawn):
-            noise, drawn = drawn
-            obs = normalize.obs.apply(agent.obs_stats, before.obs)
-            pi = policy(meta, agent.params, obs)
-            action = pi.transform(noise)
-            after, out, finished = rollouts.step(env, world(drawn), before, action)
-            kept = _ppo.packed_transition(env, before, action, out)
-            return after, (kept, pi, finished)
+        def choose(carry, obs, noise, state, mask):
+            del state
+            obs = normalize.obs.apply(agent.obs_stats, obs)
+            pi = policy(meta, agent.params, obs, mask)
+            return carry, pi.transform(noise), pi
 
-        after, (steps, pi, finished) = jax.lax.scan(
-            step, experience.episodes, (noise, drawn)
+        after, _, steps, finished, pi = rollouts.collect(
+            keys[1:], env, experience.episodes, noise, choose
         )
         last, data, discounted = _ppo.finish_rollout(
             meta,
@@ -176,10 +171,10 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
     # --- the interface ----------------------------------------------------------------
 
-    def act(key, meta, agent, carry, obs):
-        del key
+    def act(key, meta, agent, carry, obs, state=None, mask=None):
+        del key, state
         obs = normalize.obs.apply(agent.obs_stats, obs)
-        return policy(meta, agent.params, obs).mode(), carry
+        return policy(meta, agent.params, obs, mask).mode(), carry
 
     def no_memory(experience):
         del experience
@@ -188,7 +183,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     parts = _ppo.Parts(rollout, no_memory, values, split, loss, batch_size)
     update = _ppo.update_of(config, lifetime.num_updates, normalize, parts)
     return training.inner_loop(
-        env, config, meta, lifetime, init, update, act, tunable=TUNABLE
+        env, config, meta, lifetime, init, update, act, tunable=TUNABLE, masks=True
     )
 
 

@@ -301,13 +301,14 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             {"temperature": jnp.exp(agent.log_temperature.params)},
         )
 
-        def explore(obs, noise):
+        def explore(carry, obs, noise, state, mask):
+            del state, mask
             obs = normalize.apply(agent.obs_stats, obs)
             pi = policy(agent.actor.params, obs)
-            return to_env(pi.transform_and_log_prob(noise)[0])
+            return carry, to_env(pi.transform_and_log_prob(noise)[0]), ()
 
         drawn = noise.draw(noise_key, meta, context, experience.noise, config.num_steps)
-        after, steps, finished = rollouts.collect(
+        after, _, steps, finished, _ = rollouts.collect(
             act_key, env, experience.episodes, drawn, explore
         )
         obs_stats = normalize.update(agent.obs_stats, steps.obs)
@@ -346,8 +347,8 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
     # --- the interface ----------------------------------------------------------------
 
-    def act(key, meta, agent, carry, obs):
-        del key, meta
+    def act(key, meta, agent, carry, obs, state=None, mask=None):
+        del key, meta, state, mask
         obs = normalize.apply(agent.obs_stats, obs)
         return to_env(policy(agent.actor.params, obs).mode()), carry
 

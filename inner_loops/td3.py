@@ -213,8 +213,8 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
     # --- the interface ----------------------------------------------------------------
 
-    def act(key, meta, agent, carry, obs):
-        del key, meta
+    def act(key, meta, agent, carry, obs, state=None, mask=None):
+        del key, meta, state, mask
         return to_env(act_unit(agent, obs)), carry
 
     return training.inner_loop(

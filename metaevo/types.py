@@ -63,8 +63,11 @@ class InnerLoop(NamedTuple):
         evaluate: `(key, meta, state) -> metrics` with scalars `return` and `length`
             of fresh episodes under the deterministic policy. Reads the agent alone.
         num_segments: segments in a lifetime.
-        act: `(key, meta, agent, carry, obs) -> (action, carry)`, deterministic: one
-            environment, for playing and for export.
+        act: `(key, meta, agent, carry, obs, state=None, mask=None) -> (action,
+            carry)`, deterministic: one environment, for evaluation, playing and
+            export. `state` is the environment's, for algorithms that plan; `mask`
+            [num_actions] bool its legal actions (`envs.legal_actions`), None: all.
+            Both are given where there is an environment.
         initial_carry: `() -> carry`, `()` when feed-forward.
         coupled: True if the loop calls `population.mean`, `gather` or `index`.
         shared_slots: slots that act on what the population shares: no space may replace
@@ -76,6 +79,8 @@ class InnerLoop(NamedTuple):
             agent, without what the last one reached. Elementwise: it is also given
             leaves with further leading axes.
         env: the `metaevo.envs.Env` it trains on, to play in; None if it has none.
+        masks: True if it takes only legal actions where `env` has an `action_mask`.
+            Others are refused there.
         tunable: the space of its hyperparameters, in which a hand-made baseline is
             tuned; one unit is a change that one sigma fits. None: it has none.
         config: the `Config` that it was made with: a dataclass of plain values, by
@@ -90,7 +95,7 @@ class InnerLoop(NamedTuple):
     train: Callable[[Key, Any, InnerState], tuple[InnerState, Metrics]]
     evaluate: Callable[[Key, Any, InnerState], Metrics]
     num_segments: int
-    act: Callable[[Key, Any, PyTree, PyTree, jax.Array], tuple[jax.Array, PyTree]]
+    act: Callable[..., tuple[jax.Array, PyTree]]
     initial_carry: Callable[[], PyTree] = tuple
     coupled: bool = False
     shared_slots: tuple[str, ...] = ()
@@ -98,6 +103,7 @@ class InnerLoop(NamedTuple):
     steps_per_segment: int = 0
     handed_over: Callable[[PyTree], PyTree] = lambda experience: experience
     env: Any = None
+    masks: bool = False
     tunable: Any = None
     config: Any = None
     on: Callable[[Any], InnerLoop] | None = None

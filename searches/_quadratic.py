@@ -55,8 +55,8 @@ def make(num_segments: int = 50, num_steps: int = 4, lr: float = 0.02) -> InnerL
         del key, meta
         return {"return": quality(state.agent.theta), "length": jnp.ones(())}
 
-    def act(key, meta, agent, carry, obs):
-        del key, meta, obs
+    def act(key, meta, agent, carry, obs, state=None, mask=None):
+        del key, meta, obs, state, mask
         return agent, carry
 
     return InnerLoop(Meta(), init, train, evaluate, num_segments, act)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from metaevo import population, slots
+from metaevo import envs, population, slots
 from metaevo.errors import CheckpointError, ConfigError
 from metaevo.storage import artifacts, checkpoint, run_directory
 from metaevo.storage._files import replace_file
@@ -41,7 +41,8 @@ def episode(
     def step(now, key):
         state, carry, obs = now
         act_key, step_key = jax.random.split(key)
-        action, carry = loop.act(act_key, meta, agent, carry, obs)
+        mask = envs.legal_actions(env, state)
+        action, carry = loop.act(act_key, meta, agent, carry, obs, state, mask)
         state, out = env.step_raw(step_key, state, action)
         return (state, carry, out.obs), (state, out.reward, out.done)
 

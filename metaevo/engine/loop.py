@@ -110,6 +110,7 @@ def run(
         search = checks.starting_from(search, config.start_from)
         settings["start_from"] = config.start_from
     proposal = checks.check(search)
+    costs.compared(search, config)
     stop = None if config.stop is None else Stop.parse(config.stop)
     if stop is not None:
         checks.check_stop(search, stop)

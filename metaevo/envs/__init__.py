@@ -18,7 +18,7 @@ import numpy as np
 from metaevo.errors import ConfigError
 from metaevo.types import Key, PyTree
 
-SUITES = ("gymnax", "brax")
+SUITES = ("gymnax", "brax", "grid")
 
 
 class Box(NamedTuple):
@@ -78,7 +78,9 @@ class Env(NamedTuple):
         observation: `Box`; observations are float32.
         action: `Discrete` or `Box`. Actions outside a `Box` are clipped to it.
         max_steps: time limit.
-        action_mask: `state -> [num_actions] bool`, or None.
+        action_mask: `state -> [num_actions] bool`, the legal actions, or None: all
+            are, always. Where none is, as an episode's last state may have it, all
+            count as legal.
         name: the argument of `make` that gives it.
         cheap_reset: True if a reset costs about as much as a step.
         render: `[state, ...] -> [frame, ...]`, uint8 [height, width, 3] each, not
@@ -148,6 +150,15 @@ def unit_box(action: Box) -> tuple[Callable, Callable]:
         raise ConfigError("this algorithm needs actions with finite bounds")
     middle, half = (high + low) / 2, (high - low) / 2
     return lambda unit: middle + half * unit, lambda given: (given - middle) / half
+
+
+def legal_actions(env: Env, state: PyTree) -> jax.Array | None:
+    """The legal actions in a state, [num_actions] bool; None: the environment has no
+    `action_mask`."""
+    if env.action_mask is None:
+        return None
+    mask = env.action_mask(state).astype(bool)
+    return mask | ~mask.any()
 
 
 def packed(env: Env, obs: jax.Array) -> jax.Array:

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from metaevo import envs
 from metaevo.envs import Env
 from metaevo.types import InnerState, Key, Metrics, PyTree
 
@@ -17,7 +18,7 @@ __all__ = ["first_episodes", "of_agent"]
 def first_episodes(
     key: Key,
     env: Env,
-    act: Callable[[Key, PyTree, jax.Array], tuple[jax.Array, PyTree]],
+    act: Callable[..., tuple[jax.Array, PyTree]],
     carry: PyTree,
     num_envs: int,
 ) -> Metrics:
@@ -26,7 +27,8 @@ def first_episodes(
     Counting all episodes of a fixed window instead would favor short ones.
 
     Args:
-        act: `(key, carry, obs) -> (action, carry)` for one environment.
+        act: `(key, carry, obs, state, mask) -> (action, carry)` for one environment;
+            see `InnerLoop.act`.
         carry: the agent's initial carry for one environment.
 
     Returns:
@@ -40,7 +42,8 @@ def first_episodes(
 
     def one(key, env_state, carry, obs):
         act_key, step_key = jax.random.split(key)
-        action, carry = act(act_key, carry, obs)
+        mask = envs.legal_actions(env, env_state)
+        action, carry = act(act_key, carry, obs, env_state, mask)
         env_state, step = env.step_raw(step_key, env_state, action)
         return env_state, carry, step
 
@@ -71,7 +74,7 @@ def of_agent(
         return first_episodes(
             key,
             env,
-            lambda key, carry, obs: act(key, meta, state.agent, carry, obs),
+            lambda key, carry, *seen: act(key, meta, state.agent, carry, *seen),
             initial_carry(),
             num_envs,
         )

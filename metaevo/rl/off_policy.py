@@ -54,7 +54,10 @@ def template(env: envs.Env) -> Transition:
     else:
         action = leaf(env.action.shape, jnp.float32)
     reward, flag = leaf((), jnp.float32), leaf((), bool)
-    fields: Any = (obs, action, reward, obs, flag, flag)
+    mask = None
+    if env.action_mask is not None and isinstance(env.action, envs.Discrete):
+        mask = leaf((env.action.num,), bool)
+    fields: Any = (obs, action, reward, obs, flag, flag, mask, mask)
     return Transition(*fields)
 
 
@@ -127,11 +130,16 @@ def warm_up(
     to_env, _ = envs.unit_box(action)
     first = jax.random.normal(first_key, (num_envs, *action.shape))
     drawn = noise.draw(noise_key, meta, Context(), first, num_steps)
-    episodes, steps, _ = rollouts.collect(
+
+    def choose(carry, obs, noise, state, mask):
+        del obs, state, mask
+        return carry, to_env(noise), ()
+
+    episodes, _, steps, _, _ = rollouts.collect(
         step_key,
         env,
         rollouts.start(env_key, env, num_envs),
         noise.uniform(drawn),
-        lambda obs, noise: to_env(noise),
+        choose,
     )
     return episodes, steps, drawn[-1]

@@ -1,6 +1,6 @@
 """The environments of one member: stepping them, and returns of their episodes.
 
-Leaves [E, ...]; an algorithm scans `step` over T steps.
+Leaves [E, ...]; `collect` takes T steps.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ __all__ = [
     "learned_from",
     "metrics",
     "start",
-    "step",
     "totals",
     "worlds",
 ]
@@ -51,14 +50,24 @@ class Finished(NamedTuple):
 
 
 class Transition(NamedTuple):
-    """Transitions; leaves [T, E, ...] in a rollout."""
+    """Transitions; leaves [T, E, ...] in a rollout.
+
+    Attributes:
+        obs, next_obs: observations, in bytes where that is exact (`envs.packed`); the
+            next one is the true one, never a reset's.
+        reward: the environment's.
+        mask, next_mask: [..., A] bool, the legal actions in the states of `obs` and
+            `next_obs`; None where the environment has no `action_mask`.
+    """
 
     obs: jax.Array
     action: jax.Array
-    reward: jax.Array  # the environment's
-    next_obs: jax.Array  # the true one, never a reset's
+    reward: jax.Array
+    next_obs: jax.Array
     terminated: jax.Array
     done: jax.Array
+    mask: jax.Array | None = None
+    next_mask: jax.Array | None = None
 
 
 def start(key: Key, env: envs.Env, num_envs: int) -> Episodes:
@@ -77,8 +86,8 @@ def worlds(
     and 16 steps is drawn, N in all: step t gives environment e the start (e + t) mod N.
 
     Returns:
-        a pytree to scan over, leaves [T, ...], and a function from its slice to the
-        arguments of `step`, `(keys, fresh states, fresh observations)`.
+        a pytree to scan over, leaves [T, ...], and a function from its slice to
+        `(keys, fresh states, fresh observations)`, leaves [E, ...].
     """
     shape = (num_steps, num_envs)
     keys = jax.random.split(step_key, shape)
@@ -100,12 +109,16 @@ def worlds(
     return (keys, jnp.arange(num_steps)), rolled
 
 
-def step(
+def _step(
     env: envs.Env, world: tuple, episodes: Episodes, action: jax.Array
-) -> tuple[Episodes, envs.Step, Finished]:
-    """One step of E environments, with auto-reset; `world` comes from `worlds`."""
+) -> tuple[Episodes, envs.Step, Finished, jax.Array | None]:
+    """One step of E environments, with auto-reset; `world` comes from `worlds`.
+
+    The last output is the mask of the state that the action led to, [E, A] or None.
+    """
     keys, fresh_state, fresh_obs = world
     env_state, out = jax.vmap(env.step_raw)(keys, episodes.env_state, action)
+    next_mask = _masks(env, env_state)
     env_state, out = jax.vmap(envs.auto_reset)(env_state, out, fresh_state, fresh_obs)
     episode_return = episodes.episode_return + out.reward
     episode_length = episodes.episode_length + 1
@@ -121,7 +134,14 @@ def step(
         num_episodes=episodes.num_episodes + out.done,
         last_return=jnp.where(counts, episode_return, episodes.last_return),
     )
-    return episodes, out, finished
+    return episodes, out, finished, next_mask
+
+
+def _masks(env: envs.Env, state: PyTree) -> jax.Array | None:
+    """Legal actions [E, A] in states with leaves [E, ...]."""
+    if env.action_mask is None:
+        return None
+    return jax.vmap(lambda state: envs.legal_actions(env, state))(state)
 
 
 def handed_over(episodes: Episodes) -> Episodes:
@@ -140,34 +160,64 @@ def collect(
     key: Key,
     env: envs.Env,
     episodes: Episodes,
-    noise: jax.Array,
-    choose: Callable[[jax.Array, jax.Array], jax.Array],
-) -> tuple[Episodes, Transition, Finished]:
+    noise: PyTree,
+    choose: Callable[..., tuple[PyTree, jax.Array, PyTree]],
+    carry: PyTree = (),
+    initial_carry: PyTree = None,
+) -> tuple[Episodes, PyTree, Transition, Finished, PyTree]:
     """A rollout of T steps of E environments.
 
     Args:
-        noise: [T, E, ...], for `choose`; drawn at once, since random numbers inside a
-            scan cost more.
-        choose: `(obs [E, ...], noise [E, ...]) -> action [E, ...]`.
+        key: one key, or [2], of the steps and of the starts of new episodes.
+        noise: leaves [T, E, ...], for `choose`; drawn at once, since random numbers
+            inside a scan cost more.
+        choose: `(carry, obs, noise, state, mask) -> (carry, action, extras)`, leaves
+            [E, ...]: `obs` float32, `state` the environments', `mask` [E, A] their
+            legal actions, None without `env.action_mask`. It holds what acting needs;
+            all else is faster done afterwards, for all steps at once.
+        carry: what `choose` passes on from step to step, leaves [E, ...].
+        initial_carry: what it becomes where an episode ended; leaves broadcast to those
+            of `carry`. None: zeros.
 
     Returns:
-        the environments after it, transitions and ended episodes, leaves [T, E, ...].
+        the environments and the carry after it, and transitions, ended episodes and
+        extras, leaves [T, E, ...].
     """
-    step_key, reset_key = jax.random.split(key)
-    num_steps, num_envs = noise.shape[:2]
+    step_key, reset_key = jax.random.split(key) if key.ndim == 0 else key
+    num_steps, num_envs = jax.tree.leaves(noise)[0].shape[:2]
     drawn, world = worlds(step_key, reset_key, env, num_steps, num_envs)
+    if initial_carry is None:
+        initial_carry = jax.tree.map(lambda x: jnp.zeros((), x.dtype), carry)
 
-    def one(episodes, drawn):
-        noise, drawn = drawn
-        action = choose(episodes.obs, noise)
-        after, out, finished = step(env, world(drawn), episodes, action)
-        transition = Transition(
-            episodes.obs, action, out.reward, out.final_obs, out.terminated, out.done
+    def one(now, drawn):
+        (episodes, carry), (noise, drawn) = now, drawn
+        mask = _masks(env, episodes.env_state)
+        carry, action, extras = choose(
+            carry, episodes.obs, noise, episodes.env_state, mask
         )
-        return after, (transition, finished)
+        after, out, finished, next_mask = _step(env, world(drawn), episodes, action)
+        transition = Transition(
+            envs.packed(env, episodes.obs),
+            action,
+            out.reward,
+            envs.packed(env, out.final_obs),
+            out.terminated,
+            out.done,
+            mask,
+            next_mask,
+        )
 
-    episodes, (steps, finished) = jax.lax.scan(one, episodes, (noise, drawn))
-    return episodes, steps, finished
+        def restarted(x, first):
+            done = out.done.reshape(-1, *[1] * (x.ndim - 1))
+            return jnp.where(done, first, x)
+
+        carry = jax.tree.map(restarted, carry, initial_carry)
+        return (after, carry), (transition, finished, extras)
+
+    (episodes, carry), (steps, finished, extras) = jax.lax.scan(
+        one, (episodes, carry), (noise, drawn)
+    )
+    return episodes, carry, steps, finished, extras
 
 
 def learned_from(meta: Any, steps: Transition, context: Context) -> jax.Array:

@@ -55,7 +55,7 @@ def quadratic(
         score = -((state.agent - 1.0) ** 2).sum()
         return {"return": score, "length": jnp.ones(())}
 
-    def act(key, meta, agent, carry, obs):
+    def act(key, meta, agent, carry, obs, state=None, mask=None):
         return obs, carry
 
     return InnerLoop(
@@ -91,7 +91,7 @@ def shared_critic(num_segments=3, dim=2) -> InnerLoop:
     def evaluate(key, meta, state):
         return {"return": -(state.agent**2).sum(), "length": jnp.ones(())}
 
-    def act(key, meta, agent, carry, obs):
+    def act(key, meta, agent, carry, obs, state=None, mask=None):
         return obs, carry
 
     return InnerLoop(Meta(), init, train, evaluate, num_segments, act, coupled=True)

@@ -27,7 +27,7 @@ def score(env, act, num_episodes=128):
 
     @jax.jit
     def run(key):
-        def choose(key, carry, obs):
+        def choose(key, carry, obs, state, mask):
             return act(obs), carry
 
         return evaluation.first_episodes(key, env, choose, (), num_episodes)["return"]

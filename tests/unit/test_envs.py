@@ -140,7 +140,7 @@ def test_only_the_first_episode_of_each_environment_counts():
     """Episodes of 10 steps with reward 1 − 10 once: all steps after are ignored."""
     env = probes.truncated()._replace(max_steps=35)
 
-    def act(key, carry, obs):
+    def act(key, carry, obs, state, mask):
         return jnp.int32(0), carry
 
     out = evaluation.first_episodes(jax.random.key(0), env, act, (), 4)

@@ -9,7 +9,7 @@ import pytest
 import toys
 from scipy import stats as scipy_stats
 
-from metaevo import fitness, losses, optimizers, slots, spaces
+from metaevo import envs, fitness, losses, optimizers, slots, spaces
 from metaevo.analysis import stats
 from metaevo.errors import ConfigError
 from metaevo.rl import minibatches, networks, normalization, rollouts
@@ -308,18 +308,110 @@ def test_an_episode_that_another_agent_began_does_not_count():
 
     def steps(episodes, num):
         noise = jnp.zeros((num, 1))
-        return rollouts.collect(
-            jax.random.key(1), env, episodes, noise, lambda obs, noise: noise
+        episodes, _, _, finished, _ = rollouts.collect(
+            jax.random.key(1),
+            env,
+            episodes,
+            noise,
+            lambda carry, obs, noise, state, mask: (carry, noise, ()),
         )
+        return episodes, finished
 
-    episodes, _, _ = steps(rollouts.start(jax.random.key(0), env, 1), 13)
+    episodes, _ = steps(rollouts.start(jax.random.key(0), env, 1), 13)
     assert episodes.num_episodes == 1
     taken = rollouts.handed_over(episodes)
-    known = rollouts.metrics(taken, rollouts.totals(steps(taken, 6)[2]))
+    known = rollouts.metrics(taken, rollouts.totals(steps(taken, 6)[1]))
     assert known["episodes"] == 0
     assert jnp.isnan(known["return"])  # the old agent's 10 are not this one's
-    after, _, finished = steps(taken, 7)
+    after, finished = steps(taken, 7)
     assert rollouts.totals(finished)["episodes"] == 0
-    _, _, finished = steps(after, 10)
+    _, finished = steps(after, 10)
     assert rollouts.totals(finished)["episodes"] == 1
     assert finished.episode_return[-1] == 10
+
+
+# --- rollouts.collect -----------------------------------------------------------------
+
+
+def alternating(length=2) -> envs.Env:
+    """Of two actions, one is legal: 0 at even times, 1 at odd ones; one bit as obs."""
+    env = probes._env(
+        lambda key: jnp.zeros(1),
+        lambda t, obs, a: (1 - obs, 1.0, t + 1 >= length, False),
+        action=envs.Discrete(2),
+        max_steps=length,
+    )
+    return env._replace(
+        action_mask=lambda state: jnp.arange(2) == state[0] % 2,
+        observation=envs.Box((1,), 0.0, 1.0, binary=True),
+    )
+
+
+def test_collect_resets_the_carry_where_an_episode_ended():
+    """A carry that counts steps, from 5 on: episodes have three."""
+    env = alternating(length=3)
+
+    def choose(carry, obs, noise, state, mask):
+        taken = jnp.argmax(mask, -1)
+        return (carry[0] + 1, carry[1] + obs), taken, (carry[0], state[0], obs)
+
+    start = rollouts.start(jax.random.key(0), env, 2)
+    carry = (jnp.full(2, 5), jnp.zeros((2, 1)))
+    _, after, steps, _, (count, time, obs) = rollouts.collect(
+        jax.random.key(1),
+        env,
+        start,
+        jnp.zeros((7, 2)),
+        choose,
+        carry,
+        initial_carry=(jnp.int32(5), jnp.zeros(1)),
+    )
+    times = np.tile([[0], [1], [2], [0], [1], [2], [0]], 2)
+    np.testing.assert_array_equal(time, times)
+    np.testing.assert_array_equal(count, 5 + times)
+    np.testing.assert_array_equal(after[0], 6)
+    np.testing.assert_array_equal(obs[..., 0], times % 2)
+    assert obs.dtype == jnp.float32
+    assert steps.obs.dtype == steps.next_obs.dtype == bool  # a byte, where exact
+    _, zeroed, *_ = rollouts.collect(
+        jax.random.key(1), env, start, jnp.zeros((3, 2)), choose, carry
+    )
+    np.testing.assert_array_equal(zeroed[0], 0)
+
+
+def test_collect_keeps_the_masks_of_both_ends_of_a_transition():
+    """That of the true next state too, where the next episode has another one."""
+    env = alternating(length=3)
+    *_, steps, _, _ = rollouts.collect(
+        jax.random.key(1),
+        env,
+        rollouts.start(jax.random.key(0), env, 1),
+        jnp.zeros((5, 1)),
+        lambda carry, obs, noise, state, mask: (carry, jnp.argmax(mask, -1), ()),
+    )
+    legal = np.array([0, 1, 0, 0, 1])
+    np.testing.assert_array_equal(steps.mask[:, 0].argmax(-1), legal)
+    np.testing.assert_array_equal(steps.action[:, 0], legal)
+    # After the third step the time is 3, though the next episode starts at 0.
+    np.testing.assert_array_equal(steps.next_mask[:, 0].argmax(-1), [1, 0, 1, 1, 0])
+    assert (steps.mask.sum(-1) == 1).all()
+
+
+def test_without_a_mask_a_transition_has_no_leaves_for_it():
+    env = probes.policy()
+    *_, steps, _, _ = rollouts.collect(
+        jax.random.key(1),
+        env,
+        rollouts.start(jax.random.key(0), env, 1),
+        jnp.zeros((2, 1)),
+        lambda carry, obs, noise, state, mask: (carry, jnp.zeros(1, int), mask),
+    )
+    assert steps.mask is steps.next_mask is None
+    assert len(jax.tree.leaves(steps)) == 6
+
+
+def test_where_no_action_is_legal_all_are():
+    env = probes.policy()._replace(action_mask=lambda state: jnp.zeros(2, bool))
+    state, _ = env.reset(jax.random.key(0))
+    assert envs.legal_actions(env, state).all()
+    assert envs.legal_actions(probes.policy(), state) is None

@@ -119,7 +119,7 @@ def indebted(horizon) -> InnerLoop:
     def evaluate(key, meta, state):
         return {"return": jnp.zeros(()), "length": jnp.ones(())}
 
-    def act(key, meta, agent, carry, obs):
+    def act(key, meta, agent, carry, obs, state=None, mask=None):
         return obs, carry
 
     return InnerLoop(Greed(), init, train, evaluate, horizon, act)
