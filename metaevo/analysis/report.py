@@ -23,6 +23,7 @@ from metaevo.analysis import (
     verdicts,
 )
 from metaevo.analysis.holdout import HeldOut
+from metaevo.analysis.independent import judge
 from metaevo.analysis.plots import figures, gallery
 from metaevo.analysis.results import Scores
 from metaevo.config import flat
@@ -92,6 +93,7 @@ def write(directory: str | Path, between: Callable[[], None] = lambda: None) -> 
         manifest=manifest,
         unfinished=_unfinished(directory, len(records), trained),
         verdicts=verdicts.verdicts(held_out, measure),
+        independent=_independent(directory),
         num_tasks=len(next(iter(held_out.values())).fitness) if held_out else 0,
         warnings=[*verdicts.warnings(facts), *_earlier_looks(directory)],
         figures=[figure for figure in drawn if figure],
@@ -113,6 +115,12 @@ def write(directory: str | Path, between: Callable[[], None] = lambda: None) -> 
     path = folder / "index.html"
     replace_file(path, page.encode())
     return path
+
+
+def _independent(directory: Path) -> tuple[judge.Verdict, ...]:
+    """Verdicts in an independent agent; none if it did not judge."""
+    folder = run_directory.paths(directory).independent
+    return judge.load(folder).verdicts if folder.is_dir() else ()
 
 
 def _unfinished(directory: Path, done: int, trained: bool) -> str | None:
