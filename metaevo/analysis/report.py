@@ -23,6 +23,7 @@ from metaevo.analysis import (
     verdicts,
 )
 from metaevo.analysis.holdout import HeldOut
+from metaevo.analysis.independent import judge
 from metaevo.analysis.plots import figures, gallery
 from metaevo.analysis.results import Scores
 from metaevo.config import flat
@@ -95,6 +96,7 @@ def write(directory: str | Path, between: Callable[[], None] = lambda: None) -> 
         unfinished=_unfinished(directory, len(records), trained),
         verdicts=verdicts.verdicts(held_out, facts),
         places=places,
+        independent=_independent(directory),
         warnings=[*verdicts.warnings(facts), *_earlier_looks(directory)],
         figures=[figure for figure in drawn if figure],
         table=_estimates(held_out, between),
@@ -115,6 +117,12 @@ def write(directory: str | Path, between: Callable[[], None] = lambda: None) -> 
     path = folder / "index.html"
     replace_file(path, page.encode())
     return path
+
+
+def _independent(directory: Path) -> tuple[judge.Verdict, ...]:
+    """Verdicts in an independent agent; none if it did not judge."""
+    folder = run_directory.paths(directory).independent
+    return judge.load(folder).verdicts if folder.is_dir() else ()
 
 
 def _unfinished(directory: Path, done: int, trained: bool) -> str | None:

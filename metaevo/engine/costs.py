@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from metaevo import envs
 from metaevo.analysis import holdout, results
+from metaevo.analysis.independent import judge
 from metaevo.config import RunConfig
 from metaevo.engine import checks
 from metaevo.errors import ConfigError
@@ -13,6 +14,7 @@ __all__ = [
     "compared",
     "compares",
     "frames_compared",
+    "frames_judged",
     "generations_after",
     "num_candidates",
     "num_scorings",
@@ -99,6 +101,13 @@ def frames_compared(search: Search, config: RunConfig) -> int:
     return num_candidates(search) * config.held_out_seeds * lifetime
 
 
+def frames_judged(search: Search, config: RunConfig) -> int:
+    """Return the frames of an independent agent; 0 if it does not judge."""
+    if not config.independent:
+        return 0
+    return judge.frames(search, config.held_out_seeds)
+
+
 def num_scorings(search: Search, config: RunConfig) -> int:
     """Return how often the agents of a population are scored after the search."""
     if not config.held_out_seeds or not scores_agents(search):
@@ -134,7 +143,7 @@ def generations_after(
     other = float(num_repeats(search, config))
     if results.breeds_policies(search):
         other += num_scorings(search, config)
-    frames = frames_compared(search, config)
+    frames = frames_compared(search, config) + frames_judged(search, config)
     if not frames:
         return other
     if platform == "cpu":

@@ -6,6 +6,7 @@ history.jsonl    when the run was started, stopped and finished
 checkpoints/     the newest few
 solution/        the artifact
 held_out/        scores and curves of the comparison on held-out seeds
+independent/     scores in an independent agent
 agents/          the agents trained there, and their scores
 closed_form/     the result of `metaevo distill`
 conclusion/      finished steps of the comparison, until all are
@@ -60,6 +61,7 @@ class Paths(NamedTuple):
     checkpoints: Path
     solution: Path
     held_out: Path
+    independent: Path
     agents: Path
     closed_form: Path
     conclusion: Path
@@ -81,6 +83,7 @@ def paths(directory: str | Path) -> Paths:
         checkpoints=root / "checkpoints",
         solution=root / "solution",
         held_out=root / "held_out",
+        independent=root / "independent",
         agents=root / "agents",
         closed_form=root / "closed_form",
         conclusion=root / "conclusion",
