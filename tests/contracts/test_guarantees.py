@@ -22,7 +22,7 @@ from metaevo.learned.functions import Learned
 from metaevo.learned.operations import Operation
 from metaevo.slots import Context
 
-NUM_MEMBERS = 300
+NUM_MEMBERS = 120
 DISTANCES = (0.3, 1.0, 3.0)
 """How far members lie from the start, in standard deviations of their parameters."""
 CASES = helper.cases()
@@ -89,7 +89,7 @@ def evaluated(name):
 def _evaluated(learned, kind):
     loss = of_critic(learned, kind)
     params = members(learned)
-    near, far = np.linspace(-8, 8, 801), np.geomspace(8, 1e4, 40)[1:]
+    near, far = np.linspace(-8, 8, 401), np.geomspace(8, 1e4, 40)[1:]
     error = np.float32(np.concatenate([-far[::-1], near, far]))
 
     @jax.jit
@@ -134,10 +134,11 @@ def test_a_loss_scales_as_the_squared_error(name, c):
     scaled, scaled_slope = at(np.float32(c) * error, 0.0, np.float32(c))
     # Powers of two change no bits; the steepest of the members magnify the others'.
     near = 0.0 if np.log2(c) % 1 == 0 else 1e-4
-    close = functools.partial(np.testing.assert_allclose, rtol=near, atol=near)
-    close(scaled / np.float32(c) ** 2, value)
+    # Terms of opposite signs may cancel, so beside the squared error.
+    close = functools.partial(np.testing.assert_allclose, rtol=near, atol=10 * near)
     size = 1 + np.abs(error)
-    close(scaled_slope / np.float32(c) / size, slope / size, atol=10 * near)
+    close(scaled / np.float32(c) ** 2 / size**2, value / size**2)
+    close(scaled_slope / np.float32(c) / size, slope / size)
     assert np.ptp(value[:, 0] / error[0] ** 2) > 0.1
 
 
