@@ -15,6 +15,7 @@ import jax
 
 from metaevo import population
 from metaevo.analysis import holdout, results
+from metaevo.analysis.independent import judge
 from metaevo.config import RunConfig
 from metaevo.engine import checks, costs, loop
 from metaevo.engine.job import (
@@ -72,6 +73,9 @@ def plan(
         InterruptedRunError: `should_stop` returned True.
     """
     shapes = checks.check(search)
+    costs.compared(search, config)
+    if config.independent:
+        judge.agent_for(search)
     devices = choose_devices(config)
     size = population.size(shapes.params)
     where = config.directory or "runs"
@@ -228,7 +232,9 @@ def _comparing(job: Job, generation: float) -> float:
     proposal = Proposal(holdout.copies(holdout.NOTHING, width))
     seconds = _second_call(lambda: evaluator(job.keys.held_out, proposal, None))
     rounds = costs.num_candidates(search) * -(-num_seeds // width)
-    return seconds * lifetime / num_segments * rounds
+    # A task that the search does not have is taken to cost as much as its mean one.
+    more = len(costs.compared(search, job.config).tasks) / len(search.tasks)
+    return seconds * lifetime / num_segments * rounds * more
 
 
 def _second_call(fn: Callable[[], Any]) -> float:
@@ -254,6 +260,8 @@ def _following(job: Job, times: Times, searching: float) -> list[str]:
             f"{costs.num_candidates(search)} candidates x {config.held_out_seeds} "
             f"held-out seeds, {frames:,} frames"
         )
+    if judged := costs.frames_judged(search, config):
+        parts.append(f"an independent agent, {judged:,} frames")
     if repeats := costs.num_repeats(search, config):
         parts.append(f"a population evaluated {repeats} times for the noise")
     if not parts:

@@ -18,7 +18,7 @@ import numpy as np
 from metaevo.errors import ConfigError
 from metaevo.types import Key, PyTree
 
-SUITES = ("gymnax", "brax")
+SUITES = ("gymnax", "brax", "grid")
 
 
 class Box(NamedTuple):

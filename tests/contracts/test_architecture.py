@@ -149,6 +149,32 @@ def test_an_import_against_the_order_is_seen():
     assert list(upward("metaevo.rl.replay", {"metaevo"})) == ["metaevo"]
 
 
+APART = ("metaevo.rl", "inner_loops", "strategies")
+
+
+def shared(paths):
+    """Imports by which independent agents would share code with the inner loops."""
+    for path in paths:
+        for name in imports(path):
+            if any(f"{name}.".startswith(f"{other}.") for other in APART):
+                yield f"{relative(path)} imports {name}"
+
+
+def test_independent_agents_share_no_code_with_the_inner_loops():
+    """Nor do modules of ours that they import."""
+    start = files("metaevo/analysis/independent")
+    assert {p.stem for p in start} >= {"ppo", "dqn", "judge"}
+    waiting, seen = list(start), set()
+    while waiting:
+        path = waiting.pop()
+        if path not in seen:
+            seen.add(path)
+            found = imported_modules(path) - {"metaevo"}
+            waiting += [MODULES[name] for name in found]
+    assert not list(shared(seen))
+    assert list(shared([ROOT / "inner_loops/ppo.py"]))
+
+
 def circle(graph):
     """Modules that import each other in a ring, or None."""
     done, path = set(), []

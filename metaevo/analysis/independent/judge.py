@@ -1,0 +1,383 @@
+"""Verdicts on evolved functions in agents that share no code with the inner loops.
+
+A function that was evolved in one implementation, with its network, step size and
+minibatches, may be good there alone. `verdicts` trains `independent.ppo` or
+`independent.dqn` with it and with the hand-made function, on the same seeds, at several
+step sizes that neither was tuned to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh, PartitionSpec
+
+from metaevo.analysis import differences
+from metaevo.analysis.differences import Paired
+from metaevo.analysis.independent import dqn, ppo
+from metaevo.analysis.steps import Steps
+from metaevo.envs import Discrete, Env
+from metaevo.errors import CheckpointError, ConfigError
+from metaevo.fitness import area_under_curve, final_return
+from metaevo.slots import Slot
+from metaevo.storage import checkpoint
+from metaevo.types import Key, Params, Search
+
+AGENTS: Mapping[str, ModuleType] = {"ppo": ppo, "dqn": dqn}
+"""Independent agents by name: modules with `SLOTS`, `STEP_SIZES`, and `train`."""
+
+MEASURES = (area_under_curve.name, final_return.name)
+_DEVICES = "devices"
+_INDEPENDENT = 1  # role for which the key of the held-out seeds is split
+
+
+class Scores(NamedTuple):
+    """Scores of N seeds at L step sizes; NaN where the agent is not finite in the end.
+
+    Attributes:
+        lifetime: [L, N] mean over the learning curve, where a point at which no episode
+            ended holds the one before.
+        final_return: [L, N] return of the deterministic policy after training.
+    """
+
+    lifetime: np.ndarray
+    final_return: np.ndarray
+
+
+class Verdict(NamedTuple):
+    """Comparison of the solution with the hand-made function in one measure.
+
+    Attributes:
+        agent: name of the independent agent.
+        measure: name of the measure.
+        task: index of the task.
+        step_sizes: step sizes of the agent, L.
+        at: solution - hand-made, paired by seed, at each step size.
+        paired: the same of each seed's mean over the step sizes, corrected for the
+            number of measures.
+    """
+
+    agent: str
+    measure: str
+    task: int
+    step_sizes: tuple[float, ...]
+    at: tuple[Paired, ...]
+    paired: Paired
+
+    @property
+    def sentence(self) -> str:
+        """The comparison as a sentence, without a full stop."""
+        sizes = ", ".join(f"{lr:g}" for lr in self.step_sizes)
+        said = differences.clause(self.paired, "the solution", "the hand-made one")
+        start = f"in an independent {self.agent.upper()} (step sizes {sizes}) {said}"
+        if self.paired.num_pairs < 2:
+            return f"{start}: {self.measure}"
+        each = ", ".join(f"{x.difference:+.3g}" for x in self.at)
+        return (
+            f"{start}: {self.measure} {self.paired.text} (95 % interval, "
+            f"{self.paired.num_pairs} paired seeds; at each step size {each})"
+        )
+
+
+def agent_for(search: Search) -> tuple[str, tuple[str, ...]]:
+    """Return the independent agent that judges a search, and the slots it judges.
+
+    Numbers that evolve beside functions are not judged: the agent has its own.
+
+    Raises:
+        ConfigError: the search evolves no function, or one that no independent agent
+            has, or its tasks have several algorithms or actions the agent lacks.
+    """
+    functions = [name for name, op in search.space.spec.items() if op["op"] != "number"]
+    loops = search.tasks
+    for name, agent in AGENTS.items():
+        known = set(agent.SLOTS)
+        # `reward` is a slot of both; the algorithm's own loss tells them apart.
+        own = agent.SLOTS[0]
+        fits = all(own in loop.meta._fields for loop in loops)
+        if functions and set(functions) <= known and fits:
+            if name == "dqn":
+                for loop in loops:
+                    if not isinstance(loop.env.action, Discrete):
+                        raise ConfigError(
+                            f"run.independent=true: env={loop.env.name!r} has "
+                            "continuous actions, which the independent DQN cannot take"
+                        )
+            return name, tuple(sorted(functions))
+    can = "; ".join(f"{name}: {', '.join(x.SLOTS)}" for name, x in AGENTS.items())
+    raise ConfigError(
+        f"run.independent=true: this search evolves {', '.join(search.space.spec)}; "
+        f"independent agents judge searches of these function slots alone ({can}), in "
+        "algorithms that have the agent's loss"
+    )
+
+
+def scores(
+    agent: str,
+    env: Env,
+    functions: Mapping[str, Slot],
+    key: Key,
+    num_seeds: int = 32,
+    step_sizes: Sequence[float] | None = None,
+    settings: Any = None,
+    devices: Sequence[Any] | None = None,
+) -> Scores:
+    """Train an independent agent with `functions` in its slots.
+
+    Args:
+        agent: a name in `AGENTS`.
+        env: environment.
+        functions: slot -> function; slots that are left out hold the agent's own.
+        key: determines the seeds; the same for all step sizes and functions.
+        num_seeds: N.
+        step_sizes: L; None: the agent's.
+        settings: its sizes and numbers; None: its own.
+        devices: JAX devices to use; None: all of this process.
+    """
+    module = AGENTS[agent]
+    settings = settings or module.Settings()
+    step_sizes = tuple(step_sizes or module.STEP_SIZES)
+    mesh = _mesh(devices)
+    keys = jax.random.split(key, num_seeds)
+    total = num_seeds * len(step_sizes)
+    padded = -(-total // mesh.size) * mesh.size
+    at = np.arange(padded) % total
+    lr = jnp.asarray(step_sizes, jnp.float32)[at // num_seeds]
+    train = partial(_train, module, env, settings, mesh)
+    runs = jax.device_get(jax.jit(train)(keys[at % num_seeds], lr, dict(functions)))
+    shape = len(step_sizes), num_seeds
+    final = np.asarray(runs.final_return, np.float64)[:total].reshape(shape)
+    curve = np.asarray(runs.returns, np.float64)[:total].reshape(*shape, -1)
+    lifetime = np.where(np.isfinite(final), _held(curve).mean(-1), np.nan)
+    return Scores(lifetime, final)
+
+
+def _train(module, env, settings, mesh, keys, lr, functions):
+    """Train all runs, one after another on each CPU, at once on an accelerator."""
+
+    def part(keys, lr, functions):
+        def one(at):
+            key, lr = at
+            here = env
+            if env.task is not None:
+                here = env.at(env.task(jax.random.fold_in(key, 1)))
+            return module.train(key, here, lr=lr, settings=settings, **functions)
+
+        if jax.default_backend() == "cpu":
+            return jax.lax.map(one, (keys, lr))
+        return jax.vmap(one)((keys, lr))
+
+    split, whole = PartitionSpec(_DEVICES), PartitionSpec()
+    return jax.shard_map(
+        part, mesh=mesh, in_specs=(split, split, whole), out_specs=split,
+        check_vma=False,
+    )(keys, lr, functions)  # fmt: skip
+
+
+def _mesh(devices: Sequence[Any] | None) -> Mesh:
+    devices = list(devices or jax.local_devices())
+    return jax.make_mesh(
+        (len(devices),), (_DEVICES,), axis_types=(AxisType.Auto,), devices=devices
+    )
+
+
+def _held(curve: np.ndarray) -> np.ndarray:
+    """Fill points [..., K] without episodes by the one before, the first by the next.
+
+    >>> _held(np.array([np.nan, 2.0, np.nan, 3.0])).tolist()
+    [2.0, 2.0, 2.0, 3.0]
+    """
+    known = np.isfinite(curve)
+    before = np.maximum.accumulate(np.where(known, np.arange(curve.shape[-1]), -1), -1)
+    first = known.argmax(-1)[..., None]
+    return np.take_along_axis(curve, np.where(before < 0, first, before), -1)
+
+
+def compare(
+    agent: str,
+    step_sizes: Sequence[float],
+    solution: Sequence[Scores],
+    hand_made: Sequence[Scores],
+) -> tuple[Verdict, ...]:
+    """Compare the scores of both in each of `MEASURES`, paired by seed.
+
+    A seed on which a run failed at any step size counts as failed.
+
+    Args:
+        agent: name of the independent agent.
+        step_sizes: L.
+        solution: scores on each task.
+        hand_made: likewise.
+    """
+    found = []
+    for task, pair in enumerate(zip(solution, hand_made, strict=True)):
+        for measure, a, b in zip(MEASURES, *pair, strict=True):
+            at = tuple(
+                differences.paired_difference(x, y) for x, y in zip(a, b, strict=True)
+            )
+            paired = differences.paired_difference(a.mean(0), b.mean(0))
+            found.append(Verdict(agent, measure, task, tuple(step_sizes), at, paired))
+    corrected = differences.holm([x.paired for x in found])
+    return tuple(
+        x._replace(paired=paired) for x, paired in zip(found, corrected, strict=True)
+    )
+
+
+def verdicts(
+    agent: str,
+    env: Env,
+    solution: Mapping[str, Slot],
+    hand_made: Mapping[str, Slot],
+    key: Key,
+    num_seeds: int = 32,
+    step_sizes: Sequence[float] | None = None,
+    settings: Any = None,
+) -> tuple[Verdict, ...]:
+    """Judge evolved functions in an independent agent.
+
+    Args:
+        agent: `ppo` or `dqn`.
+        env: environment.
+        solution: slot -> evolved function, such as the `slots` of an artifact.
+        hand_made: slot -> the function to compare with.
+        key: determines the seeds.
+        num_seeds: N, at least 2.
+        step_sizes: of the agent; None: three of its own.
+        settings: its sizes and numbers; None: its own.
+
+    Returns:
+        a comparison in the mean return over the lifetime, and one in the final return.
+    """
+    step_sizes = tuple(step_sizes or AGENTS[agent].STEP_SIZES)
+    mine, theirs = (
+        scores(agent, env, functions, key, num_seeds, step_sizes, settings)
+        for functions in (solution, hand_made)
+    )
+    return compare(agent, step_sizes, [mine], [theirs])
+
+
+# --- at the end of a run --------------------------------------------------------------
+
+
+class Judged(NamedTuple):
+    """Scores of the solution of a run and of the hand-made functions.
+
+    Attributes:
+        agent: name of the independent agent.
+        slots: slots that hold what evolved.
+        step_sizes: step sizes of the agent, L.
+        solution: scores on each task.
+        hand_made: likewise.
+    """
+
+    agent: str
+    slots: tuple[str, ...]
+    step_sizes: tuple[float, ...]
+    solution: tuple[Scores, ...]
+    hand_made: tuple[Scores, ...]
+
+    @property
+    def num_seeds(self) -> int:
+        """Number of seeds at each step size."""
+        return self.solution[0].lifetime.shape[1]
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """Verdicts on the solution, on each task in each measure."""
+        return compare(self.agent, self.step_sizes, self.solution, self.hand_made)
+
+
+def judge(
+    steps: Steps, search: Search, params: Params, key: Key, num_seeds: int
+) -> Judged:
+    """Judge the solution of a search in the independent agent that has its slots.
+
+    Args:
+        steps: keeps the scores as they are made.
+        search: gives tasks, space and hand-made functions.
+        params: params of the solution.
+        key: determines the seeds.
+        num_seeds: N.
+
+    Raises:
+        ConfigError: no independent agent has these slots.
+        InterruptedRunError: `steps.pause` raised it. The same call continues.
+    """
+    agent, names = agent_for(search)
+    step_sizes = AGENTS[agent].STEP_SIZES
+    settings = AGENTS[agent].Settings()
+    given = checkpoint.to_arrays((params, key))
+    found: dict[str, list[Scores]] = {"solution": [], "hand-made": []}
+    for task, loop in enumerate(search.tasks):
+        bound = search.space.bind(jax.tree.map(jnp.asarray, params), loop.meta)
+        for candidate, meta in (("solution", bound), ("hand-made", loop.meta)):
+
+            def made(loop=loop, meta=meta):
+                functions = {name: getattr(meta, name) for name in names}
+                seeds = jax.random.fold_in(key, _INDEPENDENT)
+                made = scores(agent, loop.env, functions, seeds, num_seeds, step_sizes)
+                return made._asdict()
+
+            kept = steps.step(
+                f"independent/{candidate}{task}", made, given, num_seeds, step_sizes,
+                list(settings),
+            )  # fmt: skip
+            found[candidate].append(Scores(**kept))
+    return Judged(agent, names, step_sizes, *map(tuple, found.values()))
+
+
+def frames(search: Search, num_seeds: int) -> int:
+    """Return the frames of `judge`."""
+    agent, _ = agent_for(search)
+    module = AGENTS[agent]
+    runs = 2 * num_seeds * len(module.STEP_SIZES) * len(search.tasks)
+    return runs * module.Settings().num_frames
+
+
+def save(folder: Path, judged: Judged) -> None:
+    """Save the scores."""
+    arrays = {
+        f"{candidate}/{task}/{measure}": x
+        for candidate in ("solution", "hand_made")
+        for task, one in enumerate(getattr(judged, candidate))
+        for measure, x in one._asdict().items()
+    }
+    facts = {"agent": judged.agent, "slots": list(judged.slots)}
+    facts |= {"step_sizes": list(judged.step_sizes), "tasks": len(judged.solution)}
+    checkpoint.write(folder, arrays, facts)
+
+
+def load(folder: Path) -> Judged:
+    """Invert `save`.
+
+    Raises:
+        CheckpointError: the files are missing or were altered, or are no such scores.
+    """
+    arrays, facts = checkpoint.read(folder)
+    try:
+        both = [
+            tuple(
+                Scores(*(arrays[f"{candidate}/{task}/{x}"] for x in Scores._fields))
+                for task in range(facts["tasks"])
+            )
+            for candidate in ("solution", "hand_made")
+        ]
+        sizes = tuple(float(x) for x in facts["step_sizes"])
+        shapes = {x.shape for side in both for one in side for x in one}
+        if len(shapes) != 1 or {len(shape) for shape in shapes} != {2}:
+            raise ValueError("scores of several shapes")
+        if facts["agent"] not in AGENTS or {shape[0] for shape in shapes} != {
+            len(sizes)
+        }:
+            raise ValueError("no scores of an agent at each step size")
+        return Judged(facts["agent"], tuple(map(str, facts["slots"])), sizes, *both)
+    except (KeyError, TypeError, ValueError) as error:
+        message = f"{type(error).__name__}: {error}"
+        raise CheckpointError(f"{folder} holds no scores: {message}") from None
