@@ -92,6 +92,9 @@ class RunConfig:
             least 2; 0: no comparison.
         held_out_tasks: names of environments that the search never sees, on which the
             comparison is made, too, with the settings of its first inner loop.
+        independent: whether evolved functions are also judged in an agent that shares
+            no code with the inner loops, on as many seeds, at step sizes of its own;
+            see `docs/report.md`.
         checkpoint_every: number of generations from one checkpoint to the next.
         max_seconds: time limit in seconds. The run stops after the generation, or the
             step of the comparison that follows, in which it is exceeded, as if
@@ -129,6 +132,7 @@ class RunConfig:
     resume: bool = True
     held_out_seeds: int = 32
     held_out_tasks: tuple[str, ...] = ()
+    independent: bool = False
     checkpoint_every: int = 1
     max_seconds: float | None = None
     stop: str | None = None
@@ -203,6 +207,11 @@ class RunConfig:
             raise ConfigError(
                 "run.held_out_tasks are for the comparison, which run.held_out_seeds=0 "
                 "turns off"
+            )
+        if self.independent and not self.held_out_seeds:
+            raise ConfigError(
+                "run.independent=true compares on held-out seeds: "
+                "run.held_out_seeds=0 must be at least 2"
             )
 
 

@@ -57,7 +57,7 @@ def _run(directory: Path) -> Iterator[Finding]:
     yield from _history(directory)
     if (directory / "solution").is_dir():
         yield _artifact(directory / "solution", "solution")
-    folders = [directory / "held_out"]
+    folders = [directory / "held_out", directory / "independent"]
     if (directory / "agents").is_dir():
         folders += sorted(p for p in (directory / "agents").iterdir() if p.is_dir())
     for folder in folders:

@@ -170,9 +170,10 @@ def _check_worlds(search: Search, loop: InnerLoop) -> None:
                 f"on (segments_per_generation={per}) would get another in each "
                 "generation; take an environment without tasks"
             )
-    if search.vary is None:
+    vary = search.vary
+    if vary is None:
         return
-    names = spaces.of_prior(search.vary, "Search.vary")
+    names = spaces.of_prior(vary, "Search.vary")
     if per is not None:
         raise ConfigError(
             f"Search.vary draws {', '.join(names)} for each lifetime, and members that "
@@ -185,8 +186,8 @@ def _check_worlds(search: Search, loop: InnerLoop) -> None:
                 f"slot {name!r} is drawn for each world by Search.vary and for each "
                 "member by the space; take it out of one of them"
             )
-    params = jax.eval_shape(search.vary.init, jax.random.key(0))
-    jax.eval_shape(lambda params: search.vary.bind(params, loop.meta), params)
+    params = jax.eval_shape(vary.init, jax.random.key(0))
+    jax.eval_shape(lambda params: vary.bind(params, loop.meta), params)
 
 
 def _check_lives_fit(search: Search, segments: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from metaevo import envs
 from metaevo.analysis import holdout, results
+from metaevo.analysis.independent import judge
 from metaevo.config import RunConfig
 from metaevo.engine import checks
 from metaevo.errors import ConfigError
@@ -13,7 +14,10 @@ __all__ = [
     "compared",
     "compares",
     "frames_compared",
+    "frames_judged",
     "generations_after",
+    "milestone_seeds",
+    "milestones",
     "num_candidates",
     "num_scorings",
     "scores_agents",
@@ -90,13 +94,41 @@ def num_candidates(search: Search) -> int:
     return 2 if search.strategy.persistent_agents else 3
 
 
+def milestones(search: Search, config: RunConfig) -> tuple[int, ...]:
+    """Return the generations whose solution is kept and scored on held-out seeds.
+
+    At most four, evenly spaced, without the first and the last; none for agents that
+    live on, and if nothing is compared.
+    """
+    if search.strategy.persistent_agents or not config.held_out_seeds:
+        return ()
+    if not compares(search):
+        return ()
+    num = search.num_generations
+    return tuple(sorted({num * i // 5 for i in range(1, 5)} - {0, num}))
+
+
+def milestone_seeds(config: RunConfig) -> int:
+    """Return the number of held-out seeds on which earlier solutions are scored."""
+    return max(2, config.held_out_seeds // 4)
+
+
 def frames_compared(search: Search, config: RunConfig) -> int:
     """Return the frames of the comparison on held-out seeds; 0 without one."""
     if not compares(search):
         return 0
     tasks = compared(search, config).tasks
-    lifetime = sum(loop.frames_per_segment * loop.num_segments for loop in tasks)
-    return num_candidates(search) * config.held_out_seeds * lifetime
+    lifetimes = [loop.frames_per_segment * loop.num_segments for loop in tasks]
+    frames = num_candidates(search) * config.held_out_seeds * sum(lifetimes)
+    earlier = len(milestones(search, config)) * milestone_seeds(config)
+    return frames + earlier * sum(lifetimes[: len(search.tasks)])
+
+
+def frames_judged(search: Search, config: RunConfig) -> int:
+    """Return the frames of an independent agent; 0 if it does not judge."""
+    if not config.independent:
+        return 0
+    return judge.frames(search, config.held_out_seeds)
 
 
 def num_scorings(search: Search, config: RunConfig) -> int:
@@ -134,7 +166,7 @@ def generations_after(
     other = float(num_repeats(search, config))
     if results.breeds_policies(search):
         other += num_scorings(search, config)
-    frames = frames_compared(search, config)
+    frames = frames_compared(search, config) + frames_judged(search, config)
     if not frames:
         return other
     if platform == "cpu":

@@ -15,6 +15,7 @@ import jax
 
 from metaevo import population
 from metaevo.analysis import holdout, results
+from metaevo.analysis.independent import judge
 from metaevo.config import RunConfig
 from metaevo.engine import checks, costs, loop
 from metaevo.engine.job import (
@@ -73,6 +74,8 @@ def plan(
     """
     shapes = checks.check(search)
     costs.compared(search, config)
+    if config.independent:
+        judge.agent_for(search)
     devices = choose_devices(config)
     size = population.size(shapes.params)
     where = config.directory or "runs"
@@ -257,6 +260,8 @@ def _following(job: Job, times: Times, searching: float) -> list[str]:
             f"{costs.num_candidates(search)} candidates x {config.held_out_seeds} "
             f"held-out seeds, {frames:,} frames"
         )
+    if judged := costs.frames_judged(search, config):
+        parts.append(f"an independent agent, {judged:,} frames")
     if repeats := costs.num_repeats(search, config):
         parts.append(f"a population evaluated {repeats} times for the noise")
     if not parts:

@@ -18,6 +18,8 @@ import numpy as np
 
 from metaevo.analysis import holdout, lineage, report, results, verdicts
 from metaevo.analysis.holdout import HeldOut
+from metaevo.analysis.independent import judge
+from metaevo.analysis.independent.judge import Judged
 from metaevo.analysis.results import Agents, Scores, Solution
 from metaevo.analysis.steps import Steps
 from metaevo.engine import costs, identity
@@ -40,6 +42,7 @@ class Ending(NamedTuple):
         held_out: runs on held-out seeds by name; empty if they were not made.
         facts: about them, as plain data.
         agents: trained agents that are not written yet.
+        judged: scores in an independent agent; None if it did not judge.
     """
 
     solution: Solution
@@ -47,6 +50,7 @@ class Ending(NamedTuple):
     held_out: Mapping[str, HeldOut]
     facts: Mapping
     agents: Agents
+    judged: Judged | None = None
 
 
 def finish(job: Job, progress: Progress, journal: Journal) -> Result:
@@ -64,8 +68,13 @@ def finish(job: Job, progress: Progress, journal: Journal) -> Result:
     """
     found = ending = _found(job, progress)
     noted = history.generation_finished(job.directory)
-    if ending is None or not _enough(job, ending):
-        ending, noted = _make(job, progress), None
+    enough = ending is not None and _enough(job, ending)
+    if ending is None or not enough:
+        before = None if found is None else found.judged
+        ending = _make(job, progress)._replace(judged=before)
+    if not enough or not _judged_enough(job, ending):
+        judged = _judge(job, progress, ending)
+        ending, noted = ending._replace(judged=judged), None
         _publish(job, progress, ending, found)
     if noted != progress.generation:
         history.note(job.directory, history.FINISHED, progress.generation)
@@ -92,10 +101,18 @@ def already(job: Job, progress: Progress) -> Result | None:
     ):
         return None
     ending = _found(job, progress)
-    if ending is None or not _enough(job, ending):
+    if ending is None or not (_enough(job, ending) and _judged_enough(job, ending)):
         return None
     job.console.say(f"already finished, at generation {progress.generation}")
     return _result(job, ending)
+
+
+def keep_solution(job: Job, progress: Progress) -> None:
+    """Keep the solution as it is now, to be scored on held-out seeds at the end."""
+    folder = run_directory.paths(job.directory).earlier
+    params = jax.device_get(job.programs.solution(progress.state.strategy))
+    arrays = checkpoint.to_arrays(params)
+    checkpoint.write(folder / f"generation-{progress.generation:08d}", arrays, {})
 
 
 # --- what is there --------------------------------------------------------------------
@@ -115,13 +132,17 @@ def _found(job: Job, progress: Progress) -> Ending | None:
     if paths.held_out.is_dir():
         with contextlib.suppress(CheckpointError, KeyError):
             held_out, facts = holdout.load(paths.held_out)
+    judged = None
+    if paths.independent.is_dir():
+        with contextlib.suppress(CheckpointError):
+            judged = judge.load(paths.independent)
     generation = there.manifest["provenance"].get(
         "generation", history.generation_finished(job.directory)
     )
     solution = _solution(job, progress.state, scores)
     if generation != progress.generation or not _equal(params, solution.params):
         return None
-    return Ending(solution, scores, held_out, facts, {})
+    return Ending(solution, scores, held_out, facts, {}, judged)
 
 
 def _equal(a: PyTree, b: PyTree) -> bool:
@@ -153,12 +174,27 @@ def _enough(job: Job, ending: Ending) -> bool:
     return True
 
 
+def _judged_enough(job: Job, ending: Ending) -> bool:
+    """Return True if an independent agent judged on as many seeds, if it is to."""
+    num = 0 if ending.judged is None else ending.judged.num_seeds
+    return not job.config.independent or num >= job.config.held_out_seeds
+
+
 # --- what is made ---------------------------------------------------------------------
 
 
 def _make(job: Job, progress: Progress) -> Ending:
     """Score, compare and measure the noise; all of it is kept in `conclusion/`."""
-    search, state = job.search, progress.state
+    state, steps = progress.state, _steps(job, progress)
+    scores, agents = _score(job, state, steps)
+    solution = _solution(job, state, scores)
+    held_out, facts, trained = _hold_out(job, state, solution, steps)
+    return Ending(solution, scores, held_out, facts, {**agents, **trained})
+
+
+def _steps(job: Job, progress: Progress) -> Steps:
+    """Steps of the end of this run, kept in `conclusion/`."""
+    search = job.search
     digest = identity.digest(
         identity.identity(search),
         identity.sources(search),
@@ -166,11 +202,33 @@ def _make(job: Job, progress: Progress) -> Ending:
         *job.config.held_out_tasks,
     )
     folder = run_directory.paths(job.directory).conclusion
-    steps = Steps(folder, digest, lambda: _pause(job))
-    scores, agents = _score(job, state, steps)
-    solution = _solution(job, state, scores)
-    held_out, facts, trained = _hold_out(job, state, solution, steps)
-    return Ending(solution, scores, held_out, facts, {**agents, **trained})
+    return Steps(folder, digest, lambda: _pause(job))
+
+
+def _judge(job: Job, progress: Progress, ending: Ending) -> Judged | None:
+    """Judge the solution in an independent agent, if the run is asked to.
+
+    Otherwise what was judged of this solution before stays.
+    """
+    search, num_seeds = job.search, job.config.held_out_seeds
+    if not job.config.independent:
+        return ending.judged
+    began = time.monotonic()
+    job.console.say(
+        f"judging in an independent agent on {num_seeds} seeds, "
+        f"{costs.frames_judged(search, job.config):,} frames"
+    )
+    with _stage(job, "judging in an independent agent", "the independent agent"):
+        judged = judge.judge(
+            _steps(job, progress),
+            search,
+            ending.solution.params,
+            job.keys.held_out,
+            num_seeds,
+        )
+    seconds = duration(time.monotonic() - began)
+    job.console.say(f"judged in an independent agent in {seconds}")
+    return judged
 
 
 def _solution(job: Job, state: State, scores: Scores | None) -> Solution:
@@ -246,16 +304,52 @@ def _hold_out(
             num_seeds,
             job.factory.make_after,
         )
+        earlier = _earlier_scores(job, solution, steps)
     facts = {
         "measure": search.fitness.name,
         "frames_per_segment": [loop.frames_per_segment for loop in compared.tasks],
         "tasks": costs.task_names(compared),
         "num_searched": len(search.tasks),
+        "earlier": earlier,
         "noise": _noise(job, state, steps),
     }
     seconds = duration(time.monotonic() - began)
     job.console.say(f"compared on {num_seeds} held-out seeds in {seconds}")
     return held_out, facts, agents
+
+
+def _earlier_scores(
+    job: Job, solution: Solution, steps: Steps
+) -> dict[str, list[float | None]]:
+    """Score earlier solutions on some of the held-out seeds, for the report.
+
+    Returns:
+        generations done -> the first task's scores, None of runs that failed.
+    """
+    folder = run_directory.paths(job.directory).earlier
+    candidates = {}
+    for generation in costs.milestones(job.search, job.config):
+        try:
+            arrays, _ = checkpoint.read(folder / f"generation-{generation:08d}")
+            params = checkpoint.from_arrays(solution.params, arrays)
+        except CheckpointError:
+            continue  # of a run that metaevo 0.1 began, or lost: the report has a gap
+        candidates[f"generation {generation}"] = params
+    runs, _ = holdout.train_kept(
+        steps,
+        job.search,
+        solution.space,
+        candidates,
+        job.keys.held_out,
+        costs.milestone_seeds(job.config),
+        job.factory.make_after,
+    )
+    return {
+        name.removeprefix("generation "): [
+            float(x) if np.isfinite(x) else None for x in found.fitness[0]
+        ]
+        for name, found in runs.items()
+    }
 
 
 def _noise(job: Job, state: State, steps: Steps) -> dict[str, float | None] | None:
@@ -281,7 +375,12 @@ def _publish(
     """
     paths = run_directory.paths(job.directory)
     if found is None or not _equal(found.solution.params, ending.solution.params):
-        for stale in (paths.closed_form, paths.held_out, paths.agents):
+        for stale in (
+            paths.closed_form,
+            paths.held_out,
+            paths.independent,
+            paths.agents,
+        ):
             shutil.rmtree(stale, ignore_errors=True)
     (paths.report / "index.html").unlink(missing_ok=True)
     provenance = {
@@ -294,6 +393,8 @@ def _publish(
     )
     if ending.held_out:
         holdout.save(paths.held_out, ending.held_out, ending.facts)
+    if ending.judged is not None:
+        judge.save(paths.independent, ending.judged)
     results.write_agents(job.directory, ending.agents)
     if ending.scores is not None:
         results.write_scores(job.directory, ending.scores)
@@ -335,11 +436,14 @@ def _result(job: Job, ending: Ending) -> Result:
     found = verdicts.verdicts(
         ending.held_out, {"measure": job.search.fitness.name, **ending.facts}
     )
-    _conclude(job, ending, found)
-    return Result(job.directory, ending.solution.params, ending.held_out, found)
+    judged = ending.judged.verdicts if ending.judged else ()
+    _conclude(job, ending, [*found, *judged])
+    return Result(job.directory, ending.solution.params, ending.held_out, found, judged)
 
 
-def _conclude(job: Job, ending: Ending, found: Sequence[verdicts.Verdict]) -> None:
+def _conclude(
+    job: Job, ending: Ending, found: Sequence[verdicts.Verdict | judge.Verdict]
+) -> None:
     """Print the scores, the verdicts and the places of the files."""
     say, scores = job.console.say, ending.scores
     for name, x in (scores.evaluations if scores else {}).items():

@@ -19,6 +19,7 @@ import numpy as np
 
 from metaevo import fitness, population
 from metaevo.analysis import report
+from metaevo.analysis.independent import judge
 from metaevo.config import RunConfig, Stop
 from metaevo.engine import checks, costs, finish, identity, records, training
 from metaevo.engine.job import (
@@ -114,6 +115,8 @@ def run(
     stop = None if config.stop is None else Stop.parse(config.stop)
     if stop is not None:
         checks.check_stop(search, stop)
+    if config.independent:
+        judge.agent_for(search)
     choose.check(config, search)
     if config.distributed and not distributed.is_coordinator():
         return choose.run_worker(search, proposal, config, should_stop)
@@ -254,6 +257,7 @@ def _search(job: Job, journal: Journal, progress: Progress) -> Progress:
     search, config = job.search, job.config
     size = population.size(proposal_shapes(job, progress.state.strategy).params)
     frames = checks.frames_per_generation(search, size)
+    milestones = costs.milestones(search, config)
     job.console.now("compiling, and the first generation")
     while progress.generation < search.num_generations:
         started = time.monotonic()
@@ -278,6 +282,8 @@ def _search(job: Job, journal: Journal, progress: Progress) -> Progress:
             journal.log_bytes,
             journal.log_sha256,
         )
+        if progress.generation in milestones:
+            finish.keep_solution(job, progress)
         stopped = job.stop is not None and job.stop.holds(record)
         last = stopped or progress.generation == search.num_generations
         hopeless = progress.failures == MAX_FAILURES

@@ -120,8 +120,8 @@ def adapt(
     env,
     params,
     name: str,
-    ranges: Mapping[str, tuple[float, float]] | None = None,
-    derived: Mapping | None = None,
+    ranges: Mapping[str, tuple[float, float]] = {},
+    derived: Mapping = {},
 ) -> Env:
     """Wrap a gymnax environment object; `params` are its gymnax parameters.
 
@@ -191,7 +191,7 @@ def adapt(
 
     def at(drawn):
         found = dataclasses.replace(params, **drawn)
-        follow = {key: follows(found) for key, follows in (derived or {}).items()}
+        follow = {key: follows(found) for key, follows in derived.items()}
         reset, step, step_raw = functions(dataclasses.replace(found, **follow))
         return made._replace(reset=reset, step=step, step_raw=step_raw)
 

@@ -112,6 +112,7 @@ def lift(
             key = jax.random.fold_in(key, i)
         here, meta = loop, loop.meta
         if loop.env is not None and loop.env.task is not None:
+            assert loop.on is not None, "types.on_any_env"  # `checks` says more
             task = loop.env.task(jax.random.fold_in(key, _TASK))
             here = loop.on(loop.env.at(task))
         if vary is not None:

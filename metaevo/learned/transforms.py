@@ -108,9 +108,11 @@ def checked(what: str, transform: Transform, default: float) -> float:
     Raises:
         ConfigError: the default does not lie on it.
     """
-    if isinstance(default, jax.core.Tracer):
+    try:
+        number = float(default)
+    except jax.errors.ConcretizationTypeError:
         return default
-    if not transform.holds(float(default)):
+    if not transform.holds(number):
         raise ConfigError(
             f"{what}={transform.name}()): the default {default} is outside that scale; "
             "set another default or use linear()"

@@ -15,7 +15,7 @@ FINISHED = "finished"
 """Event of `history.jsonl`: solution and comparison are made."""
 
 
-RESULTS = ("solution", "held_out", "agents")
+RESULTS = ("solution", "held_out", "independent", "agents")
 """Folders that the end of a run makes."""
 
 

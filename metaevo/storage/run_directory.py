@@ -6,6 +6,7 @@ history.jsonl    when the run was started, stopped and finished
 checkpoints/     the newest few
 solution/        the artifact
 held_out/        scores and curves of the comparison on held-out seeds
+independent/     scores in an independent agent
 agents/          the agents trained there, and their scores
 closed_form/     the result of `metaevo distill`
 conclusion/      finished steps of the comparison, until all are
@@ -58,8 +59,10 @@ class Paths(NamedTuple):
     history: Path
     lock: Path
     checkpoints: Path
+    earlier: Path
     solution: Path
     held_out: Path
+    independent: Path
     agents: Path
     closed_form: Path
     conclusion: Path
@@ -79,8 +82,10 @@ def paths(directory: str | Path) -> Paths:
         history=root / "history.jsonl",
         lock=root / ".lock",
         checkpoints=root / "checkpoints",
+        earlier=root / "earlier_solutions",
         solution=root / "solution",
         held_out=root / "held_out",
+        independent=root / "independent",
         agents=root / "agents",
         closed_form=root / "closed_form",
         conclusion=root / "conclusion",

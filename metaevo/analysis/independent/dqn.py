@@ -113,6 +113,7 @@ def train(
     s = settings
     if not isinstance(env.action, Discrete):
         raise ConfigError(f"env={env.name!r}: DQN needs discrete actions")
+    num_actions = env.action.num
     num_steps = s.num_frames // s.num_envs // s.num_points * s.num_points
     size = s.buffer_size // s.num_envs * s.num_envs
     init_key, reset_key, train_key, final_key = jax.random.split(key, 4)
@@ -134,13 +135,13 @@ def train(
             batch.terminated, context,
         )  # fmt: skip
         chosen = jnp.argmax(_values(params, batch.next_obs), -1)
-        chosen = jax.nn.one_hot(chosen, env.action.num)
+        chosen = jax.nn.one_hot(chosen, num_actions)
         following = (_values(target_params, batch.next_obs) * chosen).sum(-1)
         target = rewards + s.gamma * (1.0 - batch.done) * following
         context = Context(progress=progress, return_std=target.std())
 
         def loss(params):
-            chosen = jax.nn.one_hot(batch.action, env.action.num)
+            chosen = jax.nn.one_hot(batch.action, num_actions)
             q = (_values(params, batch.obs) * chosen).sum(-1)
             return td_loss(target - q, q, target, context).mean()
 
@@ -163,7 +164,7 @@ def train(
         )
         action = jnp.where(
             jax.random.uniform(random_key, (s.num_envs,)) < epsilon,
-            jax.random.randint(action_key, (s.num_envs,), 0, env.action.num),
+            jax.random.randint(action_key, (s.num_envs,), 0, num_actions),
             jnp.argmax(_values(learner[0], _flat(obs)), -1),
         )
         keys = jax.random.split(step_key, s.num_envs)

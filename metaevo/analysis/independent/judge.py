@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -21,17 +22,20 @@ from jax.sharding import AxisType, Mesh, PartitionSpec
 from metaevo.analysis import differences
 from metaevo.analysis.differences import Paired
 from metaevo.analysis.independent import dqn, ppo
+from metaevo.analysis.steps import Steps
 from metaevo.envs import Discrete, Env
-from metaevo.errors import ConfigError
+from metaevo.errors import CheckpointError, ConfigError
 from metaevo.fitness import area_under_curve, final_return
 from metaevo.slots import Slot
-from metaevo.types import Key, Search
+from metaevo.storage import checkpoint
+from metaevo.types import Key, Params, Search
 
 AGENTS: Mapping[str, ModuleType] = {"ppo": ppo, "dqn": dqn}
 """Independent agents by name: modules with `SLOTS`, `STEP_SIZES`, and `train`."""
 
 MEASURES = (area_under_curve.name, final_return.name)
 _DEVICES = "devices"
+_INDEPENDENT = 1  # role for which the key of the held-out seeds is split
 
 
 class Scores(NamedTuple):
@@ -53,6 +57,7 @@ class Verdict(NamedTuple):
     Attributes:
         agent: name of the independent agent.
         measure: name of the measure.
+        task: index of the task.
         step_sizes: step sizes of the agent, L.
         at: solution - hand-made, paired by seed, at each step size.
         paired: the same of each seed's mean over the step sizes, corrected for the
@@ -61,6 +66,7 @@ class Verdict(NamedTuple):
 
     agent: str
     measure: str
+    task: int
     step_sizes: tuple[float, ...]
     at: tuple[Paired, ...]
     paired: Paired
@@ -137,7 +143,7 @@ def scores(
     """
     module = AGENTS[agent]
     settings = settings or module.Settings()
-    step_sizes = step_sizes or module.STEP_SIZES
+    step_sizes = tuple(step_sizes or module.STEP_SIZES)
     mesh = _mesh(devices)
     keys = jax.random.split(key, num_seeds)
     total = num_seeds * len(step_sizes)
@@ -195,19 +201,29 @@ def _held(curve: np.ndarray) -> np.ndarray:
 
 
 def compare(
-    agent: str, step_sizes: Sequence[float], solution: Scores, hand_made: Scores
+    agent: str,
+    step_sizes: Sequence[float],
+    solution: Sequence[Scores],
+    hand_made: Sequence[Scores],
 ) -> tuple[Verdict, ...]:
     """Compare the scores of both in each of `MEASURES`, paired by seed.
 
     A seed on which a run failed at any step size counts as failed.
+
+    Args:
+        agent: name of the independent agent.
+        step_sizes: L.
+        solution: scores on each task.
+        hand_made: likewise.
     """
     found = []
-    for measure, a, b in zip(MEASURES, solution, hand_made, strict=True):
-        at = tuple(
-            differences.paired_difference(x, y) for x, y in zip(a, b, strict=True)
-        )
-        paired = differences.paired_difference(a.mean(0), b.mean(0))
-        found.append(Verdict(agent, measure, tuple(step_sizes), at, paired))
+    for task, pair in enumerate(zip(solution, hand_made, strict=True)):
+        for measure, a, b in zip(MEASURES, *pair, strict=True):
+            at = tuple(
+                differences.paired_difference(x, y) for x, y in zip(a, b, strict=True)
+            )
+            paired = differences.paired_difference(a.mean(0), b.mean(0))
+            found.append(Verdict(agent, measure, task, tuple(step_sizes), at, paired))
     corrected = differences.holm([x.paired for x in found])
     return tuple(
         x._replace(paired=paired) for x, paired in zip(found, corrected, strict=True)
@@ -244,4 +260,124 @@ def verdicts(
         scores(agent, env, functions, key, num_seeds, step_sizes, settings)
         for functions in (solution, hand_made)
     )
-    return compare(agent, step_sizes, mine, theirs)
+    return compare(agent, step_sizes, [mine], [theirs])
+
+
+# --- at the end of a run --------------------------------------------------------------
+
+
+class Judged(NamedTuple):
+    """Scores of the solution of a run and of the hand-made functions.
+
+    Attributes:
+        agent: name of the independent agent.
+        slots: slots that hold what evolved.
+        step_sizes: step sizes of the agent, L.
+        solution: scores on each task.
+        hand_made: likewise.
+    """
+
+    agent: str
+    slots: tuple[str, ...]
+    step_sizes: tuple[float, ...]
+    solution: tuple[Scores, ...]
+    hand_made: tuple[Scores, ...]
+
+    @property
+    def num_seeds(self) -> int:
+        """Number of seeds at each step size."""
+        return self.solution[0].lifetime.shape[1]
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """Verdicts on the solution, on each task in each measure."""
+        return compare(self.agent, self.step_sizes, self.solution, self.hand_made)
+
+
+def judge(
+    steps: Steps, search: Search, params: Params, key: Key, num_seeds: int
+) -> Judged:
+    """Judge the solution of a search in the independent agent that has its slots.
+
+    Args:
+        steps: keeps the scores as they are made.
+        search: gives tasks, space and hand-made functions.
+        params: params of the solution.
+        key: determines the seeds.
+        num_seeds: N.
+
+    Raises:
+        ConfigError: no independent agent has these slots.
+        InterruptedRunError: `steps.pause` raised it. The same call continues.
+    """
+    agent, names = agent_for(search)
+    step_sizes = AGENTS[agent].STEP_SIZES
+    settings = AGENTS[agent].Settings()
+    given = checkpoint.to_arrays((params, key))
+    found: dict[str, list[Scores]] = {"solution": [], "hand-made": []}
+    for task, loop in enumerate(search.tasks):
+        bound = search.space.bind(jax.tree.map(jnp.asarray, params), loop.meta)
+        for candidate, meta in (("solution", bound), ("hand-made", loop.meta)):
+
+            def made(loop=loop, meta=meta):
+                functions = {name: getattr(meta, name) for name in names}
+                seeds = jax.random.fold_in(key, _INDEPENDENT)
+                made = scores(agent, loop.env, functions, seeds, num_seeds, step_sizes)
+                return made._asdict()
+
+            kept = steps.step(
+                f"independent/{candidate}{task}", made, given, num_seeds, step_sizes,
+                list(settings),
+            )  # fmt: skip
+            found[candidate].append(Scores(**kept))
+    return Judged(agent, names, step_sizes, *map(tuple, found.values()))
+
+
+def frames(search: Search, num_seeds: int) -> int:
+    """Return the frames of `judge`."""
+    agent, _ = agent_for(search)
+    module = AGENTS[agent]
+    runs = 2 * num_seeds * len(module.STEP_SIZES) * len(search.tasks)
+    return runs * module.Settings().num_frames
+
+
+def save(folder: Path, judged: Judged) -> None:
+    """Save the scores."""
+    arrays = {
+        f"{candidate}/{task}/{measure}": x
+        for candidate in ("solution", "hand_made")
+        for task, one in enumerate(getattr(judged, candidate))
+        for measure, x in one._asdict().items()
+    }
+    facts = {"agent": judged.agent, "slots": list(judged.slots)}
+    facts |= {"step_sizes": list(judged.step_sizes), "tasks": len(judged.solution)}
+    checkpoint.write(folder, arrays, facts)
+
+
+def load(folder: Path) -> Judged:
+    """Invert `save`.
+
+    Raises:
+        CheckpointError: the files are missing or were altered, or are no such scores.
+    """
+    arrays, facts = checkpoint.read(folder)
+    try:
+        both = [
+            tuple(
+                Scores(*(arrays[f"{candidate}/{task}/{x}"] for x in Scores._fields))
+                for task in range(facts["tasks"])
+            )
+            for candidate in ("solution", "hand_made")
+        ]
+        sizes = tuple(float(x) for x in facts["step_sizes"])
+        shapes = {x.shape for side in both for one in side for x in one}
+        if len(shapes) != 1 or {len(shape) for shape in shapes} != {2}:
+            raise ValueError("scores of several shapes")
+        if facts["agent"] not in AGENTS or {shape[0] for shape in shapes} != {
+            len(sizes)
+        }:
+            raise ValueError("no scores of an agent at each step size")
+        return Judged(facts["agent"], tuple(map(str, facts["slots"])), sizes, *both)
+    except (KeyError, TypeError, ValueError) as error:
+        message = f"{type(error).__name__}: {error}"
+        raise CheckpointError(f"{folder} holds no scores: {message}") from None

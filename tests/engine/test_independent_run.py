@@ -1,0 +1,134 @@
+"""`run.independent`: a run whose solution an independent agent judges at its end."""
+
+from typing import Any, NamedTuple
+
+import pytest
+import toys
+
+import metaevo
+from metaevo import envs, fitness, losses, spaces
+from metaevo.analysis.independent import ppo
+from metaevo.cli import verify
+from metaevo.config import RunConfig
+from metaevo.engine import costs
+from metaevo.errors import ConfigError, InterruptedRunError
+from metaevo.slots import Slot
+from strategies.random_search import random_search
+
+TINY = ppo.Settings(
+    256, num_envs=4, num_steps=32, num_epochs=1, num_minibatches=2, num_points=2,
+    num_episodes=2, features=(8,),
+)  # fmt: skip
+
+
+class Meta(NamedTuple):
+    lr: Any = 0.1
+    target: Any = 1.0
+    value_loss: Slot = losses.square
+
+
+def search(space=None):
+    space = space or spaces.replace(value_loss=losses.residual_network(features=(4,)))
+    loop = toys.quadratic()._replace(
+        meta=Meta(), env=envs.make("gymnax/CartPole-v1"), config={"toy": 1}
+    )
+    return metaevo.Search(
+        loop, space, random_search(space, 4), 1, fitness.final_return, chunk_size=2
+    )
+
+
+def run(directory, search=None, should_stop=lambda: False, **config):
+    config = {"held_out_seeds": 4, "devices": 1, "wandb": "disabled"} | config
+    return metaevo.run(
+        search or globals()["search"](),
+        RunConfig(directory=str(directory), **config),
+        "tiny",
+        should_stop=should_stop,
+    )
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    monkeypatch.setattr(ppo, "Settings", lambda: TINY)
+
+
+def files(directory):
+    return {
+        path: (path.read_bytes(), path.stat().st_mtime_ns)
+        for path in sorted(directory.rglob("*"))
+        if path.is_file() and path.name != ".lock"
+    }
+
+
+def test_a_finished_run_is_judged_once_and_keeps_its_comparison(tmp_path, capsys):
+    assert run(tmp_path).independent == ()
+    held_out = (tmp_path / "held_out/arrays.safetensors").read_bytes()
+    judged = run(tmp_path, independent=True).independent
+    assert [x.measure for x in judged] == [
+        "mean return over the lifetime",
+        "final return",
+    ]
+    assert all(x.paired.num_pairs == 4 for x in judged)
+    assert "verdict: in an independent PPO (step sizes" in capsys.readouterr().out
+    assert (tmp_path / "held_out/arrays.safetensors").read_bytes() == held_out
+    page = (tmp_path / "report/index.html").read_text(encoding="utf-8")
+    assert "In an independent PPO (step sizes 0.0004, 0.001, 0.0025)" in page
+    assert not (tmp_path / "conclusion").exists()
+    before = files(tmp_path)
+    again = run(tmp_path, independent=True)
+    assert [x.paired for x in again.independent] == [x.paired for x in judged]
+    assert run(tmp_path).independent == again.independent
+    assert files(tmp_path) == before
+
+
+def test_a_run_that_is_stopped_while_it_is_judged_goes_on(tmp_path):
+    def half_judged():
+        return bool(list(tmp_path.glob("conclusion/independent/solution0/manifest*")))
+
+    with pytest.raises(InterruptedRunError, match="in the independent agent"):
+        run(tmp_path, independent=True, should_stop=half_judged)
+    kept = tmp_path / "conclusion/independent/solution0/arrays.safetensors"
+    written = kept.read_bytes()
+    seen = []
+
+    def look():
+        if kept.exists():
+            seen.append(kept.read_bytes() == written)
+        return False
+
+    assert len(run(tmp_path, independent=True, should_stop=look).independent) == 2
+    assert seen
+    assert all(seen)
+
+
+def test_searches_that_cannot_be_judged_are_refused_before_anything_is_written(
+    tmp_path,
+):
+    numbers = search(spaces.tune(lr=spaces.log()))
+    with pytest.raises(ConfigError, match="ppo: value_loss, drift, reward"):
+        run(tmp_path / "run", numbers, independent=True)
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(ConfigError, match="held_out_seeds=0 must be at least 2"):
+        RunConfig(independent=True, held_out_seeds=0)
+
+
+def test_the_frames_of_the_independent_agent_are_counted():
+    config = RunConfig(independent=True, held_out_seeds=4)
+    assert costs.frames_judged(search(), config) == 2 * 3 * 4 * 256
+    assert costs.frames_judged(search(), RunConfig()) == 0
+    args = (4, 1, "cpu")
+    with_it = costs.generations_after(search(), config, *args)
+    without = costs.generations_after(search(), RunConfig(held_out_seeds=4), *args)
+    assert with_it > without
+
+
+def test_lost_or_damaged_scores_are_found_and_made_again(tmp_path):
+    run(tmp_path, independent=True)
+    scores = tmp_path / "independent/arrays.safetensors"
+    whole = scores.read_bytes()
+    assert all(found.ok for found in verify.verify(tmp_path))
+    scores.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    bad = [found.name for found in verify.verify(tmp_path) if not found.ok]
+    assert bad == ["independent"]
+    run(tmp_path, independent=True)
+    assert scores.read_bytes() == whole
