@@ -29,6 +29,7 @@ class Batch(NamedTuple):
     value: jax.Array  # before learning
     advantage: jax.Array
     target: jax.Array  # of the value: advantage + value
+    mask: jax.Array | None = None  # [..., A] legal actions
 
 
 def standardized(advantage: jax.Array, axis: int | None) -> jax.Array:
@@ -166,6 +167,7 @@ class Rollout(NamedTuple):
     next_obs: jax.Array  # the true one, normalized
     raw_obs: jax.Array
     finished: rollouts.Finished
+    mask: jax.Array | None = None  # [T, E, A] legal actions
     memory: Any = ()  # after seeing obs
 
 
@@ -232,6 +234,7 @@ def finish_rollout(
         next_obs=normalize.apply(agent.obs_stats, steps.next_obs),
         raw_obs=steps.obs,
         finished=finished,
+        mask=steps.mask,
         memory=memory,
     )
     return last, rollout, discounted
@@ -283,10 +286,16 @@ def update_of(
         in_loss = context._replace(
             return_std=target.std(), stats={**context.stats, "clip_eps": clip_eps}
         )
-        kept = rollout.obs, rollout.action, rollout.log_prob
-        drawn, take = parts.split(
-            Batch(*kept, value, advantage, target), rollout, start, order
+        batch = Batch(
+            rollout.obs,
+            rollout.action,
+            rollout.log_prob,
+            value,
+            advantage,
+            target,
+            rollout.mask,
         )
+        drawn, take = parts.split(batch, rollout, start, order)
         lr = training.learning_rate(meta, in_loss, config.anneal_lr)
         learned = minibatches.descend(
             parts.loss, drawn, take, params, opt_state, lr, meta, in_loss

@@ -163,16 +163,17 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
     # --- the loss ---------------------------------------------------------------------
 
-    def next_value_plain(params, target_params, obs):
-        """maxₐ Q⁻(o, a)."""
+    def next_value_plain(params, target_params, obs, mask):
+        """maxₐ Q⁻(o, a) over the legal actions."""
         del params
         q = network.apply(target_params, obs)
-        return q_learning.of_action(q, jnp.argmax(q, -1))
+        return q_learning.of_action(q, q_learning.best_action(q, mask))
 
-    def next_value_double(params, target_params, obs):
-        """Q⁻(o, argmaxₐ Q(o, a))."""
+    def next_value_double(params, target_params, obs, mask):
+        """Q⁻(o, argmaxₐ Q(o, a)) over the legal actions."""
         q = network.apply(target_params, obs)
-        return q_learning.of_action(q, jnp.argmax(network.apply(params, obs), -1))
+        best = q_learning.best_action(network.apply(params, obs), mask)
+        return q_learning.of_action(q, best)
 
     next_value = next_value_double if config.double else next_value_plain
 
@@ -182,8 +183,11 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         total, factor, last = returns.n_step_window(
             reward, batch.terminated, batch.done, slots.value(meta.gamma, context)
         )
-        next_obs = batch.next_obs[last, jnp.arange(config.batch_size)]
-        return total + factor * next_value(params, target_params, next_obs)
+        next_obs, next_mask = jax.tree.map(
+            lambda x: x[last, jnp.arange(config.batch_size)],
+            (batch.next_obs, batch.next_mask),
+        )
+        return total + factor * next_value(params, target_params, next_obs, next_mask)
 
     def loss(params, target, batch, meta, context):
         """Of a minibatch; `context.return_std` is the deviation of its targets."""
@@ -287,7 +291,15 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
     act = q_learning.greedy(network.apply)
     return training.inner_loop(
-        env, config, meta, sizes.lifetime, init, update, act, tunable=TUNABLE
+        env,
+        config,
+        meta,
+        sizes.lifetime,
+        init,
+        update,
+        act,
+        tunable=TUNABLE,
+        masks=True,
     )
 
 

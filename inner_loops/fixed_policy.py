@@ -112,8 +112,9 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         noise = jax.random.normal(noise_key, (num_steps, config.num_envs, width))
 
         def choose(carry, obs, noise, state, mask):
-            del state, mask
-            return carry, noisy(policy.apply(agent.actor, obs), noise, sigma), ()
+            del state
+            action = policy.apply(agent.actor, obs, mask=mask)
+            return carry, noisy(action, noise, sigma, mask), ()
 
         experience, _, _, finished, _ = rollouts.collect(
             act_key, env, experience, noise, choose
@@ -123,8 +124,8 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         return state, {"totals": rollouts.totals(finished)}
 
     def act(key, meta, agent, carry, obs, state=None, mask=None):
-        del key, meta, state, mask
-        return policy.apply(agent.actor, obs), carry
+        del key, meta, state
+        return policy.apply(agent.actor, obs, mask=mask), carry
 
     return training.inner_loop(
         env,
@@ -135,6 +136,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         update,
         act,
         episodes=lambda experience: experience,
+        masks=True,
     )
 
 
@@ -143,21 +145,28 @@ def action_noise(env: envs.Env) -> tuple[int, Callable[..., jax.Array]]:
 
     Returns:
         the width of the standard normal noise, and `(action [E, ...], noise [E, width],
-        sigma) -> action`.
+        sigma, mask [E, A] or None) -> action`.
     """
     action = env.action
     if isinstance(action, envs.Discrete):
 
-        def sometimes_random(action_taken, noise, sigma):
+        def sometimes_random(action_taken, noise, sigma, mask):
             chance, other = jax.scipy.stats.norm.cdf(noise).T
-            other = jnp.minimum(other * action.num, action.num - 1)
+            if mask is None:
+                other = jnp.minimum(other * action.num, action.num - 1)
+            else:
+                num = mask.sum(-1, dtype=jnp.float32)
+                rank = jnp.floor(jnp.minimum(other * num, num - 1))
+                is_rank = jnp.cumsum(mask, -1) - 1 == rank[:, None]
+                other = jnp.argmax(mask & is_rank, -1)
             other = other.astype(action_taken.dtype)
             return jnp.where(chance < sigma, other, action_taken)
 
         return 2, sometimes_random
     low, high = np.float32(action.low), np.float32(action.high)
 
-    def perturbed(action_taken, noise, sigma):
+    def perturbed(action_taken, noise, sigma, mask):
+        del mask
         return jnp.clip(action_taken + sigma * noise * (high - low) / 2, low, high)
 
     return action.shape[0], perturbed

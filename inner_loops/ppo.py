@@ -94,7 +94,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
     def loss(params, batch, meta, context):
         """Of one minibatch [B, ...] with standardized advantages; see `_ppo.loss`."""
-        pi = policy(meta, params, batch.obs)
+        pi = policy(meta, params, batch.obs, batch.mask)
         value = value_of(meta, params, batch.obs)
         return _ppo.loss(pi, value, batch, meta, context)
 
@@ -114,9 +114,9 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
     # --- networks ---------------------------------------------------------------------
 
-    def policy(meta, params, obs):
+    def policy(meta, params, obs, mask):
         outputs = actor.apply(params["actor"], obs, meta.activation)
-        return head.distribution(params, outputs)
+        return head.distribution(params, outputs, mask)
 
     def value_of(meta, params, obs):
         return critic.apply(params["critic"], obs, meta.activation)[..., 0]
@@ -149,9 +149,9 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         noise = head.noise(keys[0], (*shape, head.num_outputs))
 
         def choose(carry, obs, noise, state, mask):
-            del state, mask
+            del state
             obs = normalize.obs.apply(agent.obs_stats, obs)
-            pi = policy(meta, agent.params, obs)
+            pi = policy(meta, agent.params, obs, mask)
             return carry, pi.transform(noise), pi
 
         after, _, steps, finished, pi = rollouts.collect(
@@ -172,9 +172,9 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     # --- the interface ----------------------------------------------------------------
 
     def act(key, meta, agent, carry, obs, state=None, mask=None):
-        del key, state, mask
+        del key, state
         obs = normalize.obs.apply(agent.obs_stats, obs)
-        return policy(meta, agent.params, obs).mode(), carry
+        return policy(meta, agent.params, obs, mask).mode(), carry
 
     def no_memory(experience):
         del experience
@@ -183,7 +183,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     parts = _ppo.Parts(rollout, no_memory, values, split, loss, batch_size)
     update = _ppo.update_of(config, lifetime.num_updates, normalize, parts)
     return training.inner_loop(
-        env, config, meta, lifetime, init, update, act, tunable=TUNABLE
+        env, config, meta, lifetime, init, update, act, tunable=TUNABLE, masks=True
     )
 
 

@@ -158,7 +158,8 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         inputs = embed(meta, params, batch.obs)
         memory = replay(partial(remember, params), memory, inputs, done)
         advantage = _ppo.standardized(batch.advantage, None)
-        pi, value = policy(meta, params, memory), value_of(meta, params, memory)
+        pi = policy(meta, params, memory, batch.mask)
+        value = value_of(meta, params, memory)
         batch = batch._replace(advantage=advantage)
         return _ppo.loss(pi, value, batch, meta, context)
 
@@ -184,9 +185,9 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     def initial_carry():
         return jnp.zeros(config.hidden)
 
-    def policy(meta, params, memory):
+    def policy(meta, params, memory, mask):
         outputs = actor.apply(params["actor"], memory, meta.activation)
-        return head.distribution(params, outputs)
+        return head.distribution(params, outputs, mask)
 
     def value_of(meta, params, memory):
         return critic.apply(params["critic"], memory, meta.activation)[..., 0]
@@ -226,10 +227,10 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         noise = head.noise(keys[0], (*shape, head.num_outputs))
 
         def choose(memory, obs, noise, state, mask):
-            del state, mask
+            del state
             obs = normalize.obs.apply(agent.obs_stats, obs)
             memory = remember(agent.params, memory, embed(meta, agent.params, obs))
-            pi = policy(meta, agent.params, memory)
+            pi = policy(meta, agent.params, memory, mask)
             return memory, pi.transform(noise), (pi, memory)
 
         after, memory, steps, finished, (pi, memories) = rollouts.collect(
@@ -251,10 +252,10 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     # --- the interface ----------------------------------------------------------------
 
     def act(key, meta, agent, carry, obs, state=None, mask=None):
-        del key, state, mask
+        del key, state
         obs = normalize.obs.apply(agent.obs_stats, obs)
         memory = remember(agent.params, carry, embed(meta, agent.params, obs))
-        return policy(meta, agent.params, memory).mode(), memory
+        return policy(meta, agent.params, memory, mask).mode(), memory
 
     def start(experience):
         return experience.memory
@@ -271,6 +272,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         act,
         initial_carry=initial_carry,
         tunable=TUNABLE,
+        masks=True,
     )
 
 

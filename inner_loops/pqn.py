@@ -141,7 +141,9 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         """λ-returns [T, E] of a rollout, by the values before learning."""
         return returns.lambda_return(
             learned_from(meta, steps, context),
-            network.apply(params, steps.next_obs).max(-1),
+            q_learning.best_value(
+                network.apply(params, steps.next_obs), steps.next_mask
+            ),
             steps.terminated,
             steps.done,
             slots.value(meta.gamma, context),
@@ -230,6 +232,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         q_learning.greedy(network.apply),
         episodes=lambda experience: experience,
         tunable=TUNABLE,
+        masks=True,
     )
 
 

@@ -90,6 +90,8 @@ class RunConfig:
             is refused. Nothing is overwritten in either case.
         held_out_seeds: number of seeds of the comparison after the last generation, at
             least 2; 0: no comparison.
+        held_out_tasks: names of environments that the search never sees, on which the
+            comparison is made, too, with the settings of its first inner loop.
         independent: whether evolved functions are also judged in an agent that shares
             no code with the inner loops, on as many seeds, at step sizes of its own;
             see `docs/report.md`.
@@ -129,6 +131,7 @@ class RunConfig:
     devices: int | None = None
     resume: bool = True
     held_out_seeds: int = 32
+    held_out_tasks: tuple[str, ...] = ()
     independent: bool = False
     checkpoint_every: int = 1
     max_seconds: float | None = None
@@ -204,6 +207,11 @@ class RunConfig:
             raise ConfigError(
                 "run.independent=true compares on held-out seeds: "
                 "run.held_out_seeds=0 must be at least 2"
+            )
+        if self.held_out_tasks and not self.held_out_seeds:
+            raise ConfigError(
+                "run.held_out_tasks are for the comparison, which run.held_out_seeds=0 "
+                "turns off"
             )
 
 

@@ -72,7 +72,8 @@ def policy(
 
     Returns:
         a function for artifacts. Its `init` is orthogonal, with a gain of √2 and of
-        0.01 in the last layer. It ignores its `context`.
+        0.01 in the last layer. It ignores its `context`. A last argument, `mask`
+        [..., num_actions] bool, has the legal ones of discrete actions.
 
     Raises:
         ValueError, TypeError: a setting has a wrong type or value.
@@ -98,7 +99,7 @@ def policy(
             layers[f"Dense_{i}"] = {"kernel": kernel, "bias": jnp.zeros(shape[1])}
         return {"params": layers}
 
-    def apply(params, obs, context=None):
+    def apply(params, obs, context=None, mask=None):
         del context
         x = jnp.asarray(obs, jnp.result_type(float))
         x = x.reshape(*x.shape[: x.ndim - len(observation)], sizes[0])
@@ -106,7 +107,7 @@ def policy(
             layer = params["params"][f"Dense_{i}"]
             x = x @ layer["kernel"] + layer["bias"]
             x = nonlinear(x) if i < len(features) else x
-        return choose(x)
+        return choose(x, mask)
 
     spec = {
         "op": "policy",
@@ -119,12 +120,16 @@ def policy(
 
 
 def _head(action: Mapping[str, Any]):
-    """Number of outputs of a network, and the map from them to actions."""
+    """Number of outputs of a network, and the map from them and a mask to actions."""
+
+    def largest(x, mask):
+        return jnp.argmax(x if mask is None else jnp.where(mask, x, -jnp.inf), -1)
+
     if set(action) == {"num"}:
         num = operator.index(action["num"])
         if not 1 <= num <= 2**20:
             raise ValueError(f"action={action}: no number of actions")
-        return num, lambda x: jnp.argmax(x, -1)
+        return num, largest
     if set(action) != {"low", "high"}:
         raise ValueError(f"action={action}: expected num, or low and high")
     low, high = (np.asarray(action[x], np.float32) for x in ("low", "high"))
@@ -133,7 +138,7 @@ def _head(action: Mapping[str, Any]):
     if not (np.isfinite(low) & np.isfinite(high) & (low < high)).all():
         raise ValueError(f"action={action}: bounds must be finite, low < high")
     to_env, _ = envs.unit_box(envs.Box(low.shape, low, high))
-    return len(low), lambda x: to_env(jnp.tanh(x))
+    return len(low), lambda x, mask: to_env(jnp.tanh(x))
 
 
 def _actions(env: envs.Env) -> dict[str, Any]:

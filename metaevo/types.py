@@ -79,6 +79,8 @@ class InnerLoop(NamedTuple):
             agent, without what the last one reached. Elementwise: it is also given
             leaves with further leading axes.
         env: the `metaevo.envs.Env` it trains on, to play in; None if it has none.
+        masks: True if it takes only legal actions where `env` has an `action_mask`.
+            Others are refused there.
         tunable: the space of its hyperparameters, in which a hand-made baseline is
             tuned; one unit is a change that one sigma fits. None: it has none.
         config: the `Config` that it was made with: a dataclass of plain values, by
@@ -101,6 +103,7 @@ class InnerLoop(NamedTuple):
     steps_per_segment: int = 0
     handed_over: Callable[[PyTree], PyTree] = lambda experience: experience
     env: Any = None
+    masks: bool = False
     tunable: Any = None
     config: Any = None
     on: Callable[[Any], InnerLoop] | None = None

@@ -68,8 +68,10 @@ def write(directory: str | Path, between: Callable[[], None] = lambda: None) -> 
         drawn += [training_curve.others(folder, records)]
     elif records:
         drawn.append(_fitness(folder, records, measure))
+    places = _places(held_out, facts)
     for task, frames in enumerate(facts.get("frames_per_segment", ())):
-        drawn.append(_learning_curves(folder, held_out, task, frames, between))
+        place = places[task] if places else ""
+        drawn.append(_learning_curves(folder, held_out, task, place, frames, between))
     slots = {}
     if paths.solution.is_dir():
         artifact = artifacts.load(paths.solution)
@@ -92,9 +94,9 @@ def write(directory: str | Path, between: Callable[[], None] = lambda: None) -> 
         "report.html",
         manifest=manifest,
         unfinished=_unfinished(directory, len(records), trained),
-        verdicts=verdicts.verdicts(held_out, measure),
+        verdicts=verdicts.verdicts(held_out, facts),
         independent=_independent(directory),
-        num_tasks=len(next(iter(held_out.values())).fitness) if held_out else 0,
+        places=places,
         warnings=[*verdicts.warnings(facts), *_earlier_looks(directory)],
         figures=[figure for figure in drawn if figure],
         table=_estimates(held_out, between),
@@ -196,6 +198,7 @@ def _learning_curves(
     folder: Path,
     held_out: Mapping[str, HeldOut],
     task: int,
+    place: str,
     frames_per_segment: int,
     between: Callable[[], None],
 ) -> dict | None:
@@ -232,7 +235,7 @@ def _learning_curves(
     return figures.figure(
         folder,
         f"learning_curves{suffix}",
-        "Learning curves on held-out seeds" + (f", task {task}" if task else ""),
+        "Learning curves on held-out seeds" + (f", {place}" if place else ""),
         draw,
         (["name", "frames", "iqm", "low", "high"], rows),
         "Interquartile mean over seeds with its bootstrap 95 % interval."
@@ -355,6 +358,13 @@ def _strategy(folder: Path, records: list[dict]) -> dict:
         "strategy's own metrics.",
         num_panels=len(names),
     )
+
+
+def _places(held_out: Mapping[str, HeldOut], facts: Mapping[str, Any]) -> list[str]:
+    """Return the tasks of the comparison in words; [] without one."""
+    if not held_out:
+        return []
+    return verdicts.places(facts, len(next(iter(held_out.values())).fitness))
 
 
 # --- tables ---------------------------------------------------------------------------

@@ -24,11 +24,13 @@ class Verdict(NamedTuple):
         measure: name of the fitness, or `final return`.
         task: index of the task.
         paired: solution - hand-made, paired by seed.
+        place: the task in words, such as `on gymnax/Acrobot-v1`; empty if there is one.
     """
 
     measure: str
     task: int
     paired: differences.Paired
+    place: str = ""
 
     @property
     def sentence(self) -> str:
@@ -40,6 +42,7 @@ class Verdict(NamedTuple):
         """
         paired = self.paired
         said = differences.clause(paired, "the solution", "the hand-made one")
+        said = f"{self.place}, {said}" if self.place else said
         if paired.num_pairs < 2:
             return f"{said}: {self.measure}"
         failed = ""
@@ -53,14 +56,17 @@ class Verdict(NamedTuple):
         )
 
 
-def verdicts(held_out: Mapping[str, HeldOut], measure: str) -> tuple[Verdict, ...]:
+def verdicts(
+    held_out: Mapping[str, HeldOut], facts: Mapping[str, Any]
+) -> tuple[Verdict, ...]:
     """Compare solution and hand-made algorithm, paired by seed.
 
     Verdicts are corrected for their number, see `differences.holm`.
 
     Args:
         held_out: runs of both; empty if there are none.
-        measure: name of the fitness.
+        facts: about them: `measure`, the name of the fitness, and for several tasks
+            `tasks`, their names, of which the search had the first `num_searched`.
 
     Returns:
         for each task one comparison in the fitness and one in the final return; one if
@@ -69,16 +75,31 @@ def verdicts(held_out: Mapping[str, HeldOut], measure: str) -> tuple[Verdict, ..
     if not held_out:
         return ()
     mine, theirs = held_out["solution"], held_out["hand-made"]
-    found = []
+    measure, found, said = facts["measure"], [], places(facts, len(mine.fitness))
     for task in range(len(mine.fitness)):
         measures = {measure: "fitness", FINAL_RETURN.name: "final_return"}
         for name, field in measures.items():
             pair = (getattr(x, field)[task] for x in (mine, theirs))
-            found.append(Verdict(name, task, differences.paired_difference(*pair)))
+            paired = differences.paired_difference(*pair)
+            found.append(Verdict(name, task, paired, said[task]))
     corrected = differences.holm([x.paired for x in found])
     return tuple(
         x._replace(paired=paired) for x, paired in zip(found, corrected, strict=True)
     )
+
+
+def places(facts: Mapping[str, Any], num_tasks: int) -> list[str]:
+    """Return each task in words; of runs of earlier versions by its number.
+
+    >>> places({"tasks": ["a", "b"], "num_searched": 1}, 2)
+    ['on a', 'on b, which the search never saw']
+    """
+    if num_tasks == 1:
+        return [""]
+    names = facts.get("tasks") or [f"task {i}" for i in range(num_tasks)]
+    seen = facts.get("num_searched", num_tasks)
+    never = ", which the search never saw"
+    return [f"on {name}{never * (i >= seen)}" for i, name in enumerate(names)]
 
 
 def average(scores: np.ndarray) -> float:

@@ -8,6 +8,7 @@ slots of its `Meta`, `run.*` of a `RunConfig`.
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import inspect
 import textwrap
 import typing
@@ -165,7 +166,9 @@ def _slots_help(defaults: dict[str, Any]) -> list[str]:
             names = [name for name in _fields(value) if name not in _given(value)]
             text = (
                 f"{key}.SLOT=PATH puts the function of an artifact, or of a finished "
-                f"run, in the place of the hand-made one. SLOT: {', '.join(names)}"
+                f"run, in the place of the hand-made one, {key}.SLOT=package.module:"
+                f"function any other, as {key}.value_loss=metaevo.losses:square. SLOT: "
+                f"{', '.join(names)}"
             )
             lines += ["", *textwrap.wrap(text, 78, break_on_hyphens=False)]
     return lines
@@ -194,7 +197,7 @@ def _fields(value: Any) -> dict[str, Any]:
 
     These are all fields of a dataclass (`Config`, `RunConfig`), and all fields of a
     NamedTuple (`Meta`): slots that hold a number take a number, those of a function the
-    path of an artifact, and others, such as a schedule or a number that is None by
+    name of one, and others, such as a schedule or a number that is None by
     default, either. Other values have none.
     """
     if dataclasses.is_dataclass(value):
@@ -223,21 +226,43 @@ def _given(value: Any) -> dict[str, Any]:
 
 
 def call(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
-    """Call a function with arguments whose slots may name artifacts.
+    """Call a function with arguments whose slots may name functions.
 
     Args:
         function: Search function.
         arguments: As `parse` returns them, without `run`. A text in a slot of a `Meta`
-            is the path of an artifact, or of a finished run, which has this slot.
+            is `package.module:function`, or the path of an artifact, or of a finished
+            run, which has this slot.
 
     Raises:
-        ConfigError: There is no such artifact, or it has no such slot.
+        ConfigError: There is no such function or artifact, or it has no such slot.
     """
-    return function(**{key: _with_artifacts(key, x) for key, x in arguments.items()})
+    return function(**{key: _with_functions(key, x) for key, x in arguments.items()})
 
 
-def artifact_paths(arguments: Mapping[str, Any]) -> dict[str, str]:
-    """Return the paths that slots name in place of functions, by key."""
+def _from_artifact(path: str, slot: str) -> Any:
+    """Return the function of one slot of an artifact."""
+    from metaevo.storage import artifacts
+
+    found = artifacts.load(path).slots
+    if slot not in found:
+        raise ConfigError(
+            f"this artifact has no slot {slot!r}, but {', '.join(sorted(found))}"
+        )
+    return found[slot]
+
+
+def _imported(text: str) -> Any:
+    """Return the function that `package.module:function` names."""
+    module, _, name = text.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(str(error)) from None
+
+
+def named_functions(arguments: Mapping[str, Any]) -> dict[str, str]:
+    """Return the texts that slots hold in place of functions, by key."""
     return {
         f"{key}.{name}": path
         for key, value in arguments.items()
@@ -247,24 +272,16 @@ def artifact_paths(arguments: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _with_artifacts(key: str, value: Any) -> Any:
+def _with_functions(key: str, value: Any) -> Any:
     if not hasattr(value, "_fields"):
         return value
-    from metaevo.storage import artifacts
-
-    for given, path in artifact_paths({key: value}).items():
+    for given, text in named_functions({key: value}).items():
         name = given.partition(".")[2]
-        given = f"{given}={path}"
         try:
-            found = artifacts.load(path).slots
-        except ArtifactError as error:
-            raise ConfigError(f"{given}: {error}") from None
-        if name not in found:
-            raise ConfigError(
-                f"{given}: this artifact has no slot {name!r}, but "
-                f"{', '.join(sorted(found))}"
-            )
-        value = value._replace(**{name: found[name]})
+            found = _imported(text) if ":" in text else _from_artifact(text, name)
+        except (ArtifactError, ConfigError) as error:
+            raise ConfigError(f"{given}={text}: {error}") from None
+        value = value._replace(**{name: found})
     return value
 
 

@@ -269,14 +269,14 @@ def _function(run: Run) -> Any:
 
 def _check_imports(run: Run, parsed: dict[str, Any]) -> None:
     """Check that the settings of a run that is not trusted name no module or file."""
-    files = () if run.trusted else config.artifact_paths(parsed)
+    functions = () if run.trusted else config.named_functions(parsed)
     for line in () if run.trusted else config.assignments(parsed):
         key, _, value = line.partition("=")
-        wanted = "an artifact to load" if key in files else "a module to import"
-        if key in files or (not key.startswith("run.") and ":" in value):
+        if key in functions or (not key.startswith("run.") and ":" in value):
             raise ConfigError(
-                f"{run.directory}: {key}={value[:80]} names {wanted}, and this user "
-                "has not started the run here; if you trust its author, add trust=true"
+                f"{run.directory}: {key}={value[:80]} names a module to import, or an "
+                "artifact, and this user has not started the run here; if you trust "
+                "its author, add trust=true"
             )
 
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from metaevo import population, slots, spaces
 from metaevo.config import Stop
 from metaevo.errors import ArtifactError, ConfigError
+from metaevo.rl import config_checks
 from metaevo.storage import artifacts
 from metaevo.types import InnerLoop, Params, Proposal, Search, Space
 
@@ -107,7 +108,8 @@ def check(search: Search) -> Proposal:
         shapes and dtypes of a proposal of its strategy.
 
     Raises:
-        ConfigError: a size is out of range, the space does not fit the inner loops, the
+        ConfigError: a size is out of range, an inner loop does not honor its
+            environment's action mask, the space does not fit the inner loops, the
             strategy does not fit `segments_per_generation`, members would outlive the
             annealing of their step size, or newborn ones be scored by episodes of which
             the longest do not end.
@@ -119,6 +121,8 @@ def check(search: Search) -> Proposal:
         raise ConfigError(f"chunk_size={search.chunk_size} must be at least 1")
     per = search.segments_per_generation
     for loop in search.tasks:
+        if loop.env is not None:
+            config_checks.masks(loop.env, loop.masks)
         if per is not None and not 1 <= per <= loop.num_segments:
             raise ConfigError(
                 f"segments_per_generation={per} must be in [1, {loop.num_segments}], "
@@ -146,7 +150,7 @@ def check(search: Search) -> Proposal:
         _check_lives_fit(search, per)
     if proposal.parents is None and not search.fitness.needs_evaluation:
         for loop in search.tasks:
-            _check_episodes_fit(loop, per)
+            check_episodes_fit(loop, per)
     return proposal
 
 
@@ -204,7 +208,7 @@ def _check_lives_fit(search: Search, segments: int) -> None:
             )
 
 
-def _check_episodes_fit(loop: InnerLoop, segments: int | None) -> None:
+def check_episodes_fit(loop: InnerLoop, segments: int | None) -> None:
     """Check that in a generation each environment can end the longest episode.
 
     Otherwise returns of training would be those of short episodes alone, and a search

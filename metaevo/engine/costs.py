@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from metaevo import envs
 from metaevo.analysis import holdout, results
 from metaevo.analysis.independent import judge
 from metaevo.config import RunConfig
 from metaevo.engine import checks
+from metaevo.errors import ConfigError
 from metaevo.types import Search
 
 __all__ = [
+    "compared",
     "compares",
     "frames_compared",
     "frames_judged",
@@ -16,6 +19,7 @@ __all__ = [
     "num_candidates",
     "num_scorings",
     "scores_agents",
+    "task_names",
     "trains",
 ]
 
@@ -40,6 +44,46 @@ def scores_agents(search: Search) -> bool:
     return search.strategy.persistent_agents or results.breeds_policies(search)
 
 
+def compared(search: Search, config: RunConfig) -> Search:
+    """Return what is compared after a search: it, and `run.held_out_tasks`.
+
+    Raises:
+        ConfigError: there is no such environment, the search has it already, its inner
+            loop does not fit there, or nothing is compared after it.
+    """
+    if not config.held_out_tasks:
+        return search
+    first, seen = search.tasks[0], task_names(search)
+    if not compares(search):
+        raise ConfigError(
+            "run.held_out_tasks: nothing is compared after this search, whose members "
+            "are coupled or are policies"
+        )
+    if first.on is None:
+        raise ConfigError(
+            "run.held_out_tasks: this inner loop cannot be put on another environment; "
+            "its InnerLoop has no `on`"
+        )
+    others = []
+    for name in config.held_out_tasks:
+        given = f"run.held_out_tasks: {name}"
+        if name in seen:
+            raise ConfigError(f"{given} is no other task than the search's")
+        try:
+            others.append(first.on(envs.make(name)))
+            if not search.fitness.needs_evaluation:
+                checks.check_episodes_fit(others[-1], None)
+        except ConfigError as error:
+            raise ConfigError(f"{given}: {error}") from None
+        seen.append(name)
+    return search._replace(inner_loop=(*search.tasks, *others))
+
+
+def task_names(search: Search) -> list[str]:
+    """Return the names of the environments of a search's tasks."""
+    return [loop.env.name if loop.env is not None else "" for loop in search.tasks]
+
+
 def num_candidates(search: Search) -> int:
     """Return the number of candidates of a comparison.
 
@@ -52,12 +96,17 @@ def frames_compared(search: Search, config: RunConfig) -> int:
     """Return the frames of the comparison on held-out seeds; 0 without one."""
     if not compares(search):
         return 0
-    lifetime = sum(loop.frames_per_segment * loop.num_segments for loop in search.tasks)
+    tasks = compared(search, config).tasks
+    lifetime = sum(loop.frames_per_segment * loop.num_segments for loop in tasks)
     return num_candidates(search) * config.held_out_seeds * lifetime
 
 
 def frames_judged(search: Search, config: RunConfig) -> int:
-    """Return the frames of an independent agent; 0 if it does not judge."""
+    """Return the frames of an independent agent; 0 if it does not judge.
+
+    Raises:
+        ConfigError: it is asked to, and none has the slots of the search.
+    """
     if not config.independent:
         return 0
     return judge.frames(search, config.held_out_seeds)
@@ -98,13 +147,13 @@ def generations_after(
     other = float(num_repeats(search, config))
     if results.breeds_policies(search):
         other += num_scorings(search, config)
-    compared = frames_compared(search, config) + frames_judged(search, config)
-    if not compared:
+    frames = frames_compared(search, config) + frames_judged(search, config)
+    if not frames:
         return other
     if platform == "cpu":
-        return other + compared / checks.frames_per_generation(search, population_size)
+        return other + frames / checks.frames_per_generation(search, population_size)
     width = (search.chunk_size or population_size) * num_devices
-    lifetime = sum(loop.num_segments for loop in search.tasks)
+    lifetime = sum(loop.num_segments for loop in compared(search, config).tasks)
     segments = sum(
         search.segments_per_generation or loop.num_segments for loop in search.tasks
     )

@@ -15,7 +15,6 @@ import jax
 
 from metaevo import population
 from metaevo.analysis import holdout, results
-from metaevo.analysis.independent import judge
 from metaevo.config import RunConfig
 from metaevo.engine import checks, costs, loop
 from metaevo.engine.job import (
@@ -73,8 +72,8 @@ def plan(
         InterruptedRunError: `should_stop` returned True.
     """
     shapes = checks.check(search)
-    if config.independent:
-        judge.agent_for(search)
+    costs.frames_judged(search, config)
+    costs.compared(search, config)
     devices = choose_devices(config)
     size = population.size(shapes.params)
     where = config.directory or "runs"
@@ -231,7 +230,9 @@ def _comparing(job: Job, generation: float) -> float:
     proposal = Proposal(holdout.copies(holdout.NOTHING, width))
     seconds = _second_call(lambda: evaluator(job.keys.held_out, proposal, None))
     rounds = costs.num_candidates(search) * -(-num_seeds // width)
-    return seconds * lifetime / num_segments * rounds
+    # A task that the search does not have is taken to cost as much as its mean one.
+    more = len(costs.compared(search, job.config).tasks) / len(search.tasks)
+    return seconds * lifetime / num_segments * rounds * more
 
 
 def _second_call(fn: Callable[[], Any]) -> float:

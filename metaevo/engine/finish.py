@@ -153,6 +153,9 @@ def _enough(job: Job, ending: Ending) -> bool:
         runs = ending.held_out.get(results.SOLUTION)
         if num > (0 if runs is None else runs.fitness.shape[1]):
             return False
+        there = ending.facts.get("tasks", costs.task_names(search))
+        if num and not set(job.config.held_out_tasks) <= set(there):
+            return False
         paths = run_directory.paths(job.directory)
         names = (results.SOLUTION, results.HAND_MADE) if num else ()
         if not all((paths.agents / name).is_dir() for name in names):
@@ -185,7 +188,10 @@ def _steps(job: Job, progress: Progress) -> Steps:
     """Steps of the end of this run, kept in `conclusion/`."""
     search = job.search
     digest = identity.digest(
-        identity.identity(search), identity.sources(search), progress.generation
+        identity.identity(search),
+        identity.sources(search),
+        progress.generation,
+        *job.config.held_out_tasks,
     )
     folder = run_directory.paths(job.directory).conclusion
     return Steps(folder, digest, lambda: _pause(job))
@@ -266,6 +272,7 @@ def _hold_out(
 ) -> tuple[dict[str, HeldOut], dict, Agents]:
     """Train solution, start and hand-made algorithm on the same fresh seeds."""
     search, num_seeds = job.search, job.config.held_out_seeds
+    compared = costs.compared(search, job.config)
     if not num_seeds or not costs.compares(search):
         if num_seeds and search.coupled:
             job.console.say(f"no comparison on held-out seeds: {holdout.COUPLED}")
@@ -282,7 +289,7 @@ def _hold_out(
             learned["start"] = jax.device_get(job.programs.solution(start))
         held_out, agents = results.compare(
             steps,
-            search,
+            compared,
             solution.space,
             learned,
             job.keys.held_out,
@@ -291,7 +298,9 @@ def _hold_out(
         )
     facts = {
         "measure": search.fitness.name,
-        "frames_per_segment": [loop.frames_per_segment for loop in search.tasks],
+        "frames_per_segment": [loop.frames_per_segment for loop in compared.tasks],
+        "tasks": costs.task_names(compared),
+        "num_searched": len(search.tasks),
         "noise": _noise(job, state, steps),
     }
     seconds = duration(time.monotonic() - began)
@@ -380,7 +389,9 @@ def _pause(job: Job) -> None:
 
 def _result(job: Job, ending: Ending) -> Result:
     """Print the scores, the verdicts and the places of the files; return them."""
-    found = verdicts.verdicts(ending.held_out, job.search.fitness.name)
+    found = verdicts.verdicts(
+        ending.held_out, {"measure": job.search.fitness.name, **ending.facts}
+    )
     judged = ending.judged.verdicts if ending.judged else ()
     _conclude(job, ending, [*found, *judged])
     return Result(job.directory, ending.solution.params, ending.held_out, found, judged)
@@ -395,13 +406,14 @@ def _conclude(
         say(f"{name:>16}: return {verdicts.average(x):.2f} on fresh episodes")
     measure = job.search.fitness.name
     for name, runs in ending.held_out.items():
-        say(
-            f"{name:>16}: {measure} {verdicts.average(runs.fitness):.2f}"
-            f", final return {verdicts.average(runs.final_return):.2f}"
-        )
+        for task, place in enumerate(verdicts.places(ending.facts, len(runs.fitness))):
+            say(
+                f"{name:>16}: {measure} {verdicts.average(runs.fitness[task]):.2f}"
+                f", final return {verdicts.average(runs.final_return[task]):.2f}"
+                f"{' ' * bool(place)}{place}"
+            )
     for verdict in found:
-        where = f" on task {verdict.task}" if len(job.search.tasks) > 1 else ""
-        say(f"verdict{where}: {verdict.sentence}")
+        say(f"verdict: {verdict.sentence}")
     for sentence in verdicts.warnings(ending.facts) if ending.held_out else ():
         say(f"warning: {sentence}")
     paths = run_directory.paths(job.directory)

@@ -19,7 +19,6 @@ import numpy as np
 
 from metaevo import fitness, population
 from metaevo.analysis import report
-from metaevo.analysis.independent import judge
 from metaevo.config import RunConfig, Stop
 from metaevo.engine import checks, costs, finish, identity, records, training
 from metaevo.engine.job import (
@@ -111,11 +110,11 @@ def run(
         search = checks.starting_from(search, config.start_from)
         settings["start_from"] = config.start_from
     proposal = checks.check(search)
+    costs.compared(search, config)
     stop = None if config.stop is None else Stop.parse(config.stop)
     if stop is not None:
         checks.check_stop(search, stop)
-    if config.independent:
-        judge.agent_for(search)
+    costs.frames_judged(search, config)
     choose.check(config, search)
     if config.distributed and not distributed.is_coordinator():
         return choose.run_worker(search, proposal, config, should_stop)

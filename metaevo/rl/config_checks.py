@@ -17,6 +17,7 @@ __all__ = [
     "box",
     "discrete",
     "lifetime",
+    "masks",
     "minibatched",
     "positive",
     "ring",
@@ -64,6 +65,26 @@ def discrete(env: envs.Env, algorithm: str) -> envs.Discrete:
             f"env={env.name!r}: {algorithm} needs discrete actions; see td3, sac"
         )
     return env.action
+
+
+def masks(env: envs.Env, honored: bool) -> None:
+    """Check that only legal actions of `env` will be taken.
+
+    Args:
+        honored: `InnerLoop.masks`.
+
+    Raises:
+        ConfigError: `env` has an action mask and the algorithm does not honor it.
+    """
+    if env.action_mask is None:
+        return
+    if not isinstance(env.action, envs.Discrete):
+        raise ConfigError(f"env={env.name!r}: action_mask needs discrete actions")
+    if not honored:
+        raise ConfigError(
+            f"env={env.name!r} has an action_mask, which this inner loop does not "
+            "honor (InnerLoop.masks); ppo, ppo_rnn, dqn, pqn and fixed_policy do"
+        )
 
 
 class Lifetime(NamedTuple):

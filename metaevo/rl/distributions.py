@@ -14,11 +14,15 @@ import jax.numpy as jnp
 
 from metaevo.types import Key
 
-__all__ = ["Categorical", "Normal", "TanhNormal"]
+__all__ = ["Categorical", "Normal", "TanhNormal", "among_legal"]
 
 
 class Categorical(NamedTuple):
-    """Categorical distribution over `logits.shape[-1]` actions."""
+    """Categorical distribution over `logits.shape[-1]` actions.
+
+    With the logits of `among_legal`, illegal actions have the probability 0: they are
+    never sampled, add 0 to the entropy, and their logits get no gradient.
+    """
 
     logits: jax.Array  # [..., A], need not be normalized
 
@@ -48,6 +52,16 @@ class Categorical(NamedTuple):
 
     def mode(self) -> jax.Array:
         return jnp.argmax(self.logits, -1)
+
+
+def among_legal(logits: jax.Array, mask: jax.Array | None) -> jax.Array:
+    """Logits [..., A] of the distribution over legal actions.
+
+    Args:
+        mask: [..., A] bool, at least one True; None: all are legal.
+    """
+    # Finite: minus infinity times a probability of 0 would be NaN.
+    return logits if mask is None else jnp.where(mask, logits, -1e30)
 
 
 class Normal(NamedTuple):

@@ -21,15 +21,16 @@ class Head(NamedTuple):
     Attributes:
         num_outputs: outputs that the network must have.
         init: `() -> parameters` of the head's own, {} if it has none.
-        distribution: `(parameters, outputs [..., num_outputs]) -> distribution`;
-            ignores other entries of `parameters`.
+        distribution: `(parameters, outputs [..., num_outputs], mask) -> distribution`;
+            ignores other entries of `parameters`. `mask` [..., A] has the legal
+            actions, None: all.
         noise: `(key, shape) -> noise` for `distribution.transform`.
         log_prob: `(distribution, action) -> [...]`.
     """
 
     num_outputs: int
     init: Callable[[], dict[str, jax.Array]]
-    distribution: Callable[[Any, jax.Array], Any]
+    distribution: Callable[[Any, jax.Array, jax.Array | None], Any]
     noise: Callable[[Key, tuple[int, ...]], jax.Array]
     log_prob: Callable[[Any, jax.Array], jax.Array]
 
@@ -46,7 +47,9 @@ def of(action: envs.Discrete | envs.Box, initial_log_std: float = 0.0) -> Head:
         return Head(
             action.num,
             dict,
-            lambda params, outputs: distributions.Categorical(outputs),
+            lambda params, outputs, mask: distributions.Categorical(
+                distributions.among_legal(outputs, mask)
+            ),
             distributions.Categorical.noise,
             distributions.Categorical.log_prob,
         )
@@ -54,7 +57,7 @@ def of(action: envs.Discrete | envs.Box, initial_log_std: float = 0.0) -> Head:
     return Head(
         num,
         lambda: {"log_std": jnp.full(num, initial_log_std)},
-        lambda params, outputs: distributions.Normal(outputs, params["log_std"]),
+        lambda params, outputs, mask: distributions.Normal(outputs, params["log_std"]),
         distributions.Normal.noise,
         distributions.Normal.log_prob,
     )

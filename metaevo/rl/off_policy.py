@@ -54,7 +54,10 @@ def template(env: envs.Env) -> Transition:
     else:
         action = leaf(env.action.shape, jnp.float32)
     reward, flag = leaf((), jnp.float32), leaf((), bool)
-    fields: Any = (obs, action, reward, obs, flag, flag)
+    mask = None
+    if env.action_mask is not None and isinstance(env.action, envs.Discrete):
+        mask = leaf((env.action.num,), bool)
+    fields: Any = (obs, action, reward, obs, flag, flag, mask, mask)
     return Transition(*fields)
 
 

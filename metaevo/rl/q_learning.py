@@ -11,7 +11,52 @@ import jax.numpy as jnp
 from metaevo import slots
 from metaevo.slots import Context
 
-__all__ = ["explorer", "greedy", "of_action", "random_actions"]
+__all__ = [
+    "best_action",
+    "best_value",
+    "explorer",
+    "greedy",
+    "legal_probabilities",
+    "of_action",
+    "random_actions",
+]
+
+
+def best_action(q: jax.Array, mask: jax.Array | None = None) -> jax.Array:
+    """The legal actions of the largest values, [..., A] to int32 [...].
+
+    Args:
+        mask: [..., A] bool, the legal actions, at least one; None: all are.
+
+    >>> best_action(jnp.array([1.0, 3.0, 2.0]), jnp.array([True, False, True])).item()
+    2
+    """
+    return jnp.argmax(q if mask is None else jnp.where(mask, q, -jnp.inf), -1)
+
+
+def best_value(q: jax.Array, mask: jax.Array | None = None) -> jax.Array:
+    """The largest values of legal actions, [..., A] to [...]; see `best_action`."""
+    return (q if mask is None else jnp.where(mask, q, -jnp.inf)).max(-1)
+
+
+def legal_probabilities(
+    probabilities: jax.Array, mask: jax.Array | None = None
+) -> jax.Array:
+    """Probabilities [..., A] given that the action is legal, uniform if none can be.
+
+    >>> mask = jnp.array([True, False, True])
+    >>> legal_probabilities(jnp.array([0.1, 0.5, 0.4]), mask).round(4).tolist()
+    [0.20000000298023224, 0.0, 0.800000011920929]
+    >>> legal_probabilities(jnp.array([0.0, 1.0, 0.0]), mask).tolist()
+    [0.5, 0.0, 0.5]
+    """
+    if mask is None:
+        return probabilities
+    kept = jnp.where(mask, probabilities, 0.0)
+    total = kept.sum(-1, keepdims=True)
+    uniform = mask / mask.sum(-1, keepdims=True, dtype=kept.dtype)
+    # Smaller totals are rounding, and dividing by them is not exact.
+    return jnp.where(total > 1e-30, kept / jnp.maximum(total, 1e-30), uniform)
 
 
 def of_action(q: jax.Array, action: jax.Array) -> jax.Array:
@@ -29,6 +74,9 @@ def explorer(
 ) -> Callable[..., tuple[Any, jax.Array, tuple[()]]]:
     """Actions by the slots `epsilon` and `exploration`.
 
+    The slot sees illegal actions with the value of the worst legal one: it does not
+    know of masks. What it gives is restricted to legal actions.
+
     Args:
         q_values: observations [E, ...] to values [E, A].
 
@@ -37,29 +85,34 @@ def explorer(
     """
 
     def choose(carry, obs, noise, state, mask):
-        del state, mask
-        epsilon = slots.value(meta.epsilon, context)
-        probabilities = meta.exploration(q_values(obs), epsilon, context)
+        del state
+        epsilon, q = slots.value(meta.epsilon, context), q_values(obs)
+        if mask is not None:
+            worst = jnp.where(mask, q, jnp.inf).min(-1, keepdims=True)
+            q = jnp.where(mask, q, worst)
+        probabilities = meta.exploration(q, epsilon, context)
+        probabilities = legal_probabilities(probabilities, mask)
         return carry, jnp.argmax(jnp.log(probabilities) + noise, -1), ()
 
     return choose
 
 
 def random_actions(carry, obs, noise, state, mask):
-    """The `choose` of a warm-up: uniform actions, by Gumbel noise [E, A]."""
-    del obs, state, mask
-    return carry, jnp.argmax(noise, -1), ()
+    """The `choose` of a warm-up: uniform legal actions, by Gumbel noise [E, A]."""
+    del obs, state
+    return carry, best_action(noise, mask), ()
 
 
 def greedy(q_values: Callable[[Any, jax.Array], jax.Array]) -> Callable:
-    """The `InnerLoop.act` of an agent with `params`: the action of the largest value.
+    """The `InnerLoop.act` of an agent with `params`: the legal action of the largest
+    value.
 
     Args:
         q_values: `(params, obs) -> [A]`.
     """
 
     def act(key, meta, agent, carry, obs, state=None, mask=None):
-        del key, meta, state, mask
-        return jnp.argmax(q_values(agent.params, obs), -1), carry
+        del key, meta, state
+        return best_action(q_values(agent.params, obs), mask), carry
 
     return act

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from metaevo import envs, slots
-from metaevo.rl import evaluation, rollouts
+from metaevo.rl import config_checks, evaluation, rollouts
 from metaevo.rl.config_checks import Lifetime
 from metaevo.slots import Context
 from metaevo.types import InnerLoop, InnerState, Key, Metrics, PyTree
@@ -65,6 +65,7 @@ def inner_loop(
     act: Callable[..., tuple[jax.Array, PyTree]],
     *,
     episodes: Callable[[Any], rollouts.Episodes] = operator.attrgetter("episodes"),
+    masks: bool = False,
     **fields: Any,
 ) -> InnerLoop:
     """The inner loop that makes `update` after `update`.
@@ -80,11 +81,14 @@ def inner_loop(
             `error` and `squared`, the mean and mean square of value − target, become
             `value_error_mean` and `value_error_rms`.
         episodes: `experience -> rollouts.Episodes`: itself, or its field `episodes`.
+        masks: whether `update` and `act` take only legal actions.
         **fields: further fields of the `InnerLoop`, such as `tunable`.
 
     Raises:
-        ConfigError: a slot of `meta` holds what cannot be used there.
+        ConfigError: a slot of `meta` holds what cannot be used there, or `env` has an
+            action mask that the loop does not honor.
     """
+    config_checks.masks(env, masks)
 
     def train(key: Key, meta: Any, state: InnerState) -> tuple[InnerState, Metrics]:
         def step(state, _):
@@ -122,6 +126,7 @@ def inner_loop(
         handed_over=handed_over,
         steps_per_segment=frames_per_segment // config.num_envs,
         env=env,
+        masks=masks,
         **fields,
     )
 

@@ -234,6 +234,17 @@ def test_slots_take_numbers_and_artifacts(tmp_path):
         cli.call(search, {"meta": given["meta"]._replace(drift=str(tmp_path))})
 
 
+def test_slots_take_functions_by_name():
+    search = train.as_search(ppo.make)
+    given = cli.parse(search, ["meta.value_loss=metaevo.losses:square"])
+    made = cli.call(search, {k: x for k, x in given.items() if k != "run"})
+    assert made.inner_loop.meta.value_loss is losses.square
+    for text in ("metaevo.losses:sqare", "metaevo.loses:square", ":"):
+        given = {"meta": ppo.Meta()._replace(value_loss=text)}
+        with pytest.raises(ConfigError, match=f"meta.value_loss={text}: "):
+            cli.call(search, given)
+
+
 def test_slots_without_a_plain_default_take_numbers():
     search = train.as_search(dqn.make)
     meta = cli.parse(search, ["meta.max_grad_norm=10", "meta.epsilon=0.1"])["meta"]
@@ -246,5 +257,5 @@ def test_a_stranger_s_run_loads_no_artifact(tmp_path):
     run = runs.Run(tmp_path, {}, tmp_path / "ppo.py", (), trusted=False)
     search = train.as_search(ppo.make)
     parsed = cli.parse(search, ["meta.drift=/etc/x"])
-    with pytest.raises(ConfigError, match=r"meta.drift=/etc/x names an artifact"):
+    with pytest.raises(ConfigError, match=r"meta.drift=/etc/x names a module .*"):
         runs._check_imports(run, parsed)

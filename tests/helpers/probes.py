@@ -173,3 +173,24 @@ def fall_or_live(action=CONTINUOUS, limit=40, fall=4) -> Env:
 def fall_or_live_discrete() -> Env:
     """The same for action values: action 1 falls."""
     return fall_or_live(Discrete(2))
+
+
+def minefield(action=Discrete(3)) -> Env:
+    """Of three actions one is illegal, 0, 1 and 2 in turn; it makes everything NaN.
+
+    The observation does not tell which. In the last state no action is legal.
+    """
+    num, last = 3, 6
+
+    def transition(t, obs, a):
+        illegal = jnp.asarray(a).reshape(-1)[0] == t % num
+        poison = jnp.where(illegal, jnp.nan, 0.0)
+        return obs + poison, 1.0 + poison, t + 1 >= last, False
+
+    env = _env(lambda key: jnp.ones(1), transition, 1, action, last)
+    return env._replace(
+        action_mask=lambda state: (
+            (jnp.arange(num) != state[0] % num) & (state[0] < last)
+        ),
+        name="minefield",
+    )

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from metaevo.rl import distributions
 from metaevo.rl.distributions import Categorical, Normal, TanhNormal
 
 
@@ -57,3 +58,35 @@ def test_samples_follow_the_distribution(cls):
         pi = Normal(jnp.full((20_000, 1), 2.0), jnp.log(jnp.full(1, 3.0)))
         x = np.asarray(pi.sample(key))[:, 0]
         assert stats.kstest(x, stats.norm(2.0, 3.0).cdf).pvalue > 1e-3
+
+
+# --- legal actions --------------------------------------------------------------------
+
+LEGAL = jnp.array([[True, False, True], [False, False, True]])
+
+
+def test_probabilities_of_illegal_actions_are_zero_and_the_rest_is_as_without_them():
+    logits = jnp.array([[1.0, 50.0, -2.0], [0.3, 4.0, -1e4]])
+    pi = distributions.Categorical(distributions.among_legal(logits, LEGAL))
+    two = distributions.Categorical(logits[:1, jnp.array([0, 2])])
+    for action, other in ((0, 0), (2, 1)):
+        np.testing.assert_allclose(
+            pi.log_prob(jnp.full(2, action))[0], two.log_prob(jnp.array([other]))[0]
+        )
+    np.testing.assert_allclose(pi.entropy(), [two.entropy()[0], 0.0], atol=1e-7)
+    np.testing.assert_array_equal(pi.mode(), [0, 2])
+    noise = jax.random.gumbel(jax.random.key(0), (1000, 2, 3))
+    taken = jax.vmap(pi.transform)(noise)
+    assert set(np.unique(taken[:, 0])) == {0, 2}
+    assert set(np.unique(taken[:, 1])) == {2}
+
+
+def test_gradients_through_masked_logits_are_finite_and_spare_illegal_ones():
+    def loss(logits):
+        pi = distributions.Categorical(distributions.among_legal(logits, LEGAL))
+        return (pi.log_prob(jnp.array([0, 2])) + pi.entropy()).sum()
+
+    gradient = jax.grad(loss)(jnp.array([[1.0, 50.0, -2.0], [0.3, 4.0, -1e4]]))
+    assert jnp.isfinite(gradient).all()
+    np.testing.assert_array_equal(gradient[~LEGAL], 0.0)
+    assert jnp.abs(gradient[0, 0]) > 0.01

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from inner_loops import dqn
 from metaevo import exploration, schedules
-from metaevo.rl import diversity
+from metaevo.rl import diversity, q_learning
 from metaevo.rl import noise as action_noise
 from metaevo.slots import Context
 
@@ -126,3 +127,38 @@ def test_log_volume_of_two_by_hand():
     k = np.exp(-1 / (2 * 2))
     expected = np.log(1 - k**2)
     assert diversity.log_volume(two, jitter=0.0) == pytest.approx(expected, rel=1e-4)
+
+
+# --- legal actions --------------------------------------------------------------------
+
+
+def test_an_explorer_takes_legal_actions_with_the_probabilities_given_that():
+    """Action 1, the best, is illegal; the slot sees it with the worst legal value."""
+    q = jnp.array([[1.0, 9.0, 2.0, 4.0]])
+    mask = jnp.array([[True, False, True, True]])
+    seen = {}
+
+    def look(q, epsilon, context):
+        seen["q"] = q
+        return exploration.epsilon_greedy(q, epsilon, context)
+
+    meta = dqn.Meta(epsilon=0.4, exploration=look)
+    choose = q_learning.explorer(lambda obs: q, meta, Context())
+    noise = jax.random.gumbel(jax.random.key(0), (20_000, 1, 4))
+    _, taken, _ = jax.vmap(lambda noise: choose((), None, noise, (), mask))(noise)
+    np.testing.assert_array_equal(seen["q"], [[1.0, 1.0, 2.0, 4.0]])
+    share = np.bincount(taken[:, 0], minlength=4) / len(taken)
+    # ε / 4 each and the rest for the last, of which 1 - ε / 4 is legal.
+    np.testing.assert_allclose(share, np.array([0.1, 0, 0.1, 0.7]) / 0.9, atol=0.015)
+    assert share[1] == 0
+
+
+def test_an_exploration_of_illegal_actions_alone_becomes_a_uniform_one():
+    mask = jnp.array([True, False, True])
+    np.testing.assert_array_equal(
+        q_learning.legal_probabilities(jnp.array([0.0, 1.0, 0.0]), mask), [0.5, 0, 0.5]
+    )
+    nothing = jnp.full(3, jnp.nan)
+    assert q_learning.legal_probabilities(nothing, mask)[1] == 0
+    same = jnp.array([0.2, 0.3, 0.5])
+    assert q_learning.legal_probabilities(same, None) is same

@@ -322,15 +322,17 @@ def test_a_sure_loss_in_final_return_is_not_hidden_by_the_lifetime():
         ),
         "hand-made": held_out(base, base + 170),
     }
-    lifetime, final = verdicts.verdicts(runs, "mean return over the lifetime")
+    lifetime, final = verdicts.verdicts(
+        runs, {"measure": "mean return over the lifetime"}
+    )
     assert lifetime.paired.verdict == "no difference"
     assert final.measure == "final return"
     assert final.paired.verdict == "worse"
     assert "worse than the hand-made one: final return -" in final.sentence
     assert lifetime.paired.num_verdicts == 2
-    (only,) = verdicts.verdicts(runs, "final return")
+    (only,) = verdicts.verdicts(runs, {"measure": "final return"})
     assert only.paired.difference == final.paired.difference
-    assert verdicts.verdicts({}, "final return") == ()
+    assert verdicts.verdicts({}, {}) == ()
 
 
 def test_a_population_that_is_noise_is_warned_of():

@@ -264,14 +264,13 @@ def summary(directory: Path) -> dict[str, float | str]:
         `agents/NAME/return`: mean over fresh episodes. Numbers that are not finite are
         left out.
     """
-    held_out, measure = {}, ""
+    held_out, facts = {}, {"measure": ""}
     folder = run_directory.paths(directory).held_out
     if folder.is_dir():
         held_out, facts = holdout.load(folder)
-        measure = facts["measure"]
     compared: dict[str, list] = {"fitness": [], "final_return": []}
-    for x in verdicts.verdicts(held_out, measure):
-        name = "fitness" if x.measure == measure else "final_return"
+    for x in verdicts.verdicts(held_out, facts):
+        name = "fitness" if x.measure == facts["measure"] else "final_return"
         compared[name].append(x.paired)
     scores = results.read_scores(Path(directory))
     evaluations = scores.evaluations if scores else {}
