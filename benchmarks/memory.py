@@ -79,7 +79,8 @@ CASES = {
             ppo.Config(16_384, 64, 128, num_segments=1, activation="relu"),
         )
     ),
-    "dqn Breakout": lambda: newborn(dqn_breakout(100_000), 32),
+    # All members at once: 16 on each of two devices.
+    "dqn Breakout": lambda: newborn(dqn_breakout(100_000), 32)._replace(chunk_size=16),
     "sac Pendulum": lambda: newborn(sac_pendulum(1_000_000)),
     "pbt of sac Pendulum": lambda: living(sac_pendulum(1_000_000)),
 }

@@ -64,7 +64,7 @@ def pieces(results: measure.Results, repeats: int) -> None:
     shape = config["NUM_STEPS"], config["NUM_ENVS"]
     frames = shape[0] * shape[1]
     env = envs.make(f"gymnax/{config['ENV_NAME']}")
-    critic = networks.MLP((64, 64), 1, 1.0, config["ACTIVATION"])
+    critic = networks.mlp((64, 64), 1, 1.0, config["ACTIVATION"])
     obs = jnp.zeros((CPU_CHUNK, *shape, *env.observation.shape))
     keys = jax.random.split(jax.random.key(0), CPU_CHUNK)
     params = jax.lax.map(lambda key: critic.init(key, obs[0, 0, 0]), keys)

@@ -15,6 +15,7 @@ The loss, the slots (`Meta`) and the update are in `_ppo`, common with recurrent
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -42,6 +43,8 @@ class Config:
         num_segments: K, points on the learning curve.
         anneal_lr: whether the learning rate falls linearly to 0 over the lifetime.
         normalize_observation, normalize_reward: by running statistics.
+        torso: before the hidden layers of policy and critic: `mlp`, nothing; `cnn`, a
+            convolution as in MinAtar.
         features, activation: hidden layers of policy and critic.
         initial_log_std: of a continuous policy.
         num_eval_envs: episodes that `evaluate` averages over.
@@ -56,6 +59,7 @@ class Config:
     anneal_lr: bool = True
     normalize_observation: bool = False
     normalize_reward: bool = False
+    torso: str = "mlp"
     features: tuple[int, ...] = (64, 64)
     activation: str = "tanh"
     initial_log_std: float = 0.0
@@ -86,9 +90,13 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     lifetime = config_checks.lifetime(config, batch_size)
     normalize = _ppo.normalizers(config)
     head = heads.of(env.action, config.initial_log_std)
-    net = (config.activation, len(env.observation.shape))
-    actor = networks.mlp(config.features, head.num_outputs, 0.01, *net)
-    critic = networks.mlp(config.features, 1, 1.0, *net)
+    network = partial(
+        networks.mlp,
+        config.features,
+        activation=config.activation,
+        torso=networks.torso(config.torso, env.observation),
+    )
+    actor, critic = network(head.num_outputs, 0.01), network(1, 1.0)
 
     # --- the loss ---------------------------------------------------------------------
 

@@ -49,6 +49,7 @@ class Config:
         num_segments: K, points on the learning curve.
         anneal_lr: whether the learning rate falls linearly to 0 over the lifetime.
         normalize_observation, normalize_reward: by running statistics.
+        torso: before that layer: `mlp`, nothing; `cnn`, a convolution as in MinAtar.
         hidden: units of the GRU, and of the layer before it.
         features: hidden layers of policy and critic after it.
         activation: of all layers but the GRU's.
@@ -65,6 +66,7 @@ class Config:
     anneal_lr: bool = True
     normalize_observation: bool = False
     normalize_reward: bool = False
+    torso: str = "mlp"
     hidden: int = 64
     features: tuple[int, ...] = (64,)
     activation: str = "tanh"
@@ -145,7 +147,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         config.hidden,
         math.sqrt(2),
         config.activation,
-        len(env.observation.shape),
+        torso=networks.torso(config.torso, env.observation),
     )
     actor = networks.mlp(config.features, head.num_outputs, 0.01, config.activation)
     critic = networks.mlp(config.features, 1, 1.0, config.activation)
@@ -175,7 +177,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     # --- networks ---------------------------------------------------------------------
 
     def embed(meta, params, obs):
-        x = embedding.apply(params["embedding"], obs)
+        x = embedding.apply(params["embedding"], obs, meta.activation)
         return (meta.activation or getattr(nn, config.activation))(x)
 
     def remember(params, memory, x):

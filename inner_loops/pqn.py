@@ -51,6 +51,8 @@ class Config:
         num_epochs, num_minibatches: passes over a rollout, and gradient steps in one.
         num_segments: K, points on the learning curve.
         anneal_lr: whether the learning rate falls linearly to 0 over the lifetime.
+        torso: before the hidden layers: `mlp`, nothing; `cnn`, a convolution as in
+            MinAtar.
         features, activation: hidden layers, each with layer normalization.
         num_eval_envs: episodes that `evaluate` averages over.
     """
@@ -62,6 +64,7 @@ class Config:
     num_minibatches: int = 16
     num_segments: int = 16
     anneal_lr: bool = True
+    torso: str = "mlp"
     features: tuple[int, ...] = (120, 84)
     activation: str = "relu"
     num_eval_envs: int = 16
@@ -131,8 +134,8 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         config.features,
         num_actions,
         activation=config.activation,
-        obs_ndim=len(env.observation.shape),
         layer_norm=True,
+        torso=networks.torso(config.torso, env.observation),
     )
 
     # --- the loss ---------------------------------------------------------------------

@@ -17,7 +17,14 @@ from metaevo.learned.functions import Learned, name_of, positive
 from metaevo.learned.operations import operation
 from metaevo.slots import Context
 
-__all__ = ["clip_constant", "error_loss", "rational", "td_error_loss"]
+__all__ = [
+    "clip_constant",
+    "error_loss",
+    "rational",
+    "scaled_error_loss",
+    "scaled_td_error_loss",
+    "td_error_loss",
+]
 
 
 def _of_error(params, x):
@@ -114,6 +121,55 @@ def td_error_loss(base: Partial | str = "td_square") -> Learned:
 
     spec = functions.spec("td_error_loss", False, base=name)
     return Learned(init, apply, spec, starts_hand_made=True)
+
+
+@operation(
+    "scaled_error_loss",
+    slot="value_loss",
+    hand_made=losses.square,
+    plot="metaevo.analysis.plots.losses:value_loss",
+    closed_form="metaevo.analysis.curve_fits:value_loss",
+    reads=lambda op: ("return_std",),
+    guarantees=lambda op: ("scale-equivariant",),
+)
+def scaled_error_loss() -> Learned:
+    """A value loss that scales as the squared error, s² (½ x² + h(x)).
+
+    h(x) = a x² + b |x| + c Huber_k(x) + d w² log cosh(x / w) + t x, x = (v − g) / s,
+    with s = `context.return_std`. All coefficients start at zero, k and w at 1.
+    """
+
+    def apply(params, value, target, old_value, context: Context | None = None):
+        del old_value
+        return _scaled(params, value - target, context)
+
+    spec = functions.spec("scaled_error_loss", False)
+    return Learned(lambda key: _start(), apply, spec, starts_hand_made=True)
+
+
+@operation(
+    "scaled_td_error_loss",
+    slot="td_loss",
+    hand_made=losses.td_square,
+    plot="metaevo.analysis.plots.losses:td_loss",
+    closed_form="metaevo.analysis.curve_fits:td_loss",
+    reads=lambda op: ("return_std",),
+    guarantees=lambda op: ("scale-equivariant",),
+)
+def scaled_td_error_loss() -> Learned:
+    """As `scaled_error_loss`, of x = (Q − y) / s = −δ / s."""
+
+    def apply(params, td_error, q, target, context: Context | None = None):
+        del q, target
+        return _scaled(params, -td_error, context)
+
+    spec = functions.spec("scaled_td_error_loss", False)
+    return Learned(lambda key: _start(), apply, spec, starts_hand_made=True)
+
+
+def _scaled(params, error, context):
+    std = functions.return_std(context)
+    return 0.5 * error**2 + std**2 * _of_error(params, error / std)
 
 
 @operation(

@@ -203,15 +203,15 @@ class RunConfig:
                 f"run.held_out_seeds={self.held_out_seeds}: an interval needs at least "
                 "2; 0 turns the comparison off"
             )
-        if self.independent and not self.held_out_seeds:
-            raise ConfigError(
-                "run.independent=true compares on held-out seeds: "
-                "run.held_out_seeds=0 must be at least 2"
-            )
         if self.held_out_tasks and not self.held_out_seeds:
             raise ConfigError(
                 "run.held_out_tasks are for the comparison, which run.held_out_seeds=0 "
                 "turns off"
+            )
+        if self.independent and not self.held_out_seeds:
+            raise ConfigError(
+                "run.independent=true compares on held-out seeds: "
+                "run.held_out_seeds=0 must be at least 2"
             )
 
 

@@ -4,7 +4,7 @@
     action = metaevo.load("runs/.../solution").actor(obs)
 
 A policy is a multilayer perceptron in plain jnp with the parameter tree of
-`networks.MLP`: an artifact holds a policy as TD3 trained it.
+`networks.mlp`: an artifact holds a policy as TD3 trained it.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ import numpy as np
 
 from metaevo import closed_forms
 from metaevo.learned import operations
+from metaevo.storage import properties
 from metaevo.storage.numpy_reference import Function
 
 __all__ = ["Fit", "activation", "drift", "fit", "schedule", "td_loss", "value_loss"]
@@ -90,11 +91,17 @@ NOT_MUCH = 1e-6  # of the variation: two forms that differ by it do equally well
 
 
 def value_loss(slot, op, function: Function, visited) -> Fit:
-    """A value loss as `closed_forms.error_loss`, of x = value - target."""
+    """A value loss as `closed_forms.error_loss`, of x = value - target.
+
+    If it is scale-equivariant, as `closed_forms.scaled_error_loss`.
+    """
     del slot
     x = _errors(op, visited)
-    y = function.gradient(x, np.zeros_like(x), x)[0]
-    params, terms, r2 = _of_error(x, y)
+    zero = np.zeros_like(x)
+    if _scaled(op):
+        slopes = function.gradient(x, zero, x, 1.0)[0]
+        return _scaled_fit("scaled_error_loss", "value - target", x, slopes)
+    params, terms, r2 = _of_error(x, function.gradient(x, zero, x)[0])
     formula = f"{_sum(terms)},  x = value - target"
     # The hand-made loss is a part of it.
     base = "zero" if op["base"] == "square" else op["base"]
@@ -103,31 +110,54 @@ def value_loss(slot, op, function: Function, visited) -> Fit:
     if base != "zero":
         params["square"] -= 0.5
     settings = {"base": base, "clip_eps": op["clip_eps"]}
-    arrays = {name: np.float32(v) for name, v in params.items()}
-    return Fit({"op": "error_loss", **settings}, arrays, formula, r2)
+    return Fit({"op": "error_loss", **settings}, _arrays(params), formula, r2)
 
 
 def td_loss(slot, op, function: Function, visited) -> Fit:
     """A loss of a temporal difference as `closed_forms.td_error_loss`, x = Q - target.
 
-    The weight of Q is the mean slope in Q, which in this family is constant.
+    The weight of Q is the mean slope in Q, which in this family is constant. If it is
+    scale-equivariant, as `closed_forms.scaled_td_error_loss`.
     """
     del slot
     x = _errors(op, visited)
     at = np.zeros_like(x)
+    if _scaled(op):
+        slopes = -function.gradient(-x, at, at, 1.0)[0]
+        return _scaled_fit("scaled_td_error_loss", "Q - target", x, slopes)
     by_error, by_q, _ = function.gradient(-x, at, at)
     params, terms, r2 = _of_error(x, -by_error)
     params["q"] = float(by_q.mean())
     formula = f"{_sum([*terms, (params['q'], 'Q')])},  x = Q - target"
     # The hand-made loss is a part of it.
     params["square"] -= 0.5
-    arrays = {name: np.float32(v) for name, v in params.items()}
-    return Fit({"op": "td_error_loss", "base": "td_square"}, arrays, formula, r2)
+    return Fit(
+        {"op": "td_error_loss", "base": "td_square"}, _arrays(params), formula, r2
+    )
+
+
+def _scaled(op: Mapping[str, Any]) -> bool:
+    """True if errors are measured in standard deviations of the targets."""
+    return properties.unit(op) == "return_std"
+
+
+def _scaled_fit(name: str, error: str, x: np.ndarray, slopes: np.ndarray) -> Fit:
+    """The fit of a loss that scales as the squared error, by its slopes for s = 1."""
+    params, terms, r2 = _of_error(x, slopes)
+    # The squared error is a part of it.
+    params["square"] -= 0.5
+    formula = f"s² ({_sum(terms)}),  x = ({error}) / s,  s = return_std"
+    return Fit({"op": name}, _arrays(params), formula, r2)
+
+
+def _arrays(params: Mapping[str, float]) -> dict[str, np.float32]:
+    return {name: np.float32(v) for name, v in params.items()}
 
 
 def _errors(op: Mapping[str, Any], visited: tuple[float, float] | None) -> np.ndarray:
     """Errors at which a loss is fitted, [600]."""
-    low, high = visited or (-op.get("scale", 10.0), op.get("scale", 10.0))
+    scale = op.get("scale", 2.0 if _scaled(op) else 10.0)
+    low, high = visited or (-scale, scale)
     middle, half = (low + high) / 2, 0.75 * (high - low)
     # The visited range, half as far again, and both sides of 0 in any case.
     half = max(half, abs(middle) + 0.1 * half, 1e-3)

@@ -16,8 +16,8 @@ import numpy as np
 from metaevo.analysis import (
     distill,
     holdout,
-    lineage,
     results,
+    search_figures,
     stats,
     training_curve,
     verdicts,
@@ -67,11 +67,16 @@ def write(directory: str | Path, between: Callable[[], None] = lambda: None) -> 
         drawn += [training_curve.figure(folder, records)]
         drawn += [training_curve.others(folder, records)]
     elif records:
-        drawn.append(_fitness(folder, records, measure))
+        drawn.append(search_figures.fitness(folder, records, measure))
+        drawn.append(search_figures.over_generations(folder, records, held_out, facts))
     places = _places(held_out, facts)
     for task, frames in enumerate(facts.get("frames_per_segment", ())):
         place = places[task] if places else ""
-        drawn.append(_learning_curves(folder, held_out, task, place, frames, between))
+        drawn.append(
+            search_figures.learning_curves(
+                folder, held_out, task, place, frames, between
+            )
+        )
     slots = {}
     if paths.solution.is_dir():
         artifact = artifacts.load(paths.solution)
@@ -84,9 +89,9 @@ def write(directory: str | Path, between: Callable[[], None] = lambda: None) -> 
     replayed = bool(records) and "parents" in records[-1]
     if replayed:
         between()
-        drawn.append(_lineage(folder, records, scores))
+        drawn.append(search_figures.ancestry(folder, records, scores))
     if records and not trained:
-        drawn.append(_strategy(folder, records))
+        drawn.append(search_figures.strategy(folder, records))
 
     if held_out:
         _held_out_table(folder, held_out)
@@ -95,8 +100,8 @@ def write(directory: str | Path, between: Callable[[], None] = lambda: None) -> 
         manifest=manifest,
         unfinished=_unfinished(directory, len(records), trained),
         verdicts=verdicts.verdicts(held_out, facts),
-        independent=_independent(directory),
         places=places,
+        independent=_independent(directory),
         warnings=[*verdicts.warnings(facts), *_earlier_looks(directory)],
         figures=[figure for figure in drawn if figure],
         table=_estimates(held_out, between),
@@ -149,98 +154,7 @@ def _unfinished(directory: Path, done: int, trained: bool) -> str | None:
     )
 
 
-# --- figures --------------------------------------------------------------------------
-
-
-def _fitness(folder: Path, records: list[dict], measure: str) -> dict:
-    columns = ("best", "q75", "median", "mean", "q25", "worst")
-    rows = [
-        [r["generation"], *(r[f"fitness_{c}"] for c in columns), r["failed"]]
-        for r in records
-    ]
-    # A generation in which all failed has no fitness and leaves a gap.
-    table = np.array([[np.nan if x is None else x for x in row] for row in rows])
-    generation, best, q75, median, average, q25, _, _ = table.T
-
-    def draw(axes):
-        axes.fill_between(
-            generation,
-            q25,
-            q75,
-            color=figures.COLORS["solution"],
-            alpha=0.25,
-            label="quartiles",
-        )
-        axes.plot(generation, median, color=figures.COLORS["solution"], label="median")
-        axes.plot(generation, average, color=figures.INK, ls="--", label="mean")
-        axes.plot(
-            generation,
-            best,
-            color=figures.COLORS["start"],
-            lw=0.8,
-            label="best (noisy)",
-        )
-        axes.set(xlabel="generation", ylabel=figures.plain(measure))
-        figures.legend_above(axes, 4)
-
-    return figures.figure(
-        folder,
-        "fitness",
-        "Fitness of the population",
-        draw,
-        (["generation", *columns, "failed"], rows),
-        "The best of a generation is the luckiest of many noisy scores. It is not the "
-        "result.",
-    )
-
-
-def _learning_curves(
-    folder: Path,
-    held_out: Mapping[str, HeldOut],
-    task: int,
-    place: str,
-    frames_per_segment: int,
-    between: Callable[[], None],
-) -> dict | None:
-    if not held_out:
-        return None
-    suffix = f"_task{task}" if task else ""
-    rows = []
-    for name, runs in held_out.items():
-        curve = runs.train[task]["return"]
-        for k in range(curve.shape[1]):
-            between()
-            scores = curve[np.isfinite(curve[:, k]), k]
-            if len(scores) >= 3:
-                frames = frames_per_segment * (k + 1)
-                rows.append([name, frames, *stats.bootstrap(scores, stats.iqm)[:3]])
-
-    def draw(axes):
-        from matplotlib.ticker import EngFormatter
-
-        for name in held_out:
-            part = np.array([row[1:] for row in rows if row[0] == name])
-            if len(part):
-                frames, iqm, low, high = part.T
-                axes.plot(
-                    frames, iqm, color=figures.COLORS[name], label=figures.plain(name)
-                )
-                axes.fill_between(
-                    frames, low, high, color=figures.COLORS[name], alpha=0.2
-                )
-        axes.set(xlabel="frames", ylabel="training return")
-        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-        figures.legend_above(axes, 3)
-
-    return figures.figure(
-        folder,
-        f"learning_curves{suffix}",
-        "Learning curves on held-out seeds" + (f", {place}" if place else ""),
-        draw,
-        (["name", "frames", "iqm", "low", "high"], rows),
-        "Interquartile mean over seeds with its bootstrap 95 % interval."
-        + " The start is what the search began with." * ("start" in held_out),
-    )
+# --- parts ---------------------------------------------------------------------------
 
 
 def evolved(space: Space, meta: Any, params: Params) -> bytes | None:
@@ -260,104 +174,6 @@ def evolved(space: Space, meta: Any, params: Params) -> bytes | None:
             if found:
                 return figures.png(found.draw, found.num_panels)
     return None
-
-
-def _lineage(folder: Path, records: list[dict], scores: Scores | None) -> dict | None:
-    """Draw each member's numbers, joined to its parent's; None if none evolve."""
-    names = list(lineage.numbers(records[-1]))
-    if not names:
-        return None
-    values = {name: [lineage.numbers(r)[name] for r in records] for name in names}
-    best = lineage.fittest(records[-1])
-    if scores is not None and scores.best is not None:
-        best = scores.best
-    line = lineage.line(records, best)
-    generations = [r["generation"] for r in records]
-    grey = figures.COLORS["start"]
-    rows = [
-        [r["generation"], member, parent, *(values[name][i][member] for name in names)]
-        for i, r in enumerate(records)
-        for member, parent in enumerate(r["parents"])
-    ]
-
-    def draw(*panels):
-        from matplotlib.collections import LineCollection
-
-        for name, panel in zip(names, panels, strict=True):
-            steps = [
-                [(x - 1, values[name][i - 1][parent]), (x, values[name][i][member])]
-                for i, (x, r) in enumerate(zip(generations, records, strict=True))
-                for member, parent in enumerate(r["parents"])
-                if parent >= 0
-            ]
-            panel.add_collection(LineCollection(steps, colors=grey, linewidths=0.5))
-            x = np.repeat(generations, len(records[0]["parents"]))
-            panel.scatter(x, np.concatenate(values[name]), color=grey, s=2)
-            panel.plot(
-                [records[i]["generation"] for i, _ in line],
-                [values[name][i][member] for i, member in line],
-                color=figures.COLORS["solution"],
-                lw=2,
-                label="line of the best agent",
-            )
-            everything = np.concatenate(values[name])
-            low, high = everything.min(), everything.max()
-            panel.set(xlabel="generation", title=figures.plain(name))
-            if low > 0 and high / low > 10:
-                panel.set_yscale("log")
-
-    return figures.figure(
-        folder,
-        "lineage",
-        "Who came from whom",
-        draw,
-        (["generation", "member", "parent", *names], rows),
-        "Each point is a member, joined to the agent it continued. In bold the line of "
-        "the best agent: the schedule that the solution replays.",
-        num_panels=len(names),
-    )
-
-
-def _strategy(folder: Path, records: list[dict]) -> dict:
-    """Draw the strategy's own metrics against the generation."""
-    known = {
-        "generation",
-        "failed",
-        "not_scored",
-        "frames",
-        "seconds",
-        "frames_per_second",
-    }
-    known |= {"population", "parents"}
-    names = [
-        name
-        for name in records[0]
-        if name not in known and "/" not in name and not name.startswith("fitness_")
-    ]
-    counts = ["failed"]
-    if any(r.get("not_scored") for r in records):
-        counts.append("not_scored")
-    names = [*counts, *names]
-    rows = [[r["generation"], *(r.get(name) for name in names)] for r in records]
-
-    def draw(*panels):
-        for name, panel in zip(names, np.atleast_1d(panels), strict=True):
-            values = [np.nan if r.get(name) is None else r[name] for r in records]
-            panel.plot([r["generation"] for r in records], values, color=figures.INK)
-            panel.set(xlabel="generation", title=figures.plain(name.replace("_", " ")))
-            if name in counts:
-                panel.set_ylim(0, max(1.0, *values) * 1.05)
-
-    return figures.figure(
-        folder,
-        "strategy",
-        "The strategy",
-        draw,
-        (["generation", *names], rows),
-        "Members that failed, those that no episode scored if there were any, and the "
-        "strategy's own metrics.",
-        num_panels=len(names),
-    )
 
 
 def _places(held_out: Mapping[str, HeldOut], facts: Mapping[str, Any]) -> list[str]:

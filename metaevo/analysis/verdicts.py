@@ -183,7 +183,8 @@ def visited(
     Returns:
         slot -> lower and upper end, for the losses of critics. In units of return, or
         of the targets' standard deviation in the same segment of a lifetime for a
-        scale-equivariant loss. Empty if the inner loop does not report them.
+        scale-equivariant loss. Over all tasks; empty if the inner loops do not report
+        them.
     """
     solution = held_out.get("solution")
     found = {}
@@ -196,9 +197,12 @@ def visited(
         unit = properties.unit(op)
         if unit == "return_std":
             names.append("return_std")
-        if solution is None or not all(name in solution.train[0] for name in names):
+        train = () if solution is None else solution.train
+        if not train or not all(name in task for task in train for name in names):
             continue
-        mean, rms, *scale = (np.asarray(solution.train[0][name]) for name in names)
+        mean, rms, *scale = (
+            np.concatenate([np.ravel(task[name]) for task in train]) for name in names
+        )
         with np.errstate(all="ignore"):
             mean, rms = (x / (scale[0] if scale else 1.0) for x in (mean, rms))
         middle, square = average(mean), average(rms**2)

@@ -16,6 +16,8 @@ __all__ = [
     "frames_compared",
     "frames_judged",
     "generations_after",
+    "milestone_seeds",
+    "milestones",
     "num_candidates",
     "num_scorings",
     "scores_agents",
@@ -92,13 +94,34 @@ def num_candidates(search: Search) -> int:
     return 2 if search.strategy.persistent_agents else 3
 
 
+def milestones(search: Search, config: RunConfig) -> tuple[int, ...]:
+    """Return the generations whose solution is kept and scored on held-out seeds.
+
+    At most four, evenly spaced, without the first and the last; none for agents that
+    live on, and if nothing is compared.
+    """
+    if search.strategy.persistent_agents or not config.held_out_seeds:
+        return ()
+    if not compares(search):
+        return ()
+    num = search.num_generations
+    return tuple(sorted({num * i // 5 for i in range(1, 5)} - {0, num}))
+
+
+def milestone_seeds(config: RunConfig) -> int:
+    """Return the number of held-out seeds on which earlier solutions are scored."""
+    return max(2, config.held_out_seeds // 4)
+
+
 def frames_compared(search: Search, config: RunConfig) -> int:
     """Return the frames of the comparison on held-out seeds; 0 without one."""
     if not compares(search):
         return 0
     tasks = compared(search, config).tasks
-    lifetime = sum(loop.frames_per_segment * loop.num_segments for loop in tasks)
-    return num_candidates(search) * config.held_out_seeds * lifetime
+    lifetimes = [loop.frames_per_segment * loop.num_segments for loop in tasks]
+    frames = num_candidates(search) * config.held_out_seeds * sum(lifetimes)
+    earlier = len(milestones(search, config)) * milestone_seeds(config)
+    return frames + earlier * sum(lifetimes[: len(search.tasks)])
 
 
 def frames_judged(search: Search, config: RunConfig) -> int:

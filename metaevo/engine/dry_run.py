@@ -72,8 +72,8 @@ def plan(
         InterruptedRunError: `should_stop` returned True.
     """
     shapes = checks.check(search)
-    costs.frames_judged(search, config)
     costs.compared(search, config)
+    costs.frames_judged(search, config)
     devices = choose_devices(config)
     size = population.size(shapes.params)
     where = config.directory or "runs"

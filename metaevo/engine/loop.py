@@ -255,6 +255,7 @@ def _search(job: Job, journal: Journal, progress: Progress) -> Progress:
     search, config = job.search, job.config
     size = population.size(proposal_shapes(job, progress.state.strategy).params)
     frames = checks.frames_per_generation(search, size)
+    milestones = costs.milestones(search, config)
     job.console.now("compiling, and the first generation")
     while progress.generation < search.num_generations:
         started = time.monotonic()
@@ -279,6 +280,8 @@ def _search(job: Job, journal: Journal, progress: Progress) -> Progress:
             journal.log_bytes,
             journal.log_sha256,
         )
+        if progress.generation in milestones:
+            finish.keep_solution(job, progress)
         stopped = job.stop is not None and job.stop.holds(record)
         last = stopped or progress.generation == search.num_generations
         hopeless = progress.failures == MAX_FAILURES

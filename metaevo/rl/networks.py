@@ -1,4 +1,7 @@
-"""Networks of agents, on flax."""
+"""Networks of agents, on flax: a torso, hidden layers and a head.
+
+Torso and head are functions of arrays that make their layers where they are called.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,26 @@ from typing import Any, NamedTuple, cast
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 
+from metaevo import envs
+from metaevo.errors import ConfigError
 from metaevo.learned.initializers import orthogonal
 
-__all__ = ["MLP", "Network", "mlp", "orthogonal"]
+__all__ = [
+    "TORSOS",
+    "Network",
+    "convolution",
+    "dueling",
+    "flat",
+    "linear",
+    "mlp",
+    "orthogonal",
+    "torso",
+]
+
+TORSOS = ("mlp", "cnn")
+"""Names of torsos in a Config."""
 
 
 class Network(NamedTuple):
@@ -19,54 +38,161 @@ class Network(NamedTuple):
 
     Attributes:
         init: `(key, obs) -> params`.
-        apply: `(params, obs [..., *shape], activation=None) -> [..., num_outputs]`.
+        apply: `(params, obs [..., *shape], activation=None) -> [..., num_outputs]`; the
+            last argument replaces the activation: one that evolves is an argument of a
+            program, not a constant in it.
     """
 
     init: Callable[..., Any]
     apply: Callable[..., jax.Array]
 
 
-def mlp(*args: Any, **options: Any) -> Network:
-    """An `MLP` with these settings."""
-    module = MLP(*args, **options)
-    return Network(module.init, cast(Callable[..., jax.Array], module.apply))
+def mlp(
+    features: Sequence[int],
+    num_outputs: int,
+    output_scale: float = 1.0,
+    activation: str = "tanh",
+    obs_ndim: int = 1,
+    layer_norm: bool = False,
+    dueling: bool = False,
+    torso: Callable | None = None,
+) -> Network:
+    """A multilayer perceptron over observations, [..., *shape] -> [..., num_outputs].
 
-
-class MLP(nn.Module):
-    """Multilayer perceptron over a flattened observation, [..., *shape] -> [..., out].
-
-    A second argument replaces the activation: one that evolves is an argument of a
-    program, not a constant in it.
-
-    Attributes:
+    Args:
         features: sizes of the hidden layers.
         num_outputs: size of the last, linear layer.
         output_scale: its orthogonal gain: 0.01 for policy heads, 1 for value heads.
         activation: name of a function in `flax.linen`, such as `tanh` or `relu`.
         obs_ndim: number of axes of one observation.
         layer_norm: True normalizes hidden layers before the activation.
-        dueling: True for outputs that are a value plus advantages of mean zero (Wang
-            et al., 2016, equation 9).
+        dueling: True for the head `dueling`, else `linear`.
+        torso: what comes before the hidden layers; None: `flat(obs_ndim)`.
     """
+    head = _dueling if dueling else linear
+    module = _Composed(
+        torso or flat(obs_ndim),
+        tuple(features),
+        _layer_norm if layer_norm else _identity,
+        head(num_outputs, output_scale),
+        activation,
+    )
+    return Network(module.init, cast(Callable[..., jax.Array], module.apply))
 
+
+class _Composed(nn.Module):
+    torso: Callable
     features: Sequence[int]
-    num_outputs: int
-    output_scale: float = 1.0
-    activation: str = "tanh"
-    obs_ndim: int = 1
-    layer_norm: bool = False
-    dueling: bool = False
+    normalize: Callable
+    head: Callable
+    activation: str
 
     @nn.compact
     def __call__(self, obs: jax.Array, activation: Callable | None = None) -> jax.Array:
         nonlinear = activation or getattr(nn, self.activation)
-        x = obs.reshape((*obs.shape[: obs.ndim - self.obs_ndim], -1))
+        x = self.torso(obs, nonlinear)
         for size in self.features:
             x = nn.Dense(size, kernel_init=orthogonal(math.sqrt(2)))(x)
-            x = nn.LayerNorm()(x) if self.layer_norm else x
-            x = nonlinear(x)
-        head = orthogonal(self.output_scale)
-        out = nn.Dense(self.num_outputs, kernel_init=head)(x)
-        if not self.dueling:
-            return out
-        return nn.Dense(1, kernel_init=head)(x) + out - out.mean(-1, keepdims=True)
+            x = nonlinear(self.normalize(x))
+        return self.head(x)
+
+
+def _identity(x: jax.Array) -> jax.Array:
+    return x
+
+
+def _layer_norm(x: jax.Array) -> jax.Array:
+    return nn.LayerNorm()(x)
+
+
+# --- torsos ---------------------------------------------------------------------------
+
+
+def torso(name: str, observation: envs.Box) -> Callable:
+    """The torso of a Config for these observations.
+
+    Args:
+        name: one of `TORSOS`: `mlp` flattens, `cnn` is `convolution`.
+
+    Returns:
+        `(obs [..., *shape], nonlinear) -> [..., n]`.
+
+    Raises:
+        ConfigError: there is no such torso, or it does not fit the observations.
+    """
+    if name not in TORSOS:
+        raise ConfigError(f"inner.torso={name!r}: expected one of {', '.join(TORSOS)}")
+    if name == "mlp":
+        return flat(len(observation.shape))
+    if len(observation.shape) != 3 or min(observation.shape[:2]) < KERNEL:
+        raise ConfigError(
+            f"inner.torso='cnn' needs observations [height, width, channels] of at "
+            f"least {KERNEL} x {KERNEL}, not {list(observation.shape)}; see mlp"
+        )
+    return convolution()
+
+
+def flat(obs_ndim: int) -> Callable:
+    """The torso that flattens observations of `obs_ndim` axes."""
+
+    def flatten(obs, nonlinear):
+        del nonlinear
+        return obs.reshape((*obs.shape[: obs.ndim - obs_ndim], -1))
+
+    return flatten
+
+
+CHANNELS, KERNEL = 16, 3  # of MinAtar
+
+
+def convolution(channels: int = CHANNELS, kernel: int = KERNEL) -> Callable:
+    """The torso of a convolution of images, [..., H, W, C] -> [..., n].
+
+    Its stride is 1, without padding. The defaults are those of MinAtar, where a dense
+    layer of 128 follows (Young and Tian, 2019, https://arxiv.org/abs/1903.03176).
+    """
+
+    def convolve(obs, nonlinear):
+        height, width = (n - kernel + 1 for n in obs.shape[-3:-1])
+        # Patches and a matrix product in place of XLA's convolution, which under vmap,
+        # with weights per member, takes 1.2 to 1.6 times as long on CPU. Same numbers.
+        patches = [
+            obs[..., i : i + height, j : j + width, :]
+            for i in range(kernel)
+            for j in range(kernel)
+        ]
+        x = jnp.concatenate(patches, -1).astype(jnp.float32)
+        scale = orthogonal(math.sqrt(2))
+        x = nonlinear(nn.Dense(channels, kernel_init=scale, name="Conv_0")(x))
+        return x.reshape((*x.shape[:-3], -1))
+
+    return convolve
+
+
+# --- heads ----------------------------------------------------------------------------
+
+
+def linear(num_outputs: int, scale: float) -> Callable:
+    """The head of one linear layer with an orthogonal gain of `scale`."""
+
+    def head(x):
+        return nn.Dense(num_outputs, kernel_init=orthogonal(scale))(x)
+
+    return head
+
+
+def dueling(num_outputs: int, scale: float) -> Callable:
+    """The head of a value plus advantages of mean zero (Wang et al., 2016, equation 9).
+
+    Wang et al.: https://arxiv.org/abs/1511.06581.
+    """
+
+    def head(x):
+        out = nn.Dense(num_outputs, kernel_init=orthogonal(scale))(x)
+        value = nn.Dense(1, kernel_init=orthogonal(scale))(x)
+        return value + out - out.mean(-1, keepdims=True)
+
+    return head
+
+
+_dueling = dueling  # `mlp` has an argument of this name

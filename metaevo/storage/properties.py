@@ -61,10 +61,13 @@ class Properties(NamedTuple):
             if name != "minimum"
         ]
         if self.minimum is not None:
-            known = "" if "minimum" in self.facts else ", of the range visited"
-            found.append(
-                f"least at value - target = {self.minimum:.4g} {self.unit}{known}"
-            )
+            at = f"value - target = {self.minimum:.4g} {self.unit}"
+            if "minimum" in self.facts:
+                found.append(f"least at {at}")
+            elif self.visited is not None and self.minimum in self.visited:
+                found.append(f"least at an end of the range visited, {at}")
+            else:
+                found.append(f"least at {at}, of the range visited")
         if self.visited is not None:
             low, high = self.visited
             found.append(

@@ -59,6 +59,7 @@ class Paths(NamedTuple):
     history: Path
     lock: Path
     checkpoints: Path
+    earlier: Path
     solution: Path
     held_out: Path
     independent: Path
@@ -81,6 +82,7 @@ def paths(directory: str | Path) -> Paths:
         history=root / "history.jsonl",
         lock=root / ".lock",
         checkpoints=root / "checkpoints",
+        earlier=root / "earlier_solutions",
         solution=root / "solution",
         held_out=root / "held_out",
         independent=root / "independent",

@@ -239,6 +239,7 @@ def test_temporal_is_a_setting_of_what_evolves_as_a_network_or_as_constants():
     """The others have knots or act without a lifetime, and refuse the setting."""
     without = {n for n, one in operations.everything().items() if not one.temporal}
     closed = {"error_loss", "td_error_loss", "clip_constant", "rational"}
+    closed |= {"scaled_error_loss", "scaled_td_error_loss"}
     numbers = {"steps", "knots", "feedback"}
     others = {"piecewise", "potential", "impact", "graded", "policy"}
     assert {n for n in without if _is_ours(n)} == closed | numbers | others

@@ -72,12 +72,12 @@ def trained(name, probe, **change):
         """Of the best action, from the weights."""
         obs = jnp.asarray(obs, jnp.float32)
         if continuous:
-            net = networks.MLP((32,), 1, activation="relu")
+            net = networks.mlp((32,), 1, activation="relu")
             joined = jnp.concatenate([obs, act(*obs)], -1)
             return net.apply(jax.tree.map(lambda x: x[0], agent.critic.params), joined)[
                 ..., 0
             ]
-        net = networks.MLP(
+        net = networks.mlp(
             (32,),
             env.action.num,
             activation="relu",

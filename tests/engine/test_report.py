@@ -12,7 +12,7 @@ import pytest
 
 import metaevo
 from inner_loops import ppo
-from metaevo import envs, fitness, losses, spaces
+from metaevo import critic_losses, envs, fitness, spaces
 from metaevo.analysis import holdout, report, verdicts
 from metaevo.storage import history
 from strategies.open_es import open_es
@@ -26,7 +26,7 @@ NOISE |= {"sd_members": 0.1, "sd_noise": 3.0}
 def directory(tmp_path_factory):
     """A tiny search over PPO's value loss, on the real environment."""
     directory = tmp_path_factory.mktemp("run") / "<b>&run"
-    space = spaces.replace(value_loss=losses.residual_network("zero", (4,)))
+    space = spaces.replace(value_loss=critic_losses.weighted_square((4,)))
     sizes = {"num_segments": 4, "features": (8,)}
     search = metaevo.Search(
         ppo.make(envs.make("gymnax/CartPole-v1"), ppo.Config(2048, **sizes)),
@@ -44,6 +44,22 @@ def directory(tmp_path_factory):
         metaevo.run(search, config, "<script>alert(1)</script>")
     (directory.parent / "terminal").write_text(printed.getvalue())
     return directory
+
+
+def test_the_artifact_has_the_errors_that_were_visited(directory):
+    """In standard deviations of the targets, over the solution's held-out runs."""
+    held_out, _ = holdout.load(directory / "held_out")
+    (train,) = held_out["solution"].train
+    mean = train["value_error_mean"] / train["return_std"]
+    square = (train["value_error_rms"] / train["return_std"]) ** 2
+    sd = (square.mean() - mean.mean() ** 2) ** 0.5
+    expected = mean.mean() - 2 * sd, mean.mean() + 2 * sd
+    loaded = metaevo.load(directory)
+    found = loaded.properties["value_loss"]
+    np.testing.assert_allclose(found.visited, expected, rtol=1e-4)
+    assert found.unit == "return_std"
+    near = np.array([mean.mean(), expected[1] + 0.01]) * 30.0
+    np.testing.assert_array_equal(loaded.inside(near, 30.0), [True, False])
 
 
 def test_the_page_is_whole_and_offline(directory):
@@ -95,7 +111,8 @@ def test_every_figure_has_its_data(directory):
     loss = metaevo.load(directory).value_loss
     for row in rows[::100]:
         error = float(row["error"])
-        expected = loss(error, 0.0, error) - loss(0.0, 0.0, 0.0)
+        one = metaevo.Context(return_std=1.0)
+        expected = loss(error, 0.0, error, one) - loss(0.0, 0.0, 0.0, one)
         assert float(row["solution loss"]) == pytest.approx(float(expected), abs=1e-4)
         assert float(row["hand-made gradient"]) == pytest.approx(error, abs=1e-4)
 

@@ -179,7 +179,9 @@ def test_the_minimum_of_a_loss_without_guarantees_is_measured(tmp_path):
     assert "guaranteed by construction: nothing" in str(loaded)
     assert "0.748 return, of the range visited" in str(loaded)
     # It may be lower still outside.
-    assert metaevo.load(tmp_path / "y").properties["value_loss"].minimum == 0.5
+    falling = metaevo.load(tmp_path / "y")
+    assert falling.properties["value_loss"].minimum == 0.5
+    assert "at an end of the range visited, value - target = 0.5" in str(falling)
     np.testing.assert_array_equal(loaded.inside([-2.1, 1.9]), [False, True])
 
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from metaevo import activations, closed_forms, drifts, losses, schedules
+from metaevo import activations, closed_forms, critic_losses, drifts, losses, schedules
 from metaevo.analysis import curve_fits
 from metaevo.slots import Context
 from metaevo.storage import artifacts, numpy_reference
@@ -68,6 +68,36 @@ def test_a_loss_of_the_family_is_recovered(tmp_path, slot, name):
     np.testing.assert_allclose(
         function(*inputs), learned.apply(mine, *inputs), atol=2e-3
     )
+
+
+@pytest.mark.parametrize("slot", ["value_loss", "td_loss"])
+def test_a_loss_free_of_scale_has_a_formula_free_of_scale(tmp_path, slot):
+    learned = closed_forms.scaled_error_loss()
+    if slot == "td_loss":
+        learned = closed_forms.scaled_td_error_loss()
+    known = constants(huber=1.3, knee=1.5, tilt=-0.7, square=-0.4)
+    form = fitted(tmp_path, slot, learned, known, (-2.0, 3.0))
+    assert form.formula == (
+        "s² (0.1 x² + 1.3 Huber(x; 1.5) - 0.7 x),  "
+        f"x = ({'value' if slot == 'value_loss' else 'Q'} - target) / s,  "
+        "s = return_std"
+    )
+    function = loaded(tmp_path, slot, form)
+    x = jnp.linspace(-300, 400, 15)
+    inputs = (x, 0 * x, x) if slot == "value_loss" else (-x, x, 0 * x)
+    context = Context(return_std=100.0)
+    expected = learned.apply(known, *inputs, context)
+    np.testing.assert_allclose(function(*inputs, context), expected, rtol=1e-3)
+
+
+@pytest.mark.parametrize("convex", [False, True])
+def test_a_weighted_square_is_explained_in_part(tmp_path, convex):
+    learned = critic_losses.weighted_square(convex=convex)
+    params = learned.init(KEY)
+    params["network"]["w1"] = jax.random.normal(KEY, (16, 1)) / 2
+    form = fitted(tmp_path, "value_loss", learned, params)
+    assert 0.5 < form.r2 < 0.99999
+    assert form.op == {"op": "scaled_error_loss"}
 
 
 def test_a_formula_can_be_read(tmp_path):

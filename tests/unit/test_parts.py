@@ -250,7 +250,7 @@ def test_clipped_square_by_hand():
 
 
 def test_networks_flatten_any_observation():
-    net = networks.MLP((8,), 3, obs_ndim=2)
+    net = networks.mlp((8,), 3, obs_ndim=2)
     params = net.init(jax.random.key(0), jnp.zeros((4, 5)))
     assert net.apply(params, jnp.zeros((2, 7, 4, 5))).shape == (2, 7, 3)
 

@@ -10,6 +10,7 @@ import pytest
 from scipy import stats as scipy_stats
 
 from benchmarks import intervals
+from metaevo import critic_losses, drifts, losses
 from metaevo.analysis import differences, distill, holdout, stats, verdicts
 from metaevo.analysis.differences import clause, crossed_difference, paired_difference
 
@@ -385,3 +386,28 @@ def test_a_form_is_not_kept_for_want_of_spread():
     assert found.refused_for is None
     few = distill.equivalence(scores[:15], scores[:15], 0.75)
     assert "fewer than 16" in few.refused_for
+
+
+# --- what was visited -----------------------------------------------------------------
+
+
+def test_the_range_visited_is_of_all_tasks_in_the_units_of_the_loss():
+    """Two tasks with errors of −1 and of 3; twice that in the targets' deviation."""
+    tasks = tuple(
+        {
+            "value_error_mean": np.full((2, 3), x),
+            "value_error_rms": np.full((2, 3), abs(x)),
+            "return_std": np.full((2, 3), 0.5),
+        }
+        for x in (-1.0, 3.0)
+    )
+    scores = np.zeros((2, 2))
+    held_out = {"solution": holdout.HeldOut(scores, scores, tasks)}
+    weighted, plain = critic_losses.weighted_square(), losses.residual_network()
+    spec = {"value_loss": weighted.spec, "td_loss": plain.spec}
+    spec |= {"lr": {"op": "number"}, "drift": drifts.drift_network().spec}
+    found = verdicts.visited(held_out, spec)
+    assert found == {"value_loss": (-6.0, 10.0), "td_loss": (-3.0, 5.0)}
+    del tasks[1]["return_std"]
+    assert verdicts.visited(held_out, spec).keys() == {"td_loss"}
+    assert verdicts.visited({}, spec) == {}

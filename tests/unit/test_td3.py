@@ -117,7 +117,7 @@ def test_the_shared_critic_is_the_same_on_one_and_two_devices():
     assert one.healthy.all()
     close(state.shared.critic.params, other.shared.critic.params, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(
-        state.shared.rows, other.shared.rows, rtol=1e-4, atol=1e-5
+        state.shared.rows.numbers, other.shared.rows.numbers, rtol=1e-4, atol=1e-5
     )
     close(state.agent.actor.params, other.agent.actor.params, rtol=1e-3, atol=1e-5)
 
@@ -125,14 +125,14 @@ def test_the_shared_critic_is_the_same_on_one_and_two_devices():
 def test_everybodys_transitions_are_in_the_shared_buffer():
     _, state = population(generations=2)
     config = SMALL_SHARED.config
-    rows, num_envs, _ = state.shared.rows.shape[1:]
+    rows, num_envs, _ = state.shared.rows.numbers.shape[1:]
     assert num_envs == 4 * config["num_envs"]
-    written = np.abs(np.asarray(state.shared.rows[0])).sum(-1) > 0
+    written = np.abs(np.asarray(state.shared.rows.numbers[0])).sum(-1) > 0
     warmup = config["learning_starts"] // config["num_envs"]
     steps = 4 * config["num_steps"]
     assert written.sum(0).tolist() == [min(rows, warmup + steps)] * num_envs
     # Members act apart, so no two environments hold the same.
-    newest = np.asarray(state.shared.rows[0, warmup : warmup + steps])
+    newest = np.asarray(state.shared.rows.numbers[0, warmup : warmup + steps])
     assert len(np.unique(newest[0], axis=0)) == num_envs
 
 
@@ -156,7 +156,8 @@ def test_what_is_shared_has_no_axis_for_members():
     for size in (2, 4):
         _, state = population(generations=2, size=size)
         assert shapes(state.shared.critic) == expected
-        assert state.shared.rows.shape[2] == size * SMALL_SHARED.config["num_envs"]
+        num_envs = state.shared.rows.numbers.shape[2]
+        assert num_envs == size * SMALL_SHARED.config["num_envs"]
         assert int(state.clock.update) == state.agent.age.max() == 4
 
 
@@ -170,7 +171,7 @@ def test_newborns_find_the_critic_that_is_there():
         counts[generations] = critic.opt_state.count.tolist()
         assert set(actor.opt_state.count[0].tolist()) == {steps // 2}
     assert counts == {1: [steps], 2: [2 * steps]}
-    rows = np.abs(np.asarray(state.shared.rows[0, :, 0])).sum(-1) > 0
+    rows = np.abs(np.asarray(state.shared.rows.numbers[0, :, 0])).sum(-1) > 0
     assert rows.sum() == 32 + 4 * SMALL_SHARED.config["num_steps"]
 
 

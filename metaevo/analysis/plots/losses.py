@@ -75,7 +75,7 @@ def _of_error(
     scaled = properties.unit(op) == "return_std"
     scale = op.get("scale", 1.0 if scaled else 10.0)
     limit = 1.5 * scale * op.get("limit", 1.0)
-    units = "standard deviations of the targets" if scaled else "units of return"
+    units = "return_std" if scaled else "units of return"
     x = jnp.linspace(-limit, limit, 601)
     middle = len(x) // 2
 

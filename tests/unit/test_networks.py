@@ -1,0 +1,98 @@
+"""Torsos and heads."""
+
+import dataclasses
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from loops import EVERY
+
+from metaevo import envs
+from metaevo.errors import ConfigError
+from metaevo.rl import networks
+
+IMAGE = envs.Box((10, 10, 4), 0.0, 1.0, binary=True)
+WITH_TORSO = sorted(
+    name
+    for name, small in EVERY.items()
+    if "torso" in {field.name for field in dataclasses.fields(small.module.Config)}
+)
+
+
+def test_the_cnn_is_that_of_minatar():
+    """Equal to XLA's convolution and flax's layers, with 16 filters of 3 x 3."""
+    torso = networks.torso("cnn", IMAGE)
+    net = networks.mlp((128,), 3, 0.01, "relu", torso=torso)
+    obs = jax.random.bernoulli(jax.random.key(1), 0.3, (2, 5, *IMAGE.shape))
+    params = net.init(jax.random.key(0), jnp.zeros(IMAGE.shape))
+    assert jax.tree.map(jnp.shape, params)["params"] == {
+        "Conv_0": {"kernel": (36, 16), "bias": (16,)},
+        "Dense_0": {"kernel": (8 * 8 * 16, 128), "bias": (128,)},
+        "Dense_1": {"kernel": (128, 3), "bias": (3,)},
+    }
+    params = jax.tree.map(lambda x: x + 0.01, params)  # biases are born zero
+    weights = params["params"]
+    x = nn.Conv(16, (3, 3), padding="VALID").apply(
+        {
+            "params": {
+                "kernel": weights["Conv_0"]["kernel"].reshape(3, 3, 4, 16),
+                "bias": weights["Conv_0"]["bias"],
+            }
+        },
+        obs.astype(jnp.float32),
+    )
+    x = jax.nn.relu(x).reshape(2, 5, -1)
+    x = jax.nn.relu(nn.Dense(128).apply({"params": weights["Dense_0"]}, x))
+    x = nn.Dense(3).apply({"params": weights["Dense_1"]}, x)
+    np.testing.assert_allclose(net.apply(params, obs), x, rtol=1e-4, atol=1e-5)
+
+
+def test_a_slot_replaces_the_activation_of_the_convolution_too():
+    net = networks.mlp((), 2, activation="relu", torso=networks.torso("cnn", IMAGE))
+    params = net.init(jax.random.key(0), jnp.zeros(IMAGE.shape))
+    obs = jnp.ones(IMAGE.shape)
+    assert jnp.abs(net.apply(params, obs)).max() > 0
+    np.testing.assert_array_equal(net.apply(params, obs, jnp.zeros_like), 0.0)
+
+
+def test_dueling_advantages_have_mean_zero():
+    net = networks.mlp((8,), 3, dueling=True)
+    params = net.init(jax.random.key(0), jnp.zeros(4))
+    weights, obs = params["params"], jnp.arange(4.0)
+    hidden = jnp.tanh(obs @ weights["Dense_0"]["kernel"])
+    value = hidden @ weights["Dense_2"]["kernel"]
+    advantage = hidden @ weights["Dense_1"]["kernel"]
+    np.testing.assert_allclose(
+        net.apply(params, obs), value + advantage - advantage.mean(), rtol=1e-5
+    )
+
+
+@pytest.mark.parametrize("shape", [(4,), (10, 10), (2, 10, 4)])
+def test_a_cnn_of_other_observations_is_refused(shape):
+    with pytest.raises(ConfigError, match=r"inner.torso='cnn' needs observations"):
+        networks.torso("cnn", envs.Box(shape))
+
+
+@pytest.mark.parametrize("name", WITH_TORSO)
+def test_every_loop_with_a_torso_takes_both(name):
+    small = EVERY[name]
+    with pytest.raises(ConfigError, match=r"inner.torso='cnn' needs observations"):
+        small.make(torso="cnn")
+    with pytest.raises(ConfigError, match=r"inner.torso='conv'"):
+        small.make(torso="conv")
+    loop = small.make(env=envs.make("gymnax/Breakout-MinAtar"), torso="cnn")
+
+    def lifetime(key):
+        state, metrics = loop.train(key, loop.meta, loop.init(key, loop.meta))
+        return state, loop.evaluate(key, loop.meta, state) | metrics
+
+    state, metrics = jax.eval_shape(lifetime, jax.random.key(0))
+    assert metrics["return"].shape == ()
+    paths = [jax.tree_util.keystr(p) for p, _ in jax.tree.leaves_with_path(state.agent)]
+    assert any("Conv_0" in path for path in paths)
+
+
+def test_the_loops_that_have_a_torso():
+    assert {"ppo", "ppo_rnn", "pqn"} <= set(WITH_TORSO)
