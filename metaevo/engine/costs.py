@@ -127,7 +127,11 @@ def frames_compared(search: Search, config: RunConfig) -> int:
 
 
 def frames_judged(search: Search, config: RunConfig) -> int:
-    """Return the frames of an independent agent; 0 if it does not judge."""
+    """Return the frames of an independent agent; 0 if it does not judge.
+
+    Raises:
+        ConfigError: it is asked to, and none has the slots of the search.
+    """
     if not config.independent:
         return 0
     return judge.frames(search, config.held_out_seeds)

@@ -19,7 +19,6 @@ import numpy as np
 
 from metaevo import fitness, population
 from metaevo.analysis import report
-from metaevo.analysis.independent import judge
 from metaevo.config import RunConfig, Stop
 from metaevo.engine import (
     checks,
@@ -122,8 +121,7 @@ def run(
     stop = None if config.stop is None else Stop.parse(config.stop)
     if stop is not None:
         checks.check_stop(search, stop)
-    if config.independent:
-        judge.agent_for(search)
+    costs.frames_judged(search, config)
     choose.check(config, search)
     if config.distributed and not distributed.is_coordinator():
         return choose.run_worker(search, proposal, config, should_stop)
