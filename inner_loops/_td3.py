@@ -15,7 +15,7 @@ import optax
 
 from metaevo import envs, optimizers, slots
 from metaevo.errors import ConfigError
-from metaevo.rl import config_checks, critics, networks, noise, rollouts
+from metaevo.rl import config_checks, critics, networks, noise, off_policy, rollouts
 from metaevo.rl.rollouts import learned_from
 from metaevo.slots import Context
 
@@ -28,7 +28,7 @@ class Networks(NamedTuple):
     Attributes:
         init: `key -> parameters of the actor`.
         act: `(params, obs [..., *shape]) -> [..., A]`.
-        critics: two of them.
+        critics: N of them.
     """
 
     init: Callable[[Any], Any]
@@ -48,12 +48,12 @@ def target_of(
     nets: Networks,
     policy: Learner,
     critic: Learner,
-    batch: rollouts.Transition,
+    batch: off_policy.Batch,
     noise: jax.Array,
     meta: Any,
     context: Context,
 ) -> jax.Array:
-    """r + γ (1 − terminated) minⱼ Q⁻ⱼ(o', ã),  ã = clip(π⁻(o') + clip(σ' noise, ±c)).
+    """R + γⁿ (1 − terminated) minⱼ Q⁻ⱼ(o', ã),  ã = clip(π⁻(o') + clip(σ' noise, ±c)).
 
     Args:
         noise: [B, A] standard normal.
@@ -64,14 +64,13 @@ def target_of(
     next_q = nets.critics.values(
         critic.target_params, batch.next_obs, jnp.clip(next_action, -1.0, 1.0)
     ).min(0)
-    gamma = slots.value(meta.gamma, context)
-    return batch.reward + gamma * jnp.where(batch.terminated, 0.0, next_q)
+    return batch.target(next_q)
 
 
 def critic_loss(params, nets, target, batch, meta, context):
-    """Sum over both critics of the mean TD loss.
+    """Sum over the critics of the mean TD loss.
 
-    The slot `td_loss` sees target − q, q [2, B] and the target, and in
+    The slot `td_loss` sees target − q, q [N, B] and the target, and in
     `context.return_std` the deviation of the targets.
     """
     q = nets.critics.values(params, batch.obs, batch.action)
@@ -125,7 +124,14 @@ def networks_of(observation: envs.Box, action: envs.Box, config: Any) -> Network
     return Networks(
         lambda key: actor.init(key, jnp.zeros(observation.shape)),
         lambda params, obs: jnp.tanh(actor.apply(params, obs)),
-        critics.twin(observation, action, config.features, config.activation),
+        critics.of_actions(
+            observation,
+            action,
+            config.features,
+            config.activation,
+            config.num_critics,
+            config.critic_layer_norm,
+        ),
     )
 
 
@@ -179,21 +185,18 @@ def shape_of(config: Any) -> tuple[int, int, int]:
     return cycles, config.policy_delay, config.batch_size
 
 
-def batches_of(meta, context, to_unit, sampled, see):
-    """Transitions from the buffer as the losses take them.
+def batches_of(meta, context, to_unit, windows, see):
+    """Windows from the buffer, leaves [n, ...], as the losses take them: `Batch`.
 
     Args:
         to_unit: from actions of the environment to [−1, 1].
-        sampled: leaves [1, ...].
         see: normalizes observations.
     """
-    sampled = jax.tree.map(lambda x: x[0], sampled)
-    return sampled._replace(
-        obs=see(sampled.obs),
-        action=to_unit(sampled.action),
-        reward=learned_from(meta, sampled, context),
-        next_obs=see(sampled.next_obs),
-    )
+    scale = slots.value(meta.reward_scale, context)
+    reward = scale * learned_from(meta, windows, context)
+    gamma = slots.value(meta.gamma, context)
+    batches = off_policy.n_step(windows, reward, gamma, see)
+    return batches._replace(action=to_unit(batches.action))
 
 
 class Variant(NamedTuple):
@@ -277,4 +280,35 @@ def learn(nets, policy, critic, batches, noise, meta, context, variant=PLAIN):
         return (policy, critic), info | more
 
     (policy, critic), info = jax.lax.scan(cycle, (policy, critic), (batches, noise))
+    return policy, critic, jax.tree.map(jnp.mean, info)
+
+
+def learn_at_delay(nets, policy, critic, batches, noise, meta, context, steps_before):
+    """`learn`, the delay being the slot `policy_delay`, a number of at least 1.
+
+    Of steps 1, 2, ... of the critics since birth the actor follows step i if
+    ⌊i / delay⌋ is more than ⌊(i − 1) / delay⌋: at a delay of 1.5, two steps of three.
+    The step is a branch; under vmap, as on accelerators, it is computed each time.
+
+    Args:
+        steps_before: of the critics since birth, int32.
+    """
+    delay = jnp.maximum(slots.value(meta.policy_delay, context), 1.0)
+
+    def step(carry, drawn):
+        policy, critic, count = carry
+        batch, noise = drawn
+        critic, info = critic_step(nets, policy, critic, batch, noise, meta, context)
+
+        def with_actor():
+            return actor_step(nets, policy, critic, batch.obs, meta, context)[:2]
+
+        acts = jnp.floor((count + 1) / delay) > jnp.floor(count / delay)
+        policy, critic = jax.lax.cond(acts, with_actor, lambda: (policy, critic))
+        return (policy, critic, count + 1), info
+
+    drawn = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (batches, noise))
+    (policy, critic, _), info = jax.lax.scan(
+        step, (policy, critic, steps_before), drawn
+    )
     return policy, critic, jax.tree.map(jnp.mean, info)

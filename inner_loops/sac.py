@@ -1,8 +1,10 @@
 """Soft actor-critic (Haarnoja et al., 2018, https://arxiv.org/abs/1812.05905).
 
-Twin critics, a tanh-normal policy and an automatic temperature. Differences from the
-paper: time limits are bootstrapped from the true last observation, exploration noise
-may be correlated in time, and the temperature starts at 0.2.
+Twin critics and an automatic temperature, with a tanh-normal policy or, where actions
+are discrete, a categorical one (Christodoulou, 2019, https://arxiv.org/abs/1910.07207),
+whose losses are exact expectations over the actions. Differences from the papers: time
+limits are bootstrapped from the true last observation, exploration noise may be
+correlated in time, and the temperature starts at 0.2.
 """
 
 from __future__ import annotations
@@ -21,13 +23,13 @@ from metaevo.errors import ConfigError
 from metaevo.rl import (
     config_checks,
     critics,
-    distributions,
     networks,
     noise,
     normalization,
     off_policy,
     packing,
     rollouts,
+    soft,
     training,
 )
 from metaevo.rl.rollouts import learned_from
@@ -48,11 +50,18 @@ class Config:
         num_steps: T, steps of them between updates. An update takes E x T frames.
         num_gradient_steps: U, minibatches of an update.
         batch_size: B, transitions in a minibatch.
+        num_step_return: n, steps before the bootstrap.
+        num_critics: N, critics.
+        num_target_critics: of them, drawn anew for each minibatch, those that the
+            target aggregates; at most N. REDQ (Chen et al., 2021,
+            https://arxiv.org/abs/2101.05982) has 2 of 10, and a policy that climbs
+            the mean of all; here it climbs their aggregate.
+        critic_layer_norm: normalize the critics' hidden layers.
         num_segments: K, points on the learning curve.
         normalize_observation: by running statistics.
         features, activation: hidden layers of policy and critics.
         initial_temperature: α at birth.
-        min_log_std, max_log_std: bounds of the policy's log-deviation.
+        min_log_std, max_log_std: bounds of the log-deviation of continuous actions.
         num_eval_envs: episodes that `evaluate` averages over.
     """
 
@@ -63,6 +72,10 @@ class Config:
     num_steps: int = 1
     num_gradient_steps: int = 1
     batch_size: int = 256
+    num_step_return: int = 1
+    num_critics: int = 2
+    num_target_critics: int = 2
+    critic_layer_norm: bool = False
     num_segments: int = 16
     normalize_observation: bool = False
     features: tuple[int, ...] = (256, 256)
@@ -80,12 +93,13 @@ class Meta(NamedTuple):
         actor_lr, critic_lr, temperature_lr: Adam's step sizes.
         gamma: discount, in [0, 1].
         tau: how far the target critics move at each step, in (0, 1].
-        target_entropy: H̄ per dimension of the action.
+        target_entropy: H̄, per dimension of a continuous action, as a share of the
+            uniform distribution's entropy, log A, of discrete ones. None: −1 and 0.89.
         noise_correlation: of the noise of actions taken, warm-up included, from step to
             step, in [0, 1); 0 is the paper's white noise.
         reward_scale: factor of rewards.
         td_loss: `(td_error, q, target, context) -> [...]`, td_error = target − q.
-        q_aggregation: `(q [2, ...], context) -> [...]`, one value of the critics' two.
+        q_aggregation: `(q [N, ...], context) -> [...]`, one value of the critics' N.
         reward: `(obs, action, reward, next_obs, terminated, context) -> scalar`, the
             reward that the agent learns from; `context.stats` holds `gamma`.
         optimizer: an `optimizers.Optimizer`: gives a direction.
@@ -98,7 +112,7 @@ class Meta(NamedTuple):
     temperature_lr: Slot = 3e-4
     gamma: Slot = 0.99
     tau: Slot = 0.005
-    target_entropy: Slot = -1.0
+    target_entropy: Slot | None = None
     noise_correlation: Slot = 0.0
     reward_scale: Slot = 1.0
     td_loss: Slot = losses.td_square
@@ -125,7 +139,7 @@ class Agent(NamedTuple):
 
 class Experience(NamedTuple):
     episodes: rollouts.Episodes
-    noise: jax.Array  # [E, A], the last
+    noise: jax.Array  # [E, A] standard normal, the last
     rows: packing.Packed  # of the replay buffer
     steps_since_birth: jax.Array  # int32, warm-up not counted
 
@@ -144,60 +158,55 @@ TUNABLE = spaces.tune(
 
 @on_any_env
 def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> InnerLoop:
-    """SAC on `env`, whose actions are continuous and bounded.
+    """SAC on `env`, whose actions are discrete, or continuous and bounded.
 
     Metrics of `train`: those of `rollouts.metrics`, and on the minibatches the mean
     `q`, `entropy` and `temperature`, and mean and root mean square of q − target,
     `value_error_mean` and `_rms`.
 
     Raises:
-        ConfigError: sizes that do not fit each other, other actions, or a slot of
-            `meta` holds what cannot be used there.
+        ConfigError: sizes that do not fit each other, actions without bounds, or a slot
+            of `meta` holds what cannot be used there.
     """
     config_checks.positive(config)
-    actions = config_checks.box(env, "SAC")
     if not config.initial_temperature > 0:
         raise ConfigError(
             f"inner.initial_temperature={config.initial_temperature} must be > 0"
         )
-    sizes = off_policy.sizes(config)
+    if config.num_target_critics > config.num_critics:
+        raise ConfigError(
+            f"inner.num_target_critics={config.num_target_critics} is more than "
+            f"inner.num_critics={config.num_critics}"
+        )
+    sizes = off_policy.sizes(config, config.num_step_return)
     buffer = sizes.buffer(env, config.num_envs)
-    num_actions = actions.shape[0]
-    to_env, to_unit = envs.unit_box(actions)
     normalize = normalization.observations(config.normalize_observation)
+    actions = soft.actions_of(env, config)
     actor = networks.mlp(
         config.features,
-        2 * num_actions,
+        actions.num_outputs,
         0.01,
         config.activation,
         len(env.observation.shape),
     )
-    twins = critics.twin(env.observation, actions, config.features, config.activation)
+    if meta.target_entropy is None:
+        meta = meta._replace(target_entropy=actions.target_entropy)
 
     # --- the losses -------------------------------------------------------------------
 
-    def policy(params, obs):
-        """Over actions in (−1, 1)."""
-        mean, log_std = jnp.split(actor.apply(params, obs), 2, -1)
-        log_std = jnp.clip(log_std, config.min_log_std, config.max_log_std)
-        return distributions.TanhNormal(mean, log_std)
-
-    def target_of(agent, batch, noise, temperature, meta, context):
-        """r + γ (1 − terminated) [agg Q⁻(o', a') − α log π(a'|o')], a' ~ π(o')."""
-        next_action, log_prob = policy(
-            agent.actor.params, batch.next_obs
-        ).transform_and_log_prob(noise)
-        next_q = meta.q_aggregation(
-            twins.values(agent.target_critic, batch.next_obs, next_action), context
+    def target_of(agent, batch, key, noise, temperature, meta, context):
+        """R + γⁿ (1 − terminated) E[agg Q⁻(o', a') − α log π(a'|o')], a' ~ π(o')."""
+        outputs = actor.apply(agent.actor.params, batch.next_obs)
+        q, log_prob, mean = actions.evaluate(
+            agent.target_critic, batch.next_obs, outputs, noise, batch.next_mask
         )
-        next_value = next_q - temperature * log_prob
-        return batch.reward + slots.value(meta.gamma, context) * jnp.where(
-            batch.terminated, 0.0, next_value
-        )
+        q = critics.random_subset(key, q, config.num_target_critics)
+        next_value = mean(meta.q_aggregation(q, context) - temperature * log_prob)
+        return batch.target(next_value)
 
     def critic_loss(params, target, batch, meta, context):
-        """Sum over both critics of the mean TD loss."""
-        q = twins.values(params, batch.obs, batch.action)
+        """Sum over the critics of the mean TD loss."""
+        q = actions.values(params, batch.obs, batch.action)
         td_error = target - q
         context = context._replace(return_std=target.std())
         total = meta.td_loss(td_error, q, target, context).mean(-1).sum()
@@ -208,24 +217,36 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             "return_std": context.return_std,
         }
 
-    def actor_loss(params, critic, temperature, obs, noise, meta, context):
+    def actor_loss(params, critic, temperature, batch, noise, meta, context):
         """E[α log π(a|o) − agg Q(o, a)], and the entropy."""
-        action, log_prob = policy(params, obs).transform_and_log_prob(noise)
-        q = meta.q_aggregation(twins.values(critic, obs, action), context)
-        return (temperature * log_prob - q).mean(), -log_prob.mean()
+        outputs = actor.apply(params, batch.obs)
+        q, log_prob, mean = actions.evaluate(
+            critic, batch.obs, outputs, noise, batch.mask
+        )
+        q = meta.q_aggregation(q, context)
+        return mean(temperature * log_prob - q).mean(), -mean(log_prob).mean()
 
     def temperature_gradient(entropy, meta, context):
         """d/d log α of −log α (log π + H̄): α rises while the entropy is below H̄."""
-        return entropy - num_actions * slots.value(meta.target_entropy, context)
+        share = actions.target_entropy
+        if meta.target_entropy is not None:
+            share = slots.value(meta.target_entropy, context)
+        return entropy - actions.entropy_unit * share
 
     # --- birth ------------------------------------------------------------------------
 
     def init(key, meta):
         keys = jax.random.split(key, 6)
         actor_key, critic_key, *warmup_keys = keys
-        critic = twins.init(critic_key)
+        critic = actions.init_critics(critic_key)
         state, steps, last_noise = off_policy.warm_up(
-            warmup_keys, env, actions, config.num_envs, sizes.num_warmup, meta
+            warmup_keys,
+            env,
+            actions.noise_shape,
+            actions.random,
+            config.num_envs,
+            sizes.num_warmup,
+            meta,
         )
         obs_stats = normalization.init(env.observation.shape)
 
@@ -238,14 +259,14 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             learner(critic),
             critic,
             learner(jnp.float32(math.log(config.initial_temperature))),
-            normalize.update(obs_stats, steps.obs),
+            normalize.update(obs_stats, envs.unpacked(steps.obs)),
         )
         experience = Experience(state, last_noise, buffer.start(steps), jnp.int32(0))
         return InnerState(agent, experience, clock=training.start_clock())
 
     # --- update -----------------------------------------------------------------------
 
-    def step(agent, batch, noise, meta, context):
+    def step(agent, batch, key, noise, meta, context):
         """One step of critics, actor and temperature on a minibatch [B, ...]."""
 
         def descend(learner, gradient, lr):
@@ -261,7 +282,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
         temperature = jnp.exp(agent.log_temperature.params)
         in_loss = context._replace(stats={"temperature": temperature})
-        target = target_of(agent, batch, noise[0], temperature, meta, in_loss)
+        target = target_of(agent, batch, key, noise[0], temperature, meta, in_loss)
         gradient, info = jax.grad(critic_loss, has_aux=True)(
             agent.critic.params, target, batch, meta, in_loss
         )
@@ -270,7 +291,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             agent.actor.params,
             critic.params,
             temperature,
-            batch.obs,
+            batch,
             noise[1],
             meta,
             in_loss,
@@ -292,8 +313,8 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     def update(key, meta, state):
         """T steps of the environments and U gradient steps."""
         agent, experience, clock = state.agent, state.experience, state.clock
-        noise_key, act_key, sample_key, learn_key = jax.random.split(
-            jax.random.fold_in(key, clock.update), 4
+        noise_key, act_key, sample_key, learn_key, subset_key = jax.random.split(
+            jax.random.fold_in(key, clock.update), 5
         )
         context = training.context(
             agent.age,
@@ -302,44 +323,44 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         )
 
         def explore(carry, obs, noise, state, mask):
-            del state, mask
+            del state
             obs = normalize.apply(agent.obs_stats, obs)
-            pi = policy(agent.actor.params, obs)
-            return carry, to_env(pi.transform_and_log_prob(noise)[0]), ()
+            outputs = actor.apply(agent.actor.params, obs)
+            return carry, actions.sample(outputs, noise, mask), ()
 
         drawn = noise.draw(noise_key, meta, context, experience.noise, config.num_steps)
         after, _, steps, finished, _ = rollouts.collect(
             act_key, env, experience.episodes, drawn, explore
         )
-        obs_stats = normalize.update(agent.obs_stats, steps.obs)
+        obs_stats = normalize.update(agent.obs_stats, envs.unpacked(steps.obs))
         agent = agent._replace(obs_stats=obs_stats)
         own = experience.steps_since_birth + config.num_steps
         shape = (config.num_gradient_steps, config.batch_size)
         rows, sampled = off_policy.insert_and_sample(
             sample_key, buffer, experience.rows, clock.update, own, steps, shape
         )
-        sampled = jax.tree.map(lambda x: x[0], sampled)
-        reward = learned_from(meta, sampled, context)
-        batches = sampled._replace(
-            obs=normalize.apply(obs_stats, sampled.obs),
-            action=to_unit(sampled.action),
-            reward=slots.value(meta.reward_scale, context) * reward,
-            next_obs=normalize.apply(obs_stats, sampled.next_obs),
+        scale = slots.value(meta.reward_scale, context)
+        batches = off_policy.n_step(
+            sampled,
+            scale * learned_from(meta, sampled, context),
+            slots.value(meta.gamma, context),
+            lambda obs: normalize.apply(obs_stats, obs),
         )
         # Of the target's and of the actor's actions, for each minibatch.
-        shape = (config.num_gradient_steps, 2, config.batch_size, num_actions)
+        shape = (config.num_gradient_steps, 2, config.batch_size, *actions.noise_shape)
         samples = jax.random.normal(learn_key, shape)
+        keys = jax.random.split(subset_key, config.num_gradient_steps)
 
         @population.phase
-        def improve(agent, batches, noise):
+        def improve(agent, batches, keys, noise):
             def one(agent, drawn):
-                batch, noise = drawn
-                return step(agent, batch, noise, meta, context)
+                batch, key, noise = drawn
+                return step(agent, batch, key, noise, meta, context)
 
-            agent, info = jax.lax.scan(one, agent, (batches, noise))
+            agent, info = jax.lax.scan(one, agent, (batches, keys, noise))
             return agent, jax.tree.map(jnp.mean, info)
 
-        agent, info = improve(agent, batches, samples)
+        agent, info = improve(agent, batches, keys, samples)
         agent = agent._replace(age=agent.age + 1)
         experience = Experience(after, drawn[-1], rows, own)
         state = InnerState(agent, experience, (), training.tick(clock))
@@ -348,12 +369,21 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     # --- the interface ----------------------------------------------------------------
 
     def act(key, meta, agent, carry, obs, state=None, mask=None):
-        del key, meta, state, mask
+        del key, meta, state
         obs = normalize.apply(agent.obs_stats, obs)
-        return to_env(policy(agent.actor.params, obs).mode()), carry
+        outputs = actor.apply(agent.actor.params, obs)
+        return actions.mode(outputs, mask), carry
 
     return training.inner_loop(
-        env, config, meta, sizes.lifetime, init, update, act, tunable=TUNABLE
+        env,
+        config,
+        meta,
+        sizes.lifetime,
+        init,
+        update,
+        act,
+        tunable=TUNABLE,
+        masks=isinstance(env.action, envs.Discrete),
     )
 
 

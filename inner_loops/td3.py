@@ -23,7 +23,14 @@ import metaevo
 from inner_loops import _td3
 from inner_loops._td3 import Learner
 from metaevo import envs, losses, optimizers, population, rewards, spaces
-from metaevo.rl import normalization, off_policy, packing, rollouts, training
+from metaevo.rl import (
+    noise,
+    normalization,
+    off_policy,
+    packing,
+    rollouts,
+    training,
+)
 from metaevo.slots import Slot
 from metaevo.types import InnerLoop, InnerState, on_any_env
 
@@ -42,6 +49,9 @@ class Config:
         num_gradient_steps: U, minibatches of an update.
         batch_size: B, transitions in a minibatch.
         policy_delay: steps of the critics for each of the actor's; divides U.
+        num_step_return: n, steps before the bootstrap.
+        num_critics: critics, of which the target takes the least.
+        critic_layer_norm: normalize the critics' hidden layers.
         num_segments: K, points on the learning curve.
         normalize_observation: by running statistics.
         features, activation: hidden layers of actor and critics.
@@ -56,6 +66,9 @@ class Config:
     num_gradient_steps: int = 2
     batch_size: int = 256
     policy_delay: int = 2
+    num_step_return: int = 1
+    num_critics: int = 2
+    critic_layer_norm: bool = False
     num_segments: int = 16
     normalize_observation: bool = False
     features: tuple[int, ...] = (256, 256)
@@ -74,11 +87,15 @@ class Meta(NamedTuple):
         noise_correlation: of that noise, and of the warm-up's actions, from step to
             step, in [0, 1); 0 is white noise.
         smoothing_noise, noise_clip: of the noise on the target's actions.
+        reward_scale: factor of rewards.
         td_loss: `(td_error, q, target, context) -> [...]`, td_error = target − q.
         actor_loss: `(q, action, context) -> [...]` of the actor's own actions.
         reward: `(obs, action, reward, next_obs, terminated, context) -> scalar`, the
             reward that the agent learns from; `context.stats` holds `gamma`.
         optimizer: an `optimizers.Optimizer`: gives a direction.
+        policy_delay: steps of the critics for each of the actor's, at least 1, need not
+            be whole. None: `Config.policy_delay`, which costs less on accelerators,
+            where a step that is not due is computed and dropped.
     """
 
     actor_lr: Slot = 3e-4
@@ -89,10 +106,12 @@ class Meta(NamedTuple):
     noise_correlation: Slot = 0.0
     smoothing_noise: Slot = 0.2
     noise_clip: Slot = 0.5
+    reward_scale: Slot = 1.0
     td_loss: Slot = losses.td_square
     actor_loss: Slot = losses.minus_q
     reward: Slot = rewards.identity
     optimizer: Slot = optimizers.adam
+    policy_delay: Slot | None = None
 
 
 class Agent(NamedTuple):
@@ -133,7 +152,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             `meta` holds what cannot be used there.
     """
     action = _td3.checked_actions(env, config)
-    sizes = off_policy.sizes(config)
+    sizes = off_policy.sizes(config, config.num_step_return)
     buffer = sizes.buffer(env, config.num_envs)
     normalize = normalization.observations(config.normalize_observation)
     to_env, to_unit = envs.unit_box(action)
@@ -141,9 +160,12 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
     # --- the losses -------------------------------------------------------------------
 
-    def learn(policy, critic, batches, noise, meta, context):
+    def learn(policy, critic, batches, noise, age, meta, context):
         """U steps down `_td3.critic_loss`, U / delay steps down `_td3.actor_loss`."""
-        return _td3.learn(nets, policy, critic, batches, noise, meta, context)
+        arguments = nets, policy, critic, batches, noise, meta, context
+        if meta.policy_delay is None:
+            return _td3.learn(*arguments)
+        return _td3.learn_at_delay(*arguments, age * config.num_gradient_steps)
 
     # --- birth ------------------------------------------------------------------------
 
@@ -151,18 +173,19 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         actor_key, critic_key, warmup_key = jax.random.split(key, 3)
         policy = _td3.newborn(nets.init(actor_key), meta)
         critic = _td3.newborn(nets.critics.init(critic_key), meta)
-        state, steps, noise = off_policy.warm_up(
+        state, steps, last_noise = off_policy.warm_up(
             jax.random.split(warmup_key, 4),
             env,
-            action,
+            action.shape,
+            lambda normal, mask: to_env(noise.uniform(normal)),
             config.num_envs,
             sizes.num_warmup,
             meta,
         )
         obs_stats = normalization.init(env.observation.shape)
-        obs_stats = normalize.update(obs_stats, steps.obs)
+        obs_stats = normalize.update(obs_stats, envs.unpacked(steps.obs))
         agent = Agent(jnp.int32(0), policy, critic, obs_stats)
-        experience = Experience(state, noise, buffer.start(steps), jnp.int32(0))
+        experience = Experience(state, last_noise, buffer.start(steps), jnp.int32(0))
         return InnerState(agent, experience, clock=training.start_clock())
 
     # --- update -----------------------------------------------------------------------
@@ -178,7 +201,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             jax.random.fold_in(key, clock.update), 4
         )
         context = training.context(agent.age, sizes.lifetime.num_updates)
-        after, steps, finished, noise = _td3.explore(
+        after, steps, finished, last_noise = _td3.explore(
             act_key,
             noise_key,
             env,
@@ -190,7 +213,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             lambda obs: act_unit(agent, obs),
             to_env,
         )
-        obs_stats = normalize.update(agent.obs_stats, steps.obs)
+        obs_stats = normalize.update(agent.obs_stats, envs.unpacked(steps.obs))
         own = experience.steps_since_birth + config.num_steps
         shape = _td3.shape_of(config)
         rows, sampled = off_policy.insert_and_sample(
@@ -202,12 +225,14 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         smoothing = jax.random.normal(smoothing_key, (*shape, *action.shape))
 
         @population.phase
-        def improve(policy, critic, batches, noise):
-            return learn(policy, critic, batches, noise, meta, context)
+        def improve(policy, critic, batches, noise, age):
+            return learn(policy, critic, batches, noise, age, meta, context)
 
-        policy, critic, info = improve(agent.actor, agent.critic, batches, smoothing)
+        policy, critic, info = improve(
+            agent.actor, agent.critic, batches, smoothing, agent.age
+        )
         agent = Agent(agent.age + 1, policy, critic, obs_stats)
-        experience = Experience(after, noise, rows, own)
+        experience = Experience(after, last_noise, rows, own)
         state = InnerState(agent, experience, (), training.tick(clock))
         return state, info | {"totals": rollouts.totals(finished)}
 

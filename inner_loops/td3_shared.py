@@ -37,6 +37,7 @@ from metaevo import (
 from metaevo.errors import ConfigError
 from metaevo.rl import (
     diversity,
+    noise,
     normalization,
     off_policy,
     packing,
@@ -65,6 +66,9 @@ class Config:
         num_gradient_steps: U, minibatches of an update.
         batch_size: B, transitions in a minibatch.
         policy_delay: steps of the critics for each of the actor's; divides U.
+        num_step_return: n, steps before the bootstrap.
+        num_critics: critics, of which the target takes the least.
+        critic_layer_norm: normalize the critics' hidden layers.
         num_segments: K, points on the learning curve.
         normalize_observation: must be False: members would show the critic different
             observations.
@@ -81,6 +85,9 @@ class Config:
     num_gradient_steps: int = 2
     batch_size: int = 256
     policy_delay: int = 2
+    num_step_return: int = 1
+    num_critics: int = 2
+    critic_layer_norm: bool = False
     num_segments: int = 16
     normalize_observation: bool = False
     features: tuple[int, ...] = (256, 256)
@@ -100,6 +107,7 @@ class Meta(NamedTuple):
         noise_correlation: of that noise, and of the warm-up's actions, from step to
             step, in [0, 1); 0 is white noise.
         smoothing_noise, noise_clip: of the noise on the target's actions.
+        reward_scale: factor of rewards.
         td_loss: `(td_error, q, target, context) -> [...]`, td_error = target − q.
         actor_loss: `(q, action, context) -> [...]` of the actor's own actions.
         reward: `(obs, action, reward, next_obs, terminated, context) -> scalar`, the
@@ -119,6 +127,7 @@ class Meta(NamedTuple):
     noise_correlation: Slot = 0.0
     smoothing_noise: Slot = 0.2
     noise_clip: Slot = 0.5
+    reward_scale: Slot = 1.0
     td_loss: Slot = losses.td_square
     actor_loss: Slot = losses.minus_q
     reward: Slot = rewards.identity
@@ -129,7 +138,7 @@ class Meta(NamedTuple):
 
 
 OF_CRITIC = ("critic_lr", "gamma", "tau", "smoothing_noise", "noise_clip")
-OF_CRITIC += ("td_loss", "reward", "optimizer")
+OF_CRITIC += ("reward_scale", "td_loss", "reward", "optimizer")
 """Slots that act on the critics."""
 
 
@@ -195,7 +204,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             "inner.normalize_observation=true: members with a shared critic would "
             "each show it other observations"
         )
-    sizes = off_policy.sizes(config)
+    sizes = off_policy.sizes(config, config.num_step_return)
     to_env, to_unit = envs.unit_box(action)
     nets = _td3.networks_of(env.observation, action, config)
 
@@ -246,14 +255,20 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         critic = _td3.newborn(nets.critics.init(critic_key), meta)
         keys = jax.random.split(warmup_key, 4)
         _, steps, _ = off_policy.warm_up(
-            keys, env, action, num_envs(), sizes.num_warmup, meta
+            keys,
+            env,
+            action.shape,
+            lambda normal, mask: to_env(noise.uniform(normal)),
+            num_envs(),
+            sizes.num_warmup,
+            meta,
         )
         shared = Shared(critic, sizes.buffer(env, num_envs()).start(steps))
         obs_stats = normalization.init(env.observation.shape)
         agent = Agent(jnp.int32(0), policy, (), obs_stats)
         episodes = rollouts.start(warmup_key, env, config.num_envs)
-        noise = jnp.zeros((config.num_envs, *action.shape))
-        experience = Experience(episodes, noise, (), jnp.int32(0))
+        no_noise = jnp.zeros((config.num_envs, *action.shape))
+        experience = Experience(episodes, no_noise, (), jnp.int32(0))
         return InnerState(agent, experience, shared, training.start_clock())
 
     # --- update -----------------------------------------------------------------------
@@ -275,7 +290,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         )
         # The schedules of shared slots follow the age of the population.
         context = training.context(clock.update, sizes.lifetime.num_updates)
-        after, steps, finished, noise = _td3.explore(
+        after, steps, finished, last_noise = _td3.explore(
             act_key,
             noise_key,
             env,
@@ -304,7 +319,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         )
         agent = Agent(agent.age + 1, policy, (), agent.obs_stats)
         own = experience.steps_since_birth + config.num_steps
-        experience = Experience(after, noise, (), own)
+        experience = Experience(after, last_noise, (), own)
         state = InnerState(
             agent, experience, Shared(critic, rows), training.tick(clock)
         )

@@ -83,7 +83,7 @@ def masks(env: envs.Env, honored: bool) -> None:
     if not honored:
         raise ConfigError(
             f"env={env.name!r} has an action_mask, which this inner loop does not "
-            "honor (InnerLoop.masks); ppo, ppo_rnn, dqn, pqn and fixed_policy do"
+            "honor (InnerLoop.masks); ppo, ppo_rnn, dqn, pqn, sac and fixed_policy do"
         )
 
 

@@ -11,7 +11,7 @@ from metaevo import slots
 from metaevo.slots import Context
 from metaevo.types import Key
 
-__all__ = ["correlated", "draw", "uniform"]
+__all__ = ["correlated", "draw", "gumbel", "uniform"]
 
 
 def uniform(normal: jax.Array) -> jax.Array:
@@ -21,6 +21,15 @@ def uniform(normal: jax.Array) -> jax.Array:
     [0.0, -1.0, 1.0]
     """
     return 2 * jax.scipy.stats.norm.cdf(normal) - 1
+
+
+def gumbel(normal: jax.Array) -> jax.Array:
+    """Map standard normal noise to Gumbel noise: −log −log Φ(n).
+
+    >>> [round(float(x), 3) for x in gumbel(jnp.array([0.0, -6.0, 6.0]))]
+    [0.367, -3.032, 20.737]
+    """
+    return -jnp.log(-jax.scipy.special.log_ndtr(normal))
 
 
 def correlated(white: jax.Array, last: jax.Array, rho: jax.Array | float) -> jax.Array:

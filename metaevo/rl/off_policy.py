@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from metaevo import envs
-from metaevo.rl import config_checks, noise, replay, rollouts
+from metaevo.rl import config_checks, noise, replay, returns, rollouts
 from metaevo.rl.config_checks import Lifetime
 from metaevo.rl.packing import Packed
 from metaevo.rl.rollouts import Transition
 from metaevo.slots import Context
 from metaevo.types import Key
 
-__all__ = ["Sizes", "insert_and_sample", "sizes", "template", "warm_up"]
+__all__ = [
+    "Batch",
+    "Sizes",
+    "insert_and_sample",
+    "n_step",
+    "sizes",
+    "template",
+    "warm_up",
+]
 
 
 class Sizes(NamedTuple):
@@ -107,39 +115,101 @@ def insert_and_sample(
     )
 
 
+class Batch(NamedTuple):
+    """Transitions of n steps, leaves [...].
+
+    Attributes:
+        obs, action, mask: at the first step.
+        reward: Σ_{i<m} γⁱ rᵢ, of m <= n steps: a window ends where an episode does.
+        next_obs, next_mask: after the last of them.
+        terminated: whether the last of them terminated the episode.
+        discount: γᵐ.
+    """
+
+    obs: jax.Array
+    action: jax.Array
+    reward: jax.Array
+    next_obs: jax.Array
+    terminated: jax.Array
+    discount: jax.Array
+    mask: jax.Array | None
+    next_mask: jax.Array | None
+
+    def target(self, next_value: jax.Array) -> jax.Array:
+        """R + γᵐ (1 − terminated) V(o'); a terminal state's value is not looked at."""
+        return self.reward + jnp.where(self.terminated, 0.0, self.discount * next_value)
+
+
+def n_step(
+    windows: Transition,
+    reward: jax.Array,
+    gamma: jax.Array | float,
+    see: Callable[[jax.Array], jax.Array] = lambda obs: obs,
+) -> Batch:
+    """The transitions of n steps that windows make.
+
+    Args:
+        windows: leaves [n, ...].
+        reward: [n, ...], that the agent learns from.
+        gamma: in [0, 1].
+        see: normalizes observations.
+    """
+    total, _, last = returns.n_step_window(
+        reward, windows.terminated, windows.done, gamma
+    )
+
+    def after(x):
+        out = x[0]
+        for i in range(1, len(x)):
+            here = (last == i).reshape(*last.shape, *[1] * (out.ndim - last.ndim))
+            out = jnp.where(here, x[i], out)
+        return out
+
+    first = jax.tree.map(lambda x: x[0], windows)
+    kept = windows.next_obs, windows.next_mask, windows.terminated
+    next_obs, next_mask, terminated = jax.tree.map(after, kept)
+    return Batch(
+        see(first.obs),
+        first.action,
+        total,
+        see(next_obs),
+        terminated,
+        gamma * jnp.power(gamma, last),
+        first.mask,
+        next_mask,
+    )
+
+
 def warm_up(
     keys: Sequence[Key] | jax.Array,
     env: envs.Env,
-    action: envs.Box,
+    noise_shape: tuple[int, ...],
+    random: Callable[[jax.Array, jax.Array | None], jax.Array],
     num_envs: int,
     num_steps: int,
     meta: Any,
 ) -> tuple[rollouts.Episodes, Transition, jax.Array]:
-    """Fresh environments with bounded actions after steps with uniform ones.
+    """Fresh environments after steps with random actions.
 
     Args:
         keys: [4], of the environments' starts, first noise, further noise and steps.
-        action: of `env`, bounded.
+        noise_shape: of one action's noise.
+        random: `(noise [E, *noise_shape], mask) -> action` of standard normal noise.
         meta: with the slot `noise_correlation`.
 
     Returns:
         episodes, transitions [num_steps, num_envs, ...], and the last noise
-        [num_envs, A].
+        [num_envs, *noise_shape].
     """
     env_key, first_key, noise_key, step_key = keys
-    to_env, _ = envs.unit_box(action)
-    first = jax.random.normal(first_key, (num_envs, *action.shape))
+    first = jax.random.normal(first_key, (num_envs, *noise_shape))
     drawn = noise.draw(noise_key, meta, Context(), first, num_steps)
 
     def choose(carry, obs, noise, state, mask):
-        del obs, state, mask
-        return carry, to_env(noise), ()
+        del obs, state
+        return carry, random(noise, mask), ()
 
     episodes, _, steps, _, _ = rollouts.collect(
-        step_key,
-        env,
-        rollouts.start(env_key, env, num_envs),
-        noise.uniform(drawn),
-        choose,
+        step_key, env, rollouts.start(env_key, env, num_envs), drawn, choose
     )
     return episodes, steps, drawn[-1]

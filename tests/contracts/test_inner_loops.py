@@ -77,6 +77,7 @@ NOTHING = {
     "activation": jnp.tanh,
     "learn": 1.0,
     "max_grad_norm": 1e9,
+    "policy_delay": 2.0,
 }
 DEFAULT, CHANGED, REWRITTEN = range(3)
 
@@ -428,7 +429,6 @@ def test_a_buffer_too_small_for_the_warm_up_is_refused(name):
         ("pqn", "gymnax/Pendulum-v1"),
         ("td3", "gymnax/CartPole-v1"),
         ("td3_shared", "gymnax/CartPole-v1"),
-        ("sac", "gymnax/CartPole-v1"),
     ],
 )
 def test_actions_of_the_wrong_kind_are_refused(name, env):

@@ -19,10 +19,11 @@ from metaevo.fitness import final_return
 from metaevo.types import Search
 from strategies.open_es import open_es
 
+BOTH = {"sac"}  # of continuous and of discrete actions
 HONORING = sorted(
     name
     for name, small in EVERY.items()
-    if isinstance(envs.make(small.env).action, envs.Discrete)
+    if name in BOTH or isinstance(envs.make(small.env).action, envs.Discrete)
 )
 
 

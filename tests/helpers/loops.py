@@ -187,6 +187,7 @@ TD3_CHANGES = {
     "noise_correlation": 0.9,
     "smoothing_noise": 0.01,
     "noise_clip": 0.01,
+    "reward_scale": 0.1,
     "td_loss": _dqn_reg,
     "actor_loss": _squared_q,
     "reward": _other_reward,
@@ -270,7 +271,7 @@ SMALL = {
         "gymnax/Pendulum-v1",
         TD3_CONFIG | {"normalize_observation": True},
         td3.Meta(actor_lr=1e-2, critic_lr=1e-2),
-        TD3_CHANGES,
+        TD3_CHANGES | {"policy_delay": 1.0},
         TD3_REWRITTEN,
     ),
     "sac": Small(
@@ -278,7 +279,7 @@ SMALL = {
         "gymnax/Pendulum-v1",
         {"total_timesteps": 96, "num_envs": 2, "num_steps": 4, "features": (16,)}
         | {"num_gradient_steps": 4, "normalize_observation": True, **OFF_POLICY},
-        sac.Meta(actor_lr=1e-2, critic_lr=1e-2, temperature_lr=1e-2),
+        sac.Meta(1e-2, 1e-2, 1e-2, target_entropy=-1.0),
         {
             "actor_lr": _late,
             "critic_lr": 1e-3,

@@ -303,3 +303,25 @@ def test_options_that_do_not_go_together_are_refused():
             small.make(policy_delay=3)
         with pytest.raises(ConfigError, match="finite bounds"):
             small.module.make(env)
+
+
+# --- the delay as a slot --------------------------------------------------------------
+
+
+def steps_of_both(delay):
+    """Steps that Adam counted of critics and actor, and the agent."""
+    agent = trained("td3", policy_delay=delay)[0].agent
+    return int(agent.critic.opt_state.count), int(agent.actor.opt_state.count), agent
+
+
+@pytest.mark.parametrize(("delay", "share"), [(1.5, 10), (3.0, 5), (0.1, 16)])
+def test_the_actor_steps_as_often_as_the_slot_says(delay, share):
+    """Of 16 steps of the critics; below 1 the delay counts as 1."""
+    critics, actor, _ = steps_of_both(delay)
+    assert (critics, actor) == (16, share)
+
+
+def test_the_delay_as_a_slot_is_that_of_the_config():
+    critics, actor, agent = steps_of_both(2.0)
+    assert (critics, actor) == (16, 8)
+    close(agent, trained("td3")[0].agent, rtol=1e-5, atol=1e-6)

@@ -1,0 +1,178 @@
+"""Soft actor-critic on discrete actions, ensembles of critics, n-step transitions."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import probes
+import pytest
+
+from inner_loops import sac
+from metaevo import envs
+from metaevo.errors import ConfigError
+from metaevo.rl import critics, off_policy, returns, soft
+from metaevo.rl.rollouts import Transition
+
+# Values of two critics in two states, outputs of the policy there, legal actions.
+Q = np.array(
+    [[[1.0, 2.0, -1.0], [0.5, 0.0, 3.0]], [[0.0, 2.5, 1.0], [1.5, -1.0, 2.0]]],
+    np.float32,
+)
+OUTPUTS = np.array([[0.0, 1.0, -1.0], [2.0, 0.5, 0.5]], np.float32)
+MASK = np.array([[True, True, False], [True, True, True]])
+ALPHA = 0.3
+
+
+def actions():
+    return soft.categorical(3, critics.Critics(None, lambda q, obs: q))
+
+
+def reference(mask):
+    """Soft values, the policy's loss in each state, and entropies, by numpy."""
+    mask = np.ones_like(MASK) if mask is None else mask
+    weight = np.exp(OUTPUTS) * mask
+    pi = weight / weight.sum(-1, keepdims=True)
+    log_pi = np.log(np.where(mask, pi, 1.0))
+    least = Q.min(0)
+    value = (pi * (least - ALPHA * log_pi)).sum(-1)
+    loss = (pi * (ALPHA * log_pi - least)).sum(-1)
+    return value, loss, -(pi * log_pi).sum(-1)
+
+
+@pytest.mark.parametrize("mask", [None, MASK])
+def test_discrete_losses_are_those_of_the_paper(mask):
+    """Christodoulou, 2019, equations 10 to 12."""
+    q, log_prob, mean = actions().evaluate(Q, None, jnp.array(OUTPUTS), None, mask)
+    value, loss, entropy = reference(mask)
+    close = {"rtol": 1e-6, "atol": 1e-6}
+    np.testing.assert_allclose(mean(q.min(0) - ALPHA * log_prob), value, **close)
+    np.testing.assert_allclose(mean(ALPHA * log_prob - q.min(0)), loss, **close)
+    np.testing.assert_allclose(-mean(log_prob), entropy, **close)
+    taken = actions().values(Q, None, jnp.array([1, 2]))
+    np.testing.assert_array_equal(taken, Q[:, [0, 1], [1, 2]])
+
+
+def test_illegal_outputs_get_no_gradient_and_break_nothing():
+    def loss(outputs):
+        q, log_prob, mean = actions().evaluate(Q, None, outputs, None, MASK)
+        return mean(ALPHA * log_prob - q.min(0)).sum()
+
+    gradient = jax.grad(loss)(jnp.array(OUTPUTS))
+    assert np.isfinite(gradient).all()
+    assert gradient[0, 2] == 0.0
+    assert (np.asarray(gradient)[MASK] != 0).all()
+
+
+def test_discrete_samples_are_legal_and_follow_the_policy():
+    noise = jax.random.normal(jax.random.key(0), (20_000, 2, 3))
+    taken = actions().sample(jnp.array(OUTPUTS), noise, MASK)
+    weight = np.exp(OUTPUTS) * MASK
+    for state in range(2):
+        share = np.bincount(taken[:, state], minlength=3) / len(noise)
+        pi = weight[state] / weight[state].sum()
+        np.testing.assert_allclose(share, pi, atol=6 * 0.5 / math.sqrt(len(noise)))
+        uniform = np.bincount(actions().random(noise, MASK)[:, state], minlength=3)
+        expected = MASK[state] / MASK[state].sum()
+        np.testing.assert_allclose(uniform / len(noise), expected, atol=0.02)
+    best = jnp.array([[0.0, 1.0, 9.0], [2.0, 0.5, 0.5]])
+    assert actions().mode(best, MASK).tolist() == [1, 0]
+
+
+SMALL = {"total_timesteps": 4_000, "learning_starts": 400, "buffer_size": 4_000}
+SMALL |= {"num_envs": 4, "num_steps": 2, "num_gradient_steps": 2, "batch_size": 32}
+SMALL |= {"features": (16,), "num_segments": 1}
+
+
+def trained(env, meta, **config):
+    loop = sac.make(env, sac.Config(**SMALL | config), meta)
+
+    @jax.jit
+    def run(key):
+        state = loop.init(key, meta)
+        return loop.train(key, meta, state)
+
+    state, metrics = run(jax.random.key(0))
+    return loop, state, metrics
+
+
+def test_discrete_sac_picks_what_is_rewarded_and_nothing_illegal():
+    """The action must match the observation's sign; a third one pays most but is not
+    legal. The target entropy is a share of log A: with 0.3 of log 3 the policy keeps
+    about so much."""
+    probe = probes.matching()
+
+    def step_raw(key, state, action):
+        after, out = probe.step_raw(key, state, action)
+        return after, out._replace(reward=jnp.where(action == 2, 9.0, out.reward))
+
+    env = probe._replace(
+        action=envs.Discrete(3),
+        step_raw=step_raw,
+        action_mask=lambda state: jnp.array([True, True, False]),
+    )
+    meta = sac.Meta(3e-3, 3e-3, 1e-2, gamma=0.9, tau=0.05, target_entropy=0.3)
+    loop, state, metrics = trained(env, meta)
+    mask = jnp.array([True, True, False])
+    for sign, best in ((-1.0, 0), (1.0, 1)):
+        action, _ = loop.act(None, meta, state.agent, (), jnp.array([sign]), None, mask)
+        assert action == best
+    assert 0.2 < metrics["return"] <= 1.0
+    assert abs(metrics["entropy"] - 0.3 * math.log(3)) < 0.15
+
+
+def test_ensembles_of_normalized_critics_with_a_random_subset_learn_n_steps():
+    config = {"num_critics": 5, "num_target_critics": 2, "critic_layer_norm": True}
+    config["num_step_return"] = 3
+    meta = sac.Meta(3e-3, 3e-3, 1e-2, gamma=0.9, tau=0.05)
+    loop, state, _ = trained(probes.continuous_policy(), meta, **config)
+    params = state.agent.critic.params["params"]
+    assert params["LayerNorm_0"]["scale"].shape == (5, 16)
+    action, _ = loop.act(None, meta, state.agent, (), jnp.zeros(1))
+    assert abs(action[0] - 0.5) < 0.15
+
+
+def test_more_target_critics_than_critics_are_refused():
+    with pytest.raises(ConfigError, match="num_target_critics=3"):
+        sac.make(probes.policy(), sac.Config(**SMALL, num_target_critics=3))
+
+
+def test_a_random_subset_is_of_the_critics_and_differs():
+    q = jnp.arange(5.0)[:, None] * jnp.ones(2)
+    drawn = {
+        tuple(sorted(critics.random_subset(jax.random.key(i), q, 2)[:, 0].tolist()))
+        for i in range(40)
+    }
+    assert len(drawn) == 10  # All pairs, none with one critic twice.
+    assert all(a < b for a, b in drawn)
+    assert critics.random_subset(None, q, 5) is q
+
+
+def test_n_step_transitions_equal_n_step_returns():
+    """Of a trajectory with both kinds of ends, at all its steps but the last two."""
+    keys = jax.random.split(jax.random.key(0), 4)
+    reward, next_value = jax.random.normal(keys[0], (2, 12))
+    terminated = jax.random.bernoulli(keys[1], 0.2, (12,))
+    done = terminated | jax.random.bernoulli(keys[2], 0.2, (12,))
+    assert terminated.any()
+    assert (done & ~terminated).any()
+    time = jnp.arange(12)
+    steps = Transition(
+        time[:, None], time, reward, next_value[:, None], terminated, done
+    )
+    parts = [jax.tree.map(lambda x, i=i: x[i : i + 10], steps) for i in range(3)]
+    windows = jax.tree.map(lambda *x: jnp.stack(x), *parts)
+    batch = off_policy.n_step(windows, windows.reward, 0.9, lambda obs: 1.0 * obs)
+    expected = returns.n_step_return(reward, next_value, terminated, done, 0.9, 3)
+    target = batch.target(batch.next_obs[:, 0])
+    np.testing.assert_allclose(target, expected[:10], rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(batch.obs[:, 0], time[:10])
+    np.testing.assert_array_equal(batch.action, time[:10])
+
+
+def test_a_terminal_states_value_is_not_looked_at():
+    """One that is not finite included: 0 times infinity would be NaN."""
+    flag = jnp.array([[True]])
+    steps = Transition(*[jnp.zeros((1, 1))] * 4, flag, flag)
+    batch = off_policy.n_step(steps, jnp.ones((1, 1)), 0.9)
+    assert batch.target(jnp.array([jnp.inf])).tolist() == [1.0]
