@@ -63,6 +63,8 @@ class Config:
         num_segments: K, points on the learning curve.
         double, dueling: as in the papers.
         num_step_return: n, steps before the bootstrap.
+        torso: before the hidden layers: `mlp`, nothing; `cnn`, a convolution as in
+            MinAtar.
         features, activation: hidden layers.
         num_eval_envs: episodes that `evaluate` averages over.
     """
@@ -79,6 +81,7 @@ class Config:
     double: bool = False
     dueling: bool = False
     num_step_return: int = 1
+    torso: str = "mlp"
     features: tuple[int, ...] = (120, 84)
     activation: str = "relu"
     num_eval_envs: int = 16
@@ -157,8 +160,8 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         config.features,
         num_actions,
         activation=config.activation,
-        obs_ndim=len(env.observation.shape),
         dueling=config.dueling,
+        torso=networks.torso(config.torso, env.observation),
     )
 
     # --- the loss ---------------------------------------------------------------------

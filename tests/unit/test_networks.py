@@ -95,4 +95,4 @@ def test_every_loop_with_a_torso_takes_both(name):
 
 
 def test_the_loops_that_have_a_torso():
-    assert {"ppo", "ppo_rnn", "pqn"} <= set(WITH_TORSO)
+    assert {"dqn", "ppo", "ppo_rnn", "pqn"} <= set(WITH_TORSO)
