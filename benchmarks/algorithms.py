@@ -66,6 +66,9 @@ PQN_MINATAR = {"total_timesteps": 1_000_000, "num_envs": 128, "num_steps": 32}
 PQN_MINATAR |= {"num_minibatches": 32, "num_epochs": 2}
 PQN_LR = {"lr": 5e-4, "q_lambda": 0.65}
 
+CNN = MINATAR | {"torso": "cnn", "features": (128,)}
+DISCRETE_SAC = {"total_timesteps": 50_000, "features": (64, 64), "batch_size": 64}
+
 ROWS = {
     "ppo-CartPole": Row(ppo, CARTPOLE, {}, {}, "490 ± 6", CLEANRL),
     "ppo_rnn-CartPole": Row(ppo_rnn, CARTPOLE),
@@ -83,10 +86,20 @@ ROWS = {
     "ppo-Breakout": Row(
         ppo, BREAKOUT, MINATAR, MINATAR_LR, "28 (at 10,000,000 frames)", BLINES
     ),
+    "ppo-Breakout-cnn": Row(
+        ppo, BREAKOUT, CNN, MINATAR_LR, "28 (at 10,000,000 frames)", BLINES
+    ),
     "pqn-Breakout": Row(pqn, BREAKOUT, PQN_MINATAR, PQN_LR),
     "ppo-SpaceInvaders": Row(
         ppo, INVADERS, MINATAR, MINATAR_LR, "131 (at 10,000,000 frames)", BLINES
     ),
+    "ppo-SpaceInvaders-cnn": Row(
+        ppo, INVADERS, CNN, MINATAR_LR, "131 (at 10,000,000 frames)", BLINES
+    ),
+    "sac-CartPole": Row(sac, CARTPOLE, DISCRETE_SAC, FAST | {"temperature_lr": 1e-3}),
+    "sac-Acrobot": Row(sac, ACROBOT, DISCRETE_SAC, FAST | {"temperature_lr": 1e-3}),
+    "td3-Pendulum-default": Row(td3, PENDULUM, {"total_timesteps": 20_000}),
+    "sac-Pendulum-default": Row(sac, PENDULUM, {"total_timesteps": 20_000}),
 }
 
 

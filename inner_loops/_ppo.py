@@ -12,7 +12,16 @@ import jax
 import jax.numpy as jnp
 
 from metaevo import drifts, envs, losses, optimizers, population, rewards, slots, spaces
-from metaevo.rl import minibatches, normalization, returns, rollouts, training
+from metaevo.errors import ConfigError
+from metaevo.rl import (
+    config_checks,
+    heads,
+    minibatches,
+    normalization,
+    returns,
+    rollouts,
+    training,
+)
 from metaevo.rl.rollouts import learned_from
 from metaevo.slots import Context, Slot
 from metaevo.types import InnerState
@@ -24,7 +33,7 @@ class Batch(NamedTuple):
     """Inputs of the loss; leaves [..., *shape] with the same leading axes."""
 
     obs: jax.Array  # normalized
-    action: jax.Array
+    sample: Any  # of the policy, see `heads.Head`
     log_prob: jax.Array  # of the policy that acted
     value: jax.Array  # before learning
     advantage: jax.Array
@@ -38,8 +47,24 @@ def standardized(advantage: jax.Array, axis: int | None) -> jax.Array:
     return advantage / (advantage.std(axis, keepdims=True) + 1e-8)
 
 
+def unchanged(advantage: jax.Array, axis: int | None) -> jax.Array:
+    """Advantages as they are, in place of `standardized`."""
+    del axis
+    return advantage
+
+
+def advantages(config: Any) -> Callable[[jax.Array, int | None], jax.Array]:
+    """What a Config makes of a minibatch's advantages."""
+    return standardized if config.normalize_advantage else unchanged
+
+
 def loss(
-    pi: Any, value: jax.Array, batch: Batch, meta: Meta, context: Context
+    head: heads.Head,
+    pi: Any,
+    value: jax.Array,
+    batch: Batch,
+    meta: Meta,
+    context: Context,
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """PPO's loss as mirror learning (Kuba et al., 2022) writes it.
 
@@ -47,18 +72,19 @@ def loss(
     with the default drift is the clipped objective.
 
     Args:
+        head: of the policy.
         pi, value: the distribution and the value now, at the observations of `batch`.
-        batch: of one minibatch, with standardized advantages.
+        batch: of one minibatch, with standardized advantages, or as they are.
         context: `context.stats` holds `STATS` and `clip_eps`, `context.return_std` is
             the deviation of the rollout's value targets.
 
     Returns:
         the loss and the `STATS` of this minibatch.
     """
-    log_prob = pi.log_prob(batch.action)
+    log_prob = head.log_prob(pi, batch.sample)
     log_ratio = log_prob - batch.log_prob
     ratio = jnp.exp(log_ratio)
-    entropy = pi.entropy()
+    entropy = head.entropy(pi, batch.sample)
     clip_eps = slots.value(meta.clip_eps, context)
 
     drift = meta.drift(log_ratio, batch.advantage, clip_eps, context)
@@ -159,7 +185,7 @@ class Rollout(NamedTuple):
     """One rollout; leaves [T, E, ...]."""
 
     obs: jax.Array  # normalized
-    action: jax.Array
+    sample: Any  # of the policy, see `heads.Head`
     log_prob: jax.Array
     reward: jax.Array  # that the agent learns from
     terminated: jax.Array
@@ -194,12 +220,27 @@ def newborn(env: envs.Env, params: Any, meta: Meta) -> Agent:
 # --- rollout --------------------------------------------------------------------------
 
 
+def checked(config: Any) -> None:
+    """Check the settings of a Config that both PPOs have.
+
+    Raises:
+        ConfigError: one is out of range.
+    """
+    config_checks.positive(config)
+    if not config.reward_scale > 0:
+        raise ConfigError(f"inner.reward_scale={config.reward_scale} must be > 0")
+    if config.target_kl is not None and not config.target_kl > 0:
+        raise ConfigError(f"inner.target_kl={config.target_kl} must be > 0, or none")
+
+
 def finish_rollout(
+    config: Any,
     meta: Meta,
     context: Context,
     agent: Agent,
     normalize: normalization.Normalizer,
     steps: rollouts.Transition,
+    sample: Any,
     log_prob: jax.Array,
     finished: rollouts.Finished,
     discounted_return: jax.Array,
@@ -208,14 +249,15 @@ def finish_rollout(
     """Compute for all steps at once what acting does not need.
 
     Args:
-        steps, log_prob, finished, memory: leaves [T, E, ...].
+        config: with `reward_scale`.
+        steps, sample, log_prob, finished, memory: leaves [T, E, ...].
         discounted_return: [E], of the learner's reward, before the rollout.
 
     Returns:
         the discounted return [E] after it, the rollout, and the discounted returns
         [T, E] within.
     """
-    reward = learned_from(meta, steps, context)
+    reward = config.reward_scale * learned_from(meta, steps, context)
     gamma = slots.value(meta.gamma, context)
 
     def discount(before, at):
@@ -226,7 +268,7 @@ def finish_rollout(
     last, discounted = jax.lax.scan(discount, discounted_return, (reward, steps.done))
     rollout = Rollout(
         obs=normalize.apply(agent.obs_stats, steps.obs),
-        action=steps.action,
+        sample=sample,
         log_prob=log_prob,
         reward=reward,
         terminated=steps.terminated,
@@ -265,10 +307,23 @@ class Parts(NamedTuple):
     num_samples: int
 
 
+def too_far(config: Any) -> Callable[[dict[str, jax.Array]], jax.Array] | None:
+    """The condition that ends an update's gradient steps, for `minibatches.descend`.
+
+    Steps end before that on the first minibatch whose KL divergence, estimated as in
+    `STATS`, is above 1.5 times `config.target_kl`, as in stable-baselines3. (CleanRL
+    looks once an epoch, and at 1.0 times it.)
+    """
+    if config.target_kl is None:
+        return None
+    return lambda info: info["kl"] > 1.5 * config.target_kl
+
+
 def update_of(
     config: Any, num_updates: int, normalize: Normalizers, parts: Parts
 ) -> training.Update:
     """The update: one rollout and the gradient steps on it."""
+    stop = too_far(config)
 
     def learn(meta, context, params, opt_state, rollout, start, order):
         value, next_value = parts.values(meta, params, rollout)
@@ -288,7 +343,7 @@ def update_of(
         )
         batch = Batch(
             rollout.obs,
-            rollout.action,
+            rollout.sample,
             rollout.log_prob,
             value,
             advantage,
@@ -298,7 +353,7 @@ def update_of(
         drawn, take = parts.split(batch, rollout, start, order)
         lr = training.learning_rate(meta, in_loss, config.anneal_lr)
         learned = minibatches.descend(
-            parts.loss, drawn, take, params, opt_state, lr, meta, in_loss
+            parts.loss, drawn, take, params, opt_state, lr, meta, in_loss, stop
         )
         # value − target, where the value loss is evaluated first.
         error = {"error": -advantage.mean(), "squared": (advantage**2).mean()}

@@ -4,8 +4,8 @@ Defaults are those of PureJaxRL (Lu et al., 2022). Differences from the paper:
 
 * Time limits are bootstrapped: a truncated episode's value target contains the value of
   its true last observation. Most implementations take limits for ends.
-* Advantages are standardized per minibatch and values are clipped, as in all
-  implementations.
+* Advantages are standardized per minibatch, unless `normalize_advantage` is false, and
+  values are clipped, as in all implementations.
 * The policy loss is −E[r A − drift(r, A)] (Kuba et al., 2022), which with the default
   drift is the clipped objective.
 
@@ -46,7 +46,14 @@ class Config:
         torso: before the hidden layers of policy and critic: `mlp`, nothing; `cnn`, a
             convolution as in MinAtar.
         features, activation: hidden layers of policy and critic.
-        initial_log_std: of a continuous policy.
+        normalize_advantage: whether advantages of a minibatch get mean 0 and deviation
+            1.
+        reward_scale: factor of the learner's reward, > 0.
+        target_kl: an update's gradient steps end at 1.5 times this KL divergence;
+            None: all are taken.
+        policy: of continuous actions: `normal`, with deviations of its own, or
+            `tanh_normal`, of bounded actions, with those that the network gives.
+        initial_log_std: of `normal`.
         num_eval_envs: episodes that `evaluate` averages over.
     """
 
@@ -62,6 +69,10 @@ class Config:
     torso: str = "mlp"
     features: tuple[int, ...] = (64, 64)
     activation: str = "tanh"
+    normalize_advantage: bool = True
+    reward_scale: float = 1.0
+    target_kl: float | None = None
+    policy: str = "normal"
     initial_log_std: float = 0.0
     num_eval_envs: int = 16
 
@@ -85,11 +96,12 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         ConfigError: sizes that do not fit each other, or a slot of `meta` holds what
             cannot be used there.
     """
-    config_checks.positive(config)
+    _ppo.checked(config)
     batch_size = config_checks.minibatched(config)
     lifetime = config_checks.lifetime(config, batch_size)
     normalize = _ppo.normalizers(config)
-    head = heads.of(env.action, config.initial_log_std)
+    head = heads.of(env.action, config.initial_log_std, config.policy)
+    advantages = _ppo.advantages(config)
     network = partial(
         networks.mlp,
         config.features,
@@ -101,18 +113,18 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     # --- the loss ---------------------------------------------------------------------
 
     def loss(params, batch, meta, context):
-        """Of one minibatch [B, ...] with standardized advantages; see `_ppo.loss`."""
+        """Of one minibatch [B, ...]; see `_ppo.loss`."""
         pi = policy(meta, params, batch.obs, batch.mask)
         value = value_of(meta, params, batch.obs)
-        return _ppo.loss(pi, value, batch, meta, context)
+        return _ppo.loss(head, pi, value, batch, meta, context)
 
     def split(batch, rollout, start, order):
-        """Minibatches of transitions, standardized each; `order` is [steps, B]."""
+        """Minibatches of transitions, `advantages` of each; `order` is [steps, B]."""
         del rollout, start
         batch = jax.tree.map(lambda x: x.reshape(batch_size, *x.shape[2:]), batch)
-        # Small leaves are gathered and standardized for all steps at once.
+        # Small leaves are gathered for all steps at once.
         small = jax.tree.map(lambda x: x[order], batch._replace(obs=()))
-        small = small._replace(advantage=_ppo.standardized(small.advantage, -1))
+        small = small._replace(advantage=advantages(small.advantage, -1))
 
         def take(at) -> Batch:
             chosen, small = at
@@ -154,24 +166,27 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         keys = jax.random.split(key, 3)  # of noise, steps and starts
         shape = (config.num_steps, config.num_envs)
         # Drawn at once: random numbers inside the scan cost more.
-        noise = head.noise(keys[0], (*shape, head.num_outputs))
+        noise = head.noise(keys[0], shape)
 
         def choose(carry, obs, noise, state, mask):
             del state
             obs = normalize.obs.apply(agent.obs_stats, obs)
             pi = policy(meta, agent.params, obs, mask)
-            return carry, pi.transform(noise), pi
+            sample = head.sample(pi, noise)
+            return carry, head.action(sample), (pi, sample)
 
-        after, _, steps, finished, pi = rollouts.collect(
+        after, _, steps, finished, (pi, sample) = rollouts.collect(
             keys[1:], env, experience.episodes, noise, choose
         )
         last, data, discounted = _ppo.finish_rollout(
+            config,
             meta,
             context,
             agent,
             normalize.obs,
             steps,
-            jax.vmap(head.log_prob)(pi, steps.action),
+            sample,
+            jax.vmap(head.log_prob)(pi, sample),
             finished,
             experience.discounted_return,
         )
@@ -182,7 +197,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     def act(key, meta, agent, carry, obs, state=None, mask=None):
         del key, state
         obs = normalize.obs.apply(agent.obs_stats, obs)
-        return policy(meta, agent.params, obs, mask).mode(), carry
+        return head.greedy(policy(meta, agent.params, obs, mask)), carry
 
     def no_memory(experience):
         del experience

@@ -53,7 +53,14 @@ class Config:
         hidden: units of the GRU, and of the layer before it.
         features: hidden layers of policy and critic after it.
         activation: of all layers but the GRU's.
-        initial_log_std: of a continuous policy.
+        normalize_advantage: whether advantages of a minibatch get mean 0 and deviation
+            1.
+        reward_scale: factor of the learner's reward, > 0.
+        target_kl: an update's gradient steps end at 1.5 times this KL divergence;
+            None: all are taken.
+        policy: of continuous actions: `normal`, with deviations of its own, or
+            `tanh_normal`, of bounded actions, with those that the network gives.
+        initial_log_std: of `normal`.
         num_eval_envs: episodes that `evaluate` averages over.
     """
 
@@ -70,6 +77,10 @@ class Config:
     hidden: int = 64
     features: tuple[int, ...] = (64,)
     activation: str = "tanh"
+    normalize_advantage: bool = True
+    reward_scale: float = 1.0
+    target_kl: float | None = None
+    policy: str = "normal"
     initial_log_std: float = 0.0
     num_eval_envs: int = 16
 
@@ -131,7 +142,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         ConfigError: sizes that do not fit each other, or a slot of `meta` holds what
             cannot be used there.
     """
-    config_checks.positive(config)
+    _ppo.checked(config)
     if config.num_envs % config.num_minibatches:
         raise ConfigError(
             f"inner.num_minibatches={config.num_minibatches} does not divide "
@@ -139,7 +150,8 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         )
     lifetime = config_checks.lifetime(config, config.num_envs * config.num_steps)
     normalize = _ppo.normalizers(config)
-    head = heads.of(env.action, config.initial_log_std)
+    head = heads.of(env.action, config.initial_log_std, config.policy)
+    advantages = _ppo.advantages(config)
     # Initialized as all the rest: flax's own orthogonal may hang under vmap.
     cell = nn.GRUCell(config.hidden, recurrent_kernel_init=networks.orthogonal(1.0))
     embedding = networks.mlp(
@@ -159,11 +171,11 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         batch, done, memory = sequences
         inputs = embed(meta, params, batch.obs)
         memory = replay(partial(remember, params), memory, inputs, done)
-        advantage = _ppo.standardized(batch.advantage, None)
+        advantage = advantages(batch.advantage, None)
         pi = policy(meta, params, memory, batch.mask)
         value = value_of(meta, params, memory)
         batch = batch._replace(advantage=advantage)
-        return _ppo.loss(pi, value, batch, meta, context)
+        return _ppo.loss(head, pi, value, batch, meta, context)
 
     def split(batch, rollout, start, order):
         """Minibatches of environments; `order` is [steps, B]."""
@@ -226,25 +238,28 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         keys = jax.random.split(key, 3)  # of noise, steps and starts
         shape = (config.num_steps, config.num_envs)
         # Drawn at once: random numbers inside the scan cost more.
-        noise = head.noise(keys[0], (*shape, head.num_outputs))
+        noise = head.noise(keys[0], shape)
 
         def choose(memory, obs, noise, state, mask):
             del state
             obs = normalize.obs.apply(agent.obs_stats, obs)
             memory = remember(agent.params, memory, embed(meta, agent.params, obs))
             pi = policy(meta, agent.params, memory, mask)
-            return memory, pi.transform(noise), (pi, memory)
+            sample = head.sample(pi, noise)
+            return memory, head.action(sample), (pi, sample, memory)
 
-        after, memory, steps, finished, (pi, memories) = rollouts.collect(
+        after, memory, steps, finished, (pi, sample, memories) = rollouts.collect(
             keys[1:], env, experience.episodes, noise, choose, experience.memory
         )
         last, data, discounted = _ppo.finish_rollout(
+            config,
             meta,
             context,
             agent,
             normalize.obs,
             steps,
-            jax.vmap(head.log_prob)(pi, steps.action),
+            sample,
+            jax.vmap(head.log_prob)(pi, sample),
             finished,
             experience.discounted_return,
             memories,
@@ -257,7 +272,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         del key, state
         obs = normalize.obs.apply(agent.obs_stats, obs)
         memory = remember(agent.params, carry, embed(meta, agent.params, obs))
-        return policy(meta, agent.params, memory, mask).mode(), memory
+        return head.greedy(policy(meta, agent.params, memory, mask)), memory
 
     def start(experience):
         return experience.memory

@@ -7,10 +7,13 @@ on and ends none in a generation keeps its last return.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from metaevo.errors import ConfigError
 from metaevo.types import Evaluated, Fitness, FitnessFn, mean
 
 __all__ = [
@@ -83,18 +86,42 @@ def rank_sum(fitness: jax.Array) -> Fitness:
     return jnp.where(failed, jnp.nan, ranks).sum(0)
 
 
-def normalized(low: list[float], high: list[float]):
-    """Mean over tasks of (return − low) / (high − low), one bound per task.
+def normalized(
+    low: Sequence[float], high: Sequence[float]
+) -> Callable[[jax.Array], Fitness]:
+    """Mean over tasks of (fitness − low) / (high − low), one bound per task.
+
+    A task then weighs by how much better than the hand-made algorithm a member is, in
+    units of what that gains over `low`.
 
     Args:
-        low: return of a random policy.
-        high: return of the reference algorithm.
+        low: fitness of a random policy on each task.
+        high: fitness of the hand-made algorithm on each task, as `metaevo train`
+            measures it.
 
     Returns:
-        an `aggregate` for `Search`: [tasks, S, P] -> [P].
+        an `aggregate` for `Search`: [tasks, S, P] -> [P]. It raises ConfigError for
+        another number of tasks.
+
+    Raises:
+        ConfigError: not as many lows as highs, or not low < high.
     """
-    bottom, top = (jnp.asarray(x, jnp.float32)[:, None, None] for x in (low, high))
-    return lambda fitness: mean((fitness - bottom) / (top - bottom))
+    bottom, top = (np.asarray(x, np.float32) for x in (low, high))
+    if bottom.shape != top.shape or bottom.ndim != 1 or not (bottom < top).all():
+        raise ConfigError(
+            f"normalized(low={low}, high={high}): expected low < high for each task"
+        )
+
+    def aggregate(fitness: jax.Array) -> Fitness:
+        if len(fitness) != len(bottom):
+            raise ConfigError(
+                f"fitness.normalized has bounds of {len(bottom)} tasks, the search has "
+                f"{len(fitness)}"
+            )
+        share = (fitness - bottom[:, None, None]) / (top - bottom)[:, None, None]
+        return mean(share)
+
+    return aggregate
 
 
 def sanitize(

@@ -7,6 +7,7 @@ ones are in `metaevo.learned.optimizers`.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -52,6 +53,25 @@ adam = elementwise(optax.scale_by_adam(eps=1e-5))
 
 radam = elementwise(optax.scale_by_radam())
 """Rectified Adam (Liu et al., 2020)."""
+
+
+@functools.cache
+def rmsprop(
+    decay: float = 0.9, epsilon: float = 1e-10, momentum: float = 0.0
+) -> Optimizer:
+    """RMSProp in TensorFlow's form (Tieleman and Hinton, 2012, lecture 6.5).
+
+    s ← decay s + (1 − decay) g², m ← momentum m + g / √(s + ε), the direction m. As in
+    TensorFlow 1's `RMSPropOptimizer`, whose defaults these are, s starts at 1 and ε is
+    inside the root. stable-baselines3 has it as `RMSpropTFLike`. m is without the
+    learning rate, which there is in it: with momentum the two differ where the rate
+    changes.
+
+    Returns:
+        the same object for the same arguments.
+    """
+    rms = optax.scale_by_rms(decay, epsilon, initial_scale=1.0, eps_in_sqrt=True)
+    return elementwise(optax.chain(rms, optax.trace(momentum)) if momentum else rms)
 
 
 def step(

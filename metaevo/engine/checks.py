@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from metaevo import population, slots, spaces
 from metaevo.config import Stop
@@ -137,6 +138,7 @@ def check(search: Search) -> Proposal:
     key = jax.random.key(0)
     state = jax.eval_shape(search.strategy.init, key)
     proposal, _ = jax.eval_shape(search.strategy.ask, key, state)
+    _check_aggregate(search, population.size(proposal.params))
     if proposal.parents is not None and per is None:
         raise ConfigError(
             "this strategy continues agents (parents): set segments_per_generation"
@@ -152,6 +154,17 @@ def check(search: Search) -> Proposal:
         for loop in search.tasks:
             check_episodes_fit(loop, per)
     return proposal
+
+
+def _check_aggregate(search: Search, size: int) -> None:
+    """Check that one fitness for each member comes out of `Search.aggregate`."""
+    shape = len(search.tasks), search.num_seeds, size
+    found = np.shape(search.aggregate(jnp.zeros(shape)))
+    if found != (size,):
+        raise ConfigError(
+            f"aggregate={search.aggregate} gives {list(found)} for fitness of shape "
+            f"{list(shape)}, [tasks, seeds, members]; expected [{size}], one a member"
+        )
 
 
 def _check_worlds(search: Search, loop: InnerLoop) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from metaevo import envs
 from metaevo.analysis import holdout, results
 from metaevo.analysis.independent import judge
 from metaevo.config import RunConfig
 from metaevo.engine import checks
 from metaevo.errors import ConfigError
-from metaevo.types import Search
+from metaevo.types import InnerLoop, Search
 
 __all__ = [
     "compared",
@@ -125,7 +127,11 @@ def frames_compared(search: Search, config: RunConfig) -> int:
 
 
 def frames_judged(search: Search, config: RunConfig) -> int:
-    """Return the frames of an independent agent; 0 if it does not judge."""
+    """Return the frames of an independent agent; 0 if it does not judge.
+
+    Raises:
+        ConfigError: it is asked to, and none has the slots of the search.
+    """
     if not config.independent:
         return 0
     return judge.frames(search, config.held_out_seeds)
@@ -172,9 +178,17 @@ def generations_after(
     if platform == "cpu":
         return other + frames / checks.frames_per_generation(search, population_size)
     width = (search.chunk_size or population_size) * num_devices
-    lifetime = sum(loop.num_segments for loop in compared(search, config).tasks)
     segments = sum(
         search.segments_per_generation or loop.num_segments for loop in search.tasks
     )
-    rounds = num_candidates(search) * -(-config.held_out_seeds // width) * lifetime
-    return other + rounds / (-(-population_size // width) * segments)
+
+    def rounds(num_seeds: int, tasks: Sequence[InnerLoop]) -> int:
+        return -(-num_seeds // width) * sum(loop.num_segments for loop in tasks)
+
+    later = num_candidates(search) * rounds(
+        config.held_out_seeds, compared(search, config).tasks
+    )
+    later += len(milestones(search, config)) * rounds(
+        milestone_seeds(config), search.tasks
+    )
+    return other + later / (-(-population_size // width) * segments)

@@ -15,7 +15,6 @@ import jax
 
 from metaevo import population
 from metaevo.analysis import holdout, results
-from metaevo.analysis.independent import judge
 from metaevo.config import RunConfig
 from metaevo.engine import checks, costs, loop
 from metaevo.engine.job import (
@@ -74,8 +73,7 @@ def plan(
     """
     shapes = checks.check(search)
     costs.compared(search, config)
-    if config.independent:
-        judge.agent_for(search)
+    costs.frames_judged(search, config)
     devices = choose_devices(config)
     size = population.size(shapes.params)
     where = config.directory or "runs"

@@ -22,7 +22,7 @@ from metaevo.analysis.independent import judge
 from metaevo.analysis.independent.judge import Judged
 from metaevo.analysis.results import Agents, Scores, Solution
 from metaevo.analysis.steps import Steps
-from metaevo.engine import costs, identity
+from metaevo.engine import costs, earlier_solutions, identity
 from metaevo.engine.job import Job, Progress, Result, State, initial_state
 from metaevo.engine.journal import Journal
 from metaevo.errors import ArtifactError, CheckpointError, InterruptedRunError
@@ -105,14 +105,6 @@ def already(job: Job, progress: Progress) -> Result | None:
         return None
     job.console.say(f"already finished, at generation {progress.generation}")
     return _result(job, ending)
-
-
-def keep_solution(job: Job, progress: Progress) -> None:
-    """Keep the solution as it is now, to be scored on held-out seeds at the end."""
-    folder = run_directory.paths(job.directory).earlier
-    params = jax.device_get(job.programs.solution(progress.state.strategy))
-    arrays = checkpoint.to_arrays(params)
-    checkpoint.write(folder / f"generation-{progress.generation:08d}", arrays, {})
 
 
 # --- what is there --------------------------------------------------------------------
@@ -304,7 +296,7 @@ def _hold_out(
             num_seeds,
             job.factory.make_after,
         )
-        earlier = _earlier_scores(job, solution, steps)
+        earlier = earlier_solutions.scores(job, solution, steps)
     facts = {
         "measure": search.fitness.name,
         "frames_per_segment": [loop.frames_per_segment for loop in compared.tasks],
@@ -316,40 +308,6 @@ def _hold_out(
     seconds = duration(time.monotonic() - began)
     job.console.say(f"compared on {num_seeds} held-out seeds in {seconds}")
     return held_out, facts, agents
-
-
-def _earlier_scores(
-    job: Job, solution: Solution, steps: Steps
-) -> dict[str, list[float | None]]:
-    """Score earlier solutions on some of the held-out seeds, for the report.
-
-    Returns:
-        generations done -> the first task's scores, None of runs that failed.
-    """
-    folder = run_directory.paths(job.directory).earlier
-    candidates = {}
-    for generation in costs.milestones(job.search, job.config):
-        try:
-            arrays, _ = checkpoint.read(folder / f"generation-{generation:08d}")
-            params = checkpoint.from_arrays(solution.params, arrays)
-        except CheckpointError:
-            continue  # of a run that metaevo 0.1 began, or lost: the report has a gap
-        candidates[f"generation {generation}"] = params
-    runs, _ = holdout.train_kept(
-        steps,
-        job.search,
-        solution.space,
-        candidates,
-        job.keys.held_out,
-        costs.milestone_seeds(job.config),
-        job.factory.make_after,
-    )
-    return {
-        name.removeprefix("generation "): [
-            float(x) if np.isfinite(x) else None for x in found.fitness[0]
-        ]
-        for name, found in runs.items()
-    }
 
 
 def _noise(job: Job, state: State, steps: Steps) -> dict[str, float | None] | None:

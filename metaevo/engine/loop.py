@@ -19,9 +19,17 @@ import numpy as np
 
 from metaevo import fitness, population
 from metaevo.analysis import report
-from metaevo.analysis.independent import judge
 from metaevo.config import RunConfig, Stop
-from metaevo.engine import checks, costs, finish, identity, records, training
+from metaevo.engine import (
+    checks,
+    costs,
+    earlier_solutions,
+    failures,
+    finish,
+    identity,
+    records,
+    training,
+)
 from metaevo.engine.job import (
     Job,
     Progress,
@@ -52,9 +60,7 @@ from metaevo.storage import (
 )
 from metaevo.types import Search
 
-__all__ = ["MAX_FAILURES", "Result", "run"]
-
-MAX_FAILURES = 3  # generations in a row in which every member failed
+__all__ = ["Result", "run"]
 
 _ASK, _EVALUATE, _TELL = range(3)  # roles of a generation's keys
 
@@ -115,8 +121,7 @@ def run(
     stop = None if config.stop is None else Stop.parse(config.stop)
     if stop is not None:
         checks.check_stop(search, stop)
-    if config.independent:
-        judge.agent_for(search)
+    costs.frames_judged(search, config)
     choose.check(config, search)
     if config.distributed and not distributed.is_coordinator():
         return choose.run_worker(search, proposal, config, should_stop)
@@ -208,7 +213,7 @@ def _run(job: Job, changes: Sequence[str], changed: Sequence[str]) -> Result:
         return result
     journal = Journal(job, progress)
     with contextlib.closing(journal), _noted(job, journal):
-        progress = _try_again(job, progress)
+        progress = failures.forgiven(job, progress)
         history.note(
             job.directory,
             "started",
@@ -252,7 +257,7 @@ def _search(job: Job, journal: Journal, progress: Progress) -> Progress:
 
     Raises:
         InterruptedRunError: asked to stop, or out of time; the progress is saved.
-        NumericalError: every member failed `MAX_FAILURES` times; likewise.
+        NumericalError: every member failed `failures.MAX` times; likewise.
     """
     search, config = job.search, job.config
     size = population.size(proposal_shapes(job, progress.state.strategy).params)
@@ -283,10 +288,10 @@ def _search(job: Job, journal: Journal, progress: Progress) -> Progress:
             journal.log_sha256,
         )
         if progress.generation in milestones:
-            finish.keep_solution(job, progress)
+            earlier_solutions.keep(job, progress)
         stopped = job.stop is not None and job.stop.holds(record)
         last = stopped or progress.generation == search.num_generations
-        hopeless = progress.failures == MAX_FAILURES
+        hopeless = progress.failures == failures.MAX
         late = time.monotonic() > job.deadline
         due = progress.generation % config.checkpoint_every == 0
         if last or hopeless or late or due:
@@ -298,7 +303,7 @@ def _search(job: Job, journal: Journal, progress: Progress) -> Progress:
                 f"{saved + 1}"
             )
         if hopeless:
-            raise _all_failed_error(job, progress)
+            raise failures.error(job, progress)
         if late:
             following = f"generation {progress.generation}"
             raise InterruptedRunError(
@@ -351,22 +356,6 @@ def generation(job: Job, progress: Progress) -> tuple[State, dict[str, Any]]:
         numbers = job.programs.numbers(asked)
         record |= {f"numbers/{slot}": x for slot, x in numbers.items()}
     return State(strategy, carried), record
-
-
-def _all_failed_error(job: Job, progress: Progress) -> NumericalError | ConfigError:
-    """The error that ends a run after `MAX_FAILURES` generations without a score."""
-    paths = run_directory.paths(job.directory)
-    saved = f"the state before generation {progress.generation} is in "
-    saved += str(paths.checkpoints)
-    if jsonl.read(paths.metrics)[-1].get("not_scored", 0):
-        return ConfigError(
-            f"no episode ended within the lifetime in {MAX_FAILURES} generations in a "
-            "row, so that no member was scored: lengthen inner.total_timesteps or "
-            f"lower inner.num_envs; {saved}"
-        )
-    return NumericalError(
-        f"every member failed in {MAX_FAILURES} generations in a row; {saved}"
-    )
 
 
 # --- persistence ----------------------------------------------------------------------
@@ -428,19 +417,6 @@ def _restore(job: Job) -> Progress:
         log_sha256=manifest.get("log_sha256"),
         **facts,
     )
-
-
-def _try_again(job: Job, progress: Progress) -> Progress:
-    """Let a run that every member's failure had stopped try from the same state.
-
-    Raises:
-        NumericalError: it stopped so, and no generations are left.
-    """
-    if progress.failures < MAX_FAILURES:
-        return progress
-    if progress.generation >= job.search.num_generations:
-        raise _all_failed_error(job, progress)
-    return progress._replace(failures=0)
 
 
 def _store(job: Job) -> checkpoint.Store:

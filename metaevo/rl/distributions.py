@@ -114,8 +114,18 @@ class TanhNormal(NamedTuple):
 
     def log_prob_before_tanh(self, u: jax.Array) -> jax.Array:
         """Log-density of the action tanh(u), [...]."""
-        correction = 2 * (math.log(2) - u - jax.nn.softplus(-2 * u))
-        return Normal(*self).log_prob(u) - correction.sum(-1)
+        return Normal(*self).log_prob(u) - _log_slope(u).sum(-1)
+
+    def entropy_by(self, noise: jax.Array) -> jax.Array:
+        """An unbiased estimate of the entropy, [...], by one sample's standard normal
+        noise [..., A]: H(N) + log|d tanh u/du|."""
+        normal = Normal(*self)
+        return normal.entropy() + _log_slope(normal.transform(noise)).sum(-1)
 
     def mode(self) -> jax.Array:
         return jnp.tanh(self.mean)
+
+
+def _log_slope(u: jax.Array) -> jax.Array:
+    """log(1 − tanh² u), finite for every u."""
+    return 2 * (math.log(2) - u - jax.nn.softplus(-2 * u))

@@ -45,6 +45,7 @@ def descend(
     lr: jax.Array | float,
     meta: Any,
     context: Context,
+    stop: Callable[[PyTree], jax.Array] | None = None,
 ) -> tuple[PyTree, PyTree, PyTree]:
     """One gradient step on each of several minibatches.
 
@@ -53,9 +54,13 @@ def descend(
         drawn: leaves [steps, ...], one slice for each minibatch.
         take: from a slice of `drawn` to the minibatch.
         meta: with the slots `max_grad_norm` and `optimizer`.
+        stop: `info -> bool`: where it is true of a minibatch, neither its step nor any
+            later one is taken. They are computed all the same: the length of the scan
+            is static. None: all are taken.
 
     Returns:
-        params, optimizer state, and `info` averaged over the steps.
+        params, optimizer state, and `info` averaged over the minibatches up to the one
+        that stopped.
     """
     max_norm = slots.value(meta.max_grad_norm, context)
 
@@ -68,5 +73,24 @@ def descend(
         )
         return (params, opt_state), info
 
+    if stop is not None:
+        return _until(stop, step, (params, opt_state), drawn)
     (params, opt_state), info = jax.lax.scan(step, (params, opt_state), drawn)
     return params, opt_state, jax.tree.map(jnp.mean, info)
+
+
+def _until(stop, step, learned, drawn):
+    """The steps of `descend` before the first minibatch of which `stop` is true."""
+
+    def guarded(carry, at):
+        learned, running = carry
+        after, info = step(learned, at)
+        taken = running & ~stop(info)
+        learned = jax.tree.map(lambda x, y: jnp.where(taken, x, y), after, learned)
+        return (learned, taken), (info, running)
+
+    start = learned, jnp.array(True)
+    (learned, _), (info, seen) = jax.lax.scan(guarded, start, drawn)
+    # Selected, not multiplied: what was computed beyond the end may be infinite.
+    mean = jax.tree.map(lambda x: jnp.where(seen, x, 0.0).sum() / seen.sum(), info)
+    return *learned, mean

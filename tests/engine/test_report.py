@@ -80,7 +80,7 @@ def test_the_page_is_whole_and_offline(directory):
     assert re.search(sentence.format("mean return over the lifetime"), page)
     assert re.search(sentence.format("final return"), page)
     assert "corrected for 2 verdicts" in page
-    assert page.count("<figure>") == 4
+    assert page.count("<figure>") == 5
     for color in ("currentColor", "var(--solution)", "var(--hand-made)"):
         assert color in page  # readable on light and dark
     assert not re.search("#0072b2|#d55e00", page.split("</style>")[1])

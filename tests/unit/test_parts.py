@@ -9,6 +9,7 @@ import pytest
 import toys
 from scipy import stats as scipy_stats
 
+from inner_loops import ppo
 from metaevo import envs, fitness, losses, optimizers, slots, spaces
 from metaevo.analysis import stats
 from metaevo.errors import ConfigError
@@ -128,6 +129,56 @@ def test_adam_times_lr_is_optax_adam():
         ours = jax.tree.map(lambda p, d: p - 3e-3 * d, ours, direction)
     for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_rmsprop_is_tensorflows(momentum):
+    """Golden values by TensorFlow 1's equations: s starts at 1, ε is in the root."""
+    optimizer = optimizers.rmsprop(0.9, 1e-2, momentum)
+    assert optimizer is optimizers.rmsprop(0.9, 1e-2, momentum)
+    gradients = np.array([[0.1, -3.0, 0.0], [0.2, 5.0, 1e-4], [-0.3, 1.0, 0.0]])
+    mean_square, moving, expected = np.ones(3), np.zeros(3), np.zeros(3)
+    params = jnp.zeros(3)
+    state = optimizer.init(params)
+    for gradient in gradients:
+        mean_square = 0.9 * mean_square + 0.1 * gradient**2
+        moving = momentum * moving + 0.5 * gradient / np.sqrt(mean_square + 1e-2)
+        expected = expected - moving
+        params, state = optimizers.step(
+            optimizer, jnp.float32(gradient), params, state, 0.5, slots.Context()
+        )
+    np.testing.assert_allclose(params, expected, rtol=1e-5)
+
+
+def counted(params, batch, meta, context):
+    """A loss with gradient 1 whose info is the number of the minibatch."""
+    return params.sum(), {"number": batch}
+
+
+def test_gradient_steps_end_where_they_are_told_to():
+    """On minibatch 2 of 0 to 4: two steps are taken, and info is of 0, 1 and 2."""
+    sgd = optimizers.from_optax(optax.identity())
+    meta = ppo.Meta(optimizer=sgd, max_grad_norm=10.0)
+
+    def run(stop):
+        params = jnp.zeros(2)
+        return minibatches.descend(
+            counted,
+            jnp.arange(5.0),
+            lambda at: at,
+            params,
+            sgd.init(params),
+            1.0,
+            meta,
+            slots.Context(),
+            stop,
+        )
+
+    limits = jnp.array([2.0, 0.0, 9.0])
+    ends = jax.vmap(lambda limit: run(lambda info: info["number"] >= limit))(limits)
+    np.testing.assert_allclose(ends[0][:, 0], [-2.0, 0.0, -5.0], rtol=1e-6)
+    np.testing.assert_allclose(ends[2]["number"], [1.0, 0.0, 2.0])
+    np.testing.assert_allclose(run(None)[0], -5.0, rtol=1e-6)
 
 
 @pytest.mark.parametrize("limit", [0.5, 100.0])

@@ -274,3 +274,25 @@ def test_selected_components_keep_the_tasks():
     _, obs = env.at(task).reset(jax.random.key(1))
     assert obs.shape == (2,)
     assert set(task) == {"length", "force_mag"}
+
+
+# --- several tasks --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [([0.0], [1.0, 2.0]), ([0.0, 3.0], [1.0, 3.0]), (0.0, 1.0)]
+)
+def test_bounds_that_normalize_nothing_are_refused(low, high):
+    with pytest.raises(ConfigError, match="expected low < high for each task"):
+        fitness.normalized(low, high)
+
+
+def test_an_aggregate_that_does_not_fit_the_tasks_is_refused():
+    """Bounds of two tasks would broadcast over one."""
+    two = fitness.normalized([0.0, 0.0], [1.0, 2.0])
+    with pytest.raises(ConfigError, match="bounds of 2 tasks, the search has 1"):
+        checks.check(search_with(aggregate=two))
+    both = search_with([toys.quadratic(), toys.quadratic()], aggregate=two)
+    assert checks.check(both).parents is None
+    with pytest.raises(ConfigError, match=r"gives \[1, 4\].*expected \[4\]"):
+        checks.check(search_with(aggregate=lambda x: x.mean(0)))

@@ -57,7 +57,7 @@ class Verdict(NamedTuple):
     Attributes:
         agent: name of the independent agent.
         measure: name of the measure.
-        task: index of the task.
+        place: the task in words, such as `on grid/maze`; empty if there is one.
         step_sizes: step sizes of the agent, L.
         at: solution - hand-made, paired by seed, at each step size.
         paired: the same of each seed's mean over the step sizes, corrected for the
@@ -66,7 +66,7 @@ class Verdict(NamedTuple):
 
     agent: str
     measure: str
-    task: int
+    place: str
     step_sizes: tuple[float, ...]
     at: tuple[Paired, ...]
     paired: Paired
@@ -76,7 +76,9 @@ class Verdict(NamedTuple):
         """The comparison as a sentence, without a full stop."""
         sizes = ", ".join(f"{lr:g}" for lr in self.step_sizes)
         said = differences.clause(self.paired, "the solution", "the hand-made one")
-        start = f"in an independent {self.agent.upper()} (step sizes {sizes}) {said}"
+        where = f", {self.place}," if self.place else ""
+        agent = f"an independent {self.agent.upper()} (step sizes {sizes})"
+        start = f"in {agent}{where} {said}"
         if self.paired.num_pairs < 2:
             return f"{start}: {self.measure}"
         each = ", ".join(f"{x.difference:+.3g}" for x in self.at)
@@ -205,6 +207,7 @@ def compare(
     step_sizes: Sequence[float],
     solution: Sequence[Scores],
     hand_made: Sequence[Scores],
+    tasks: Sequence[str] = ("",),
 ) -> tuple[Verdict, ...]:
     """Compare the scores of both in each of `MEASURES`, paired by seed.
 
@@ -215,15 +218,17 @@ def compare(
         step_sizes: L.
         solution: scores on each task.
         hand_made: likewise.
+        tasks: their names.
     """
     found = []
-    for task, pair in enumerate(zip(solution, hand_made, strict=True)):
+    for name, *pair in zip(tasks, solution, hand_made, strict=True):
+        place = f"on {name}" if len(tasks) > 1 else ""
         for measure, a, b in zip(MEASURES, *pair, strict=True):
             at = tuple(
                 differences.paired_difference(x, y) for x, y in zip(a, b, strict=True)
             )
             paired = differences.paired_difference(a.mean(0), b.mean(0))
-            found.append(Verdict(agent, measure, task, tuple(step_sizes), at, paired))
+            found.append(Verdict(agent, measure, place, tuple(step_sizes), at, paired))
     corrected = differences.holm([x.paired for x in found])
     return tuple(
         x._replace(paired=paired) for x, paired in zip(found, corrected, strict=True)
@@ -272,6 +277,7 @@ class Judged(NamedTuple):
     Attributes:
         agent: name of the independent agent.
         slots: slots that hold what evolved.
+        tasks: names of the environments.
         step_sizes: step sizes of the agent, L.
         solution: scores on each task.
         hand_made: likewise.
@@ -279,6 +285,7 @@ class Judged(NamedTuple):
 
     agent: str
     slots: tuple[str, ...]
+    tasks: tuple[str, ...]
     step_sizes: tuple[float, ...]
     solution: tuple[Scores, ...]
     hand_made: tuple[Scores, ...]
@@ -291,7 +298,8 @@ class Judged(NamedTuple):
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
         """Verdicts on the solution, on each task in each measure."""
-        return compare(self.agent, self.step_sizes, self.solution, self.hand_made)
+        scores = self.solution, self.hand_made
+        return compare(self.agent, self.step_sizes, *scores, self.tasks)
 
 
 def judge(
@@ -330,7 +338,8 @@ def judge(
                 list(settings),
             )  # fmt: skip
             found[candidate].append(Scores(**kept))
-    return Judged(agent, names, step_sizes, *map(tuple, found.values()))
+    tasks = tuple(loop.env.name for loop in search.tasks)
+    return Judged(agent, names, tasks, step_sizes, *map(tuple, found.values()))
 
 
 def frames(search: Search, num_seeds: int) -> int:
@@ -350,7 +359,7 @@ def save(folder: Path, judged: Judged) -> None:
         for measure, x in one._asdict().items()
     }
     facts = {"agent": judged.agent, "slots": list(judged.slots)}
-    facts |= {"step_sizes": list(judged.step_sizes), "tasks": len(judged.solution)}
+    facts |= {"step_sizes": list(judged.step_sizes), "tasks": list(judged.tasks)}
     checkpoint.write(folder, arrays, facts)
 
 
@@ -365,7 +374,7 @@ def load(folder: Path) -> Judged:
         both = [
             tuple(
                 Scores(*(arrays[f"{candidate}/{task}/{x}"] for x in Scores._fields))
-                for task in range(facts["tasks"])
+                for task in range(len(facts["tasks"]))
             )
             for candidate in ("solution", "hand_made")
         ]
@@ -377,7 +386,8 @@ def load(folder: Path) -> Judged:
             len(sizes)
         }:
             raise ValueError("no scores of an agent at each step size")
-        return Judged(facts["agent"], tuple(map(str, facts["slots"])), sizes, *both)
+        slots, tasks = (tuple(map(str, facts[x])) for x in ("slots", "tasks"))
+        return Judged(facts["agent"], slots, tasks, sizes, *both)
     except (KeyError, TypeError, ValueError) as error:
         message = f"{type(error).__name__}: {error}"
         raise CheckpointError(f"{folder} holds no scores: {message}") from None

@@ -1,0 +1,54 @@
+"""Earlier solutions of a search, scored on held-out seeds for the report."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+
+from metaevo.analysis import holdout
+from metaevo.analysis.results import Solution
+from metaevo.analysis.steps import Steps
+from metaevo.engine import costs
+from metaevo.engine.job import Job, Progress
+from metaevo.errors import CheckpointError
+from metaevo.storage import checkpoint, run_directory
+
+
+def keep(job: Job, progress: Progress) -> None:
+    """Keep the solution as it is now, to be scored on held-out seeds at the end."""
+    folder = run_directory.paths(job.directory).earlier
+    params = jax.device_get(job.programs.solution(progress.state.strategy))
+    arrays = checkpoint.to_arrays(params)
+    checkpoint.write(folder / f"generation-{progress.generation:08d}", arrays, {})
+
+
+def scores(job: Job, solution: Solution, steps: Steps) -> dict[str, list[float | None]]:
+    """Score earlier solutions on some of the held-out seeds, for the report.
+
+    Returns:
+        generations done -> the first task's scores, None of runs that failed.
+    """
+    folder = run_directory.paths(job.directory).earlier
+    candidates = {}
+    for generation in costs.milestones(job.search, job.config):
+        try:
+            arrays, _ = checkpoint.read(folder / f"generation-{generation:08d}")
+            params = checkpoint.from_arrays(solution.params, arrays)
+        except CheckpointError:
+            continue  # of a run that metaevo 0.1 began, or lost: the report has a gap
+        candidates[f"generation {generation}"] = params
+    runs, _ = holdout.train_kept(
+        steps,
+        job.search,
+        solution.space,
+        candidates,
+        job.keys.held_out,
+        costs.milestone_seeds(job.config),
+        job.factory.make_after,
+    )
+    return {
+        name.removeprefix("generation "): [
+            float(x) if np.isfinite(x) else None for x in found.fitness[0]
+        ]
+        for name, found in runs.items()
+    }

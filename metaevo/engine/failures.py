@@ -1,0 +1,37 @@
+"""Generations in which every member failed."""
+
+from __future__ import annotations
+
+from metaevo.engine.job import Job, Progress
+from metaevo.errors import ConfigError, NumericalError
+from metaevo.storage import jsonl, run_directory
+
+MAX = 3
+"""Generations in a row in which every member failed, after which a run ends."""
+
+
+def error(job: Job, progress: Progress) -> NumericalError | ConfigError:
+    """The error that ends a run after `MAX` generations without a score."""
+    paths = run_directory.paths(job.directory)
+    saved = f"the state before generation {progress.generation} is in "
+    saved += str(paths.checkpoints)
+    if jsonl.read(paths.metrics)[-1].get("not_scored", 0):
+        return ConfigError(
+            f"no episode ended within the lifetime in {MAX} generations in a "
+            "row, so that no member was scored: lengthen inner.total_timesteps or "
+            f"lower inner.num_envs; {saved}"
+        )
+    return NumericalError(f"every member failed in {MAX} generations in a row; {saved}")
+
+
+def forgiven(job: Job, progress: Progress) -> Progress:
+    """Let a run that every member's failure had stopped try from the same state.
+
+    Raises:
+        NumericalError: it stopped so, and no generations are left.
+    """
+    if progress.failures < MAX:
+        return progress
+    if progress.generation >= job.search.num_generations:
+        raise error(job, progress)
+    return progress._replace(failures=0)
