@@ -156,6 +156,19 @@ TUNABLE = spaces.tune(
 """The space that a baseline is tuned in."""
 
 
+def _check(config: Config) -> None:
+    config_checks.positive(config)
+    if not config.initial_temperature > 0:
+        raise ConfigError(
+            f"inner.initial_temperature={config.initial_temperature} must be > 0"
+        )
+    if config.num_target_critics > config.num_critics:
+        raise ConfigError(
+            f"inner.num_target_critics={config.num_target_critics} is more than "
+            f"inner.num_critics={config.num_critics}"
+        )
+
+
 @on_any_env
 def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> InnerLoop:
     """SAC on `env`, whose actions are discrete, or continuous and bounded.
@@ -168,16 +181,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         ConfigError: sizes that do not fit each other, actions without bounds, or a slot
             of `meta` holds what cannot be used there.
     """
-    config_checks.positive(config)
-    if not config.initial_temperature > 0:
-        raise ConfigError(
-            f"inner.initial_temperature={config.initial_temperature} must be > 0"
-        )
-    if config.num_target_critics > config.num_critics:
-        raise ConfigError(
-            f"inner.num_target_critics={config.num_target_critics} is more than "
-            f"inner.num_critics={config.num_critics}"
-        )
+    _check(config)
     sizes = off_policy.sizes(config, config.num_step_return)
     buffer = sizes.buffer(env, config.num_envs)
     normalize = normalization.observations(config.normalize_observation)
