@@ -15,14 +15,14 @@ from strategies.snes import snes
 def search(
     env: str = "gymnax/CartPole-v1",
     population_size: int = 32,
-    num_generations: int = 24,
+    num_generations: int = 16,
     num_seeds: int = 4,
     sigma: float = 0.3,
     hidden: int = 16,
     convex: bool = False,
     max_bias: float = 1.0,
-    inner: ppo.Config = ppo.Config(65_536, num_steps=64, features=(32, 32)),
-    meta: ppo.Meta = ppo.Meta(lr=1e-3),
+    inner: ppo.Config = ppo.Config(32_768, num_steps=64, features=(32, 32)),
+    meta: ppo.Meta = ppo.Meta(lr=2.5e-3),
 ) -> metaevo.Search:
     loss = critic_losses.weighted_square((hidden,), convex, max_bias=max_bias)
     space = spaces.replace(value_loss=loss)
