@@ -45,8 +45,8 @@ def legal_probabilities(
     """Probabilities [..., A] given that the action is legal, uniform if none can be.
 
     >>> mask = jnp.array([True, False, True])
-    >>> legal_probabilities(jnp.array([0.1, 0.5, 0.4]), mask).round(4).tolist()
-    [0.20000000298023224, 0.0, 0.800000011920929]
+    >>> legal_probabilities(jnp.array([0.125, 0.5, 0.375]), mask).tolist()
+    [0.25, 0.0, 0.75]
     >>> legal_probabilities(jnp.array([0.0, 1.0, 0.0]), mask).tolist()
     [0.5, 0.0, 0.5]
     """
