@@ -12,9 +12,10 @@ $(VENV)/.installed: pyproject.toml requirements.lock
 	$(BIN)/python -m pip install --quiet --constraint requirements.lock -e '.[dev]'
 	touch $@
 
-# The main job: evolve PPO's value loss on CartPole, from nothing.
+# The main job: evolve PPO's value loss on CartPole, compare it, and play an agent.
 demo: install
-	$(BIN)/python -m searches.ppo_value_loss population_size=32 num_generations=16 run.directory=runs/demo
+	$(BIN)/python -m searches.ppo_weighted_value_loss run.directory=runs/demo
+	$(BIN)/metaevo play runs/demo
 
 lint: install
 	$(BIN)/ruff check .
