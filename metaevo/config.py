@@ -159,6 +159,11 @@ class RunConfig:
             )
         if self.seeds < 1:
             raise ConfigError(f"run.seeds={self.seeds} must be >= 1")
+        if self.seeds > 1 and self.stop is not None:
+            raise ConfigError(
+                f"run.seeds={self.seeds} compares searches of equal budgets, which "
+                f"run.stop={self.stop} would end at different ones; leave one out"
+            )
         if self.seeds > 1 and (self.distributed or self.evaluator == "ray"):
             raise ConfigError(
                 f"run.seeds={self.seeds} is for run.evaluator=local on one machine; "

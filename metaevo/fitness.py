@@ -96,8 +96,7 @@ def normalized(
 
     Args:
         low: fitness of a random policy on each task.
-        high: fitness of the hand-made algorithm on each task, as `metaevo train`
-            measures it.
+        high: fitness of the hand-made algorithm on each task.
 
     Returns:
         an `aggregate` for `Search`: [tasks, S, P] -> [P]. It raises ConfigError for

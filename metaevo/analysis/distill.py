@@ -129,11 +129,11 @@ def forms(directory: Path) -> dict[str, Fit]:
         functions = numpy_reference.load(directory / "solution").slots
     except ValueError as error:
         raise ArtifactError(str(error)) from None
-    held_out = {}
+    held_out, facts = {}, {}
     if (directory / "held_out").is_dir():
-        held_out, _ = holdout.load(directory / "held_out")
+        held_out, facts = holdout.load(directory / "held_out")
     found, spec = {}, artifact.manifest["slots"]
-    visited = verdicts.visited(held_out, spec)
+    visited = verdicts.visited(held_out, spec, facts)
     for slot, op in spec.items():
         form = None
         if slot in functions:

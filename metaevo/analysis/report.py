@@ -82,7 +82,7 @@ def write(directory: str | Path, between: Callable[[], None] = lambda: None) -> 
         artifact = artifacts.load(paths.solution)
         slots, spec = artifact.slots, artifact.manifest["slots"]
         params = artifacts.params(paths.solution)
-        visited = verdicts.visited(held_out, spec)
+        visited = verdicts.visited(held_out, spec, facts)
         for portrait in gallery.gallery(slots, spec, params, visited):
             between()
             drawn.append(figures.figure(folder, *portrait))
@@ -106,6 +106,7 @@ def write(directory: str | Path, between: Callable[[], None] = lambda: None) -> 
         figures=[figure for figure in drawn if figure],
         table=_estimates(held_out, between),
         trained=trained,
+        unseen=facts.get("num_searched", 1) < len(facts.get("tasks", [""])),
         agents=_agents(scores),
         replayed=replayed,
         measure=measure,

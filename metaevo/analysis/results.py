@@ -117,7 +117,7 @@ def save(
     }
     spec = artifacts.complete(space.spec, meta, default)
     folder = run_directory.paths(directory).solution
-    visited = verdicts.visited(held_out, spec)
+    visited = verdicts.visited(held_out, spec, {"num_searched": len(search.tasks)})
     artifacts.save(folder, params, spec, numbers, provenance, visited)
 
 

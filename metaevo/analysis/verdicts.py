@@ -173,18 +173,21 @@ def warnings(facts: Mapping[str, Any]) -> list[str]:
 
 
 def visited(
-    held_out: Mapping[str, HeldOut], spec: Mapping[str, Mapping]
+    held_out: Mapping[str, HeldOut],
+    spec: Mapping[str, Mapping],
+    facts: Mapping[str, Any],
 ) -> dict[str, tuple[float, float]]:
     """Return the ranges of value − target while the solution trained: mean ± 2 sd.
 
     Args:
         spec: slot -> its operation and settings.
+        facts: about the runs; `num_searched` tasks are the search's own.
 
     Returns:
         slot -> lower and upper end, for the losses of critics. In units of return, or
         of the targets' standard deviation in the same segment of a lifetime for a
-        scale-equivariant loss. Over all tasks; empty if the inner loops do not report
-        them.
+        scale-equivariant loss. Over all tasks of the search; empty if the inner loops
+        do not report them.
     """
     solution = held_out.get("solution")
     found = {}
@@ -198,6 +201,7 @@ def visited(
         if unit == "return_std":
             names.append("return_std")
         train = () if solution is None else solution.train
+        train = train[: facts.get("num_searched", len(train))]
         if not train or not all(name in task for task in train for name in names):
             continue
         mean, rms, *scale = (

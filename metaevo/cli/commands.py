@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
 import inspect
 import runpy
 import sys
@@ -99,16 +100,17 @@ def _list(kind: str | None = None) -> None:
 
 
 def _run(name: str, *arguments: str) -> None:
-    _main("searches", name, arguments)
+    sys.argv = [runs.known(name, "searches"), *arguments]
+    runpy.run_module(f"searches.{name}", run_name="__main__", alter_sys=True)
 
 
 def _train(name: str, *arguments: str) -> None:
-    _main("inner_loops", name, arguments)
+    module = importlib.import_module(f"inner_loops.{runs.known(name, 'inner_loops')}")
+    if not hasattr(module, "make"):
+        raise ConfigError(f"{module.__file__} has no function `make`")
+    from metaevo.cli.main import train_main
 
-
-def _main(package: str, name: str, arguments: Sequence[str]) -> None:
-    sys.argv = [runs.known(name, package), *arguments]
-    runpy.run_module(f"{package}.{name}", run_name="__main__", alter_sys=True)
+    train_main(module.make, arguments)
 
 
 def _resume(directory: str, *arguments: str) -> None:

@@ -280,7 +280,10 @@ def _with_functions(key: str, value: Any) -> Any:
         try:
             found = _imported(text) if ":" in text else _from_artifact(text, name)
         except (ArtifactError, ConfigError) as error:
-            raise ConfigError(f"{given}={text}: {error}") from None
+            raise ConfigError(
+                f"{given}={text}: {error}; expected package.module:function, or the "
+                "path of an artifact"
+            ) from None
         value = value._replace(**{name: found})
     return value
 

@@ -259,9 +259,9 @@ def _function(run: Run) -> Any:
         except BaseException:
             del sys.modules[name]
             raise
-    if package == "inner_loops" and hasattr(module, "make"):
-        return train.as_search(module.make)
     search = getattr(module, "search", None)
+    if search is None and hasattr(module, "make"):
+        return train.as_search(module.make)
     if search is None:
         raise ConfigError(f"{run.file} has no function `search` to make it by")
     return search

@@ -14,6 +14,7 @@ from metaevo.analysis import results
 from metaevo.cli import compare
 from metaevo.cli.options import CompareOptions
 from metaevo.config import RunConfig
+from metaevo.engine import costs
 from metaevo.engine.job import Result
 from metaevo.errors import ConfigError
 from metaevo.evaluators.devices import choose_devices
@@ -41,9 +42,14 @@ def run(
         should_stop: Asked often; True abandons what is being done.
 
     Raises:
-        ConfigError: `run.directory` holds a run.
+        ConfigError: `run.directory` holds a run, or nothing evolves.
         InterruptedRunError: `should_stop` or `run.max_seconds` ended the command.
     """
+    if costs.trains(search):
+        raise ConfigError(
+            f"run.seeds={config.seeds} is for searches; agents with other seeds are "
+            f"num_seeds={config.seeds}"
+        )
     root = None if config.directory is None else Path(config.directory)
     if root is not None and run_directory.has_manifest(root):
         raise ConfigError(

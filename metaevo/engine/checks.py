@@ -177,6 +177,12 @@ def _check_worlds(search: Search, loop: InnerLoop) -> None:
                 f"env={name!r} draws a task for each lifetime, and this inner loop "
                 "cannot be put on it: decorate its `make` with types.on_any_env"
             )
+        if per is not None and search.space.spec == {}:
+            raise ConfigError(
+                f"env={name!r} draws a task for each lifetime, and agents that are "
+                "trained segment by segment would get another in each; take an "
+                "environment without tasks"
+            )
         if per is not None:
             raise ConfigError(
                 f"env={name!r} draws a task for each lifetime, and members that live "

@@ -58,6 +58,8 @@ def compared(search: Search, config: RunConfig) -> Search:
     if not config.held_out_tasks:
         return search
     first, seen = search.tasks[0], task_names(search)
+    if trains(search):
+        raise ConfigError("run.held_out_tasks: nothing evolves in a training run")
     if not compares(search):
         raise ConfigError(
             "run.held_out_tasks: nothing is compared after this search, whose members "

@@ -30,12 +30,17 @@ def scores(job: Job, solution: Solution, steps: Steps) -> dict[str, list[float |
     """
     folder = run_directory.paths(job.directory).earlier
     candidates = {}
-    for generation in costs.milestones(job.search, job.config):
+    # Of the horizons that were asked for, which the run may have stopped before.
+    kept = sorted(folder.glob("generation-*")) if costs.compares(job.search) else []
+    for path in kept:
+        generation = int(path.name.removeprefix("generation-"))
+        if generation >= job.search.num_generations:
+            continue
         try:
-            arrays, _ = checkpoint.read(folder / f"generation-{generation:08d}")
+            arrays, _ = checkpoint.read(path)
             params = checkpoint.from_arrays(solution.params, arrays)
         except CheckpointError:
-            continue  # of a run that metaevo 0.1 began, or lost: the report has a gap
+            continue  # of an earlier space, or altered: the report has a gap
         candidates[f"generation {generation}"] = params
     runs, _ = holdout.train_kept(
         steps,

@@ -26,6 +26,7 @@ from metaevo.engine import costs, earlier_solutions, identity
 from metaevo.engine.job import Job, Progress, Result, State, initial_state
 from metaevo.engine.journal import Journal
 from metaevo.errors import ArtifactError, CheckpointError, InterruptedRunError
+from metaevo.evaluators.devices import choose_devices
 from metaevo.storage import artifacts, checkpoint, history, jsonl, run_directory
 from metaevo.text import duration
 from metaevo.types import PyTree
@@ -217,6 +218,7 @@ def _judge(job: Job, progress: Progress, ending: Ending) -> Judged | None:
             ending.solution.params,
             job.keys.held_out,
             num_seeds,
+            None if job.config.distributed else choose_devices(job.config),
         )
     seconds = duration(time.monotonic() - began)
     job.console.say(f"judged in an independent agent in {seconds}")
@@ -303,6 +305,7 @@ def _hold_out(
         "tasks": costs.task_names(compared),
         "num_searched": len(search.tasks),
         "earlier": earlier,
+        "generation": search.num_generations,
         "noise": _noise(job, state, steps),
     }
     seconds = duration(time.monotonic() - began)

@@ -57,17 +57,20 @@ def train(
         num_seeds: N, number of agents.
         config: `seed`, `stop` and `devices` of the run. With a `directory` it is a run
             like those of `python -m inner_loops.NAME`: with a log, checkpoints, a
-            report, and the same bits; the same call resumes it. None or without one,
-            nothing is written.
+            report, and the same bits; the same call resumes it. `metaevo play` and
+            `resume` are for runs from the command line. None or without one, nothing
+            is written.
 
     Raises:
         ConfigError: a number is out of range, or the loop is coupled.
+        NumericalError: every agent failed in three segments in a row, in a run with
+            a directory.
         MemoryError: the agents do not fit into memory.
     """
     config = RunConfig() if config is None else config
     search = training.as_search(inner_loop, num_seeds)
     if config.directory is not None:
-        loop.run(search, config, "training")
+        loop.run(search, config, training.UNNAMED)
         return load(config.directory, inner_loop)
     proposal = checks.check(search)
     stop = None if config.stop is None else Stop.parse(config.stop)

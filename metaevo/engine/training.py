@@ -22,6 +22,9 @@ from metaevo.errors import ConfigError, InterruptedRunError
 from metaevo.storage import checkpoint, history, run_directory
 from metaevo.types import InnerLoop, Proposal, PyTree, Search, Strategy
 
+UNNAMED = "training"
+"""Name of runs that `metaevo.train` makes, whose loop no command can make again."""
+
 TRAINED = "trained"
 """Name of the agents in `agents/`."""
 
@@ -142,7 +145,8 @@ def _result(job: Job) -> Result:
     returns: Any = scores.evaluations[TRAINED]
     job.console.say(
         f"final return on fresh episodes: {training_curve.sentence(returns)}",
-        f"agents: {paths.agents / TRAINED}; metaevo play {job.directory}",
+        f"agents: {paths.agents / TRAINED}"
+        + (f"; metaevo play {job.directory}" if job.name != UNNAMED else ""),
         f"curve:  {paths.report / training_curve.NAME}.png and .csv",
         f"report: {paths.report / 'index.html'}",
     )

@@ -14,6 +14,22 @@ SCHEMA = 2
 RETIRED_SETTINGS = ("shared_critic", "num_diversity_states", "diversity_coef")
 """Settings of TD3 in metaevo 0.1 that are those of `td3_shared` since, or implied."""
 
+NEW_SETTINGS: Mapping[str, tuple] = {
+    "critic_layer_norm": (False,),
+    "normalize_advantage": (True,),
+    "num_critics": (2,),
+    "num_step_return": (1,),
+    "num_target_critics": (2,),
+    "policy": ("normal",),
+    "policy_delay": (None,),
+    "reward_scale": (1.0,),
+    "target_entropy": (None, -1.0),
+    "target_kl": (None,),
+    "torso": ("mlp",),
+}
+"""Settings of inner loops that earlier versions did not have, and the values that mean
+what those versions did: a run with one of them is the same run without the setting."""
+
 MAY_CHANGE = "num_generations"  # a larger value extends a run
 
 
@@ -69,6 +85,23 @@ def without_retired(old: Any, new: Any) -> Any:
     if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         return [without_retired(a, b) for a, b in zip(old, new, strict=True)]
     return old
+
+
+def as_before(settings: Any) -> Any:
+    """Leave out settings that earlier versions did not have, where they change nothing.
+
+    >>> as_before({"inner": {"torso": "mlp", "num_envs": 4}, "meta": {"torso": "cnn"}})
+    {'inner': {'num_envs': 4}, 'meta': {'torso': 'cnn'}}
+    """
+    if isinstance(settings, Mapping):
+        return {
+            key: as_before(x)
+            for key, x in settings.items()
+            if not any(x == y for y in NEW_SETTINGS.get(key, ()))
+        }
+    if isinstance(settings, list | tuple):
+        return [as_before(x) for x in settings]
+    return settings
 
 
 def differences(old: Mapping, new: Mapping, prefix: str = "") -> list[str]:

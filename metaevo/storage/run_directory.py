@@ -226,7 +226,8 @@ def default_directory(
     if os.environ.get("WANDB_SWEEP_ID") and os.environ.get("WANDB_RUN_ID"):
         sweep = f"sweep-{os.environ['WANDB_SWEEP_ID']}"
         return Path("runs") / name / sweep / os.environ["WANDB_RUN_ID"]
-    fixed = {k: v for k, v in settings.items() if k != manifests.MAY_CHANGE}
+    fixed = manifests.as_before(settings)
+    fixed = {k: v for k, v in fixed.items() if k != manifests.MAY_CHANGE}
     text = json.dumps(fixed, sort_keys=True, default=str)
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     return Path("runs") / name / f"seed{seed}-{digest}"
@@ -377,7 +378,8 @@ def check_same_run(
         then = manifests.without_retired(
             then, manifests.identity(name, config, settings)
         )
-    changed = manifests.differences(then, manifests.identity(name, config, settings))
+    now = manifests.identity(name, config, settings)
+    changed = manifests.differences(manifests.as_before(then), manifests.as_before(now))
     if changed:
         raise ConfigError(
             f"{directory} holds a run with other settings: {'; '.join(changed)}. "
@@ -393,6 +395,8 @@ def require_finished(directory: str | Path) -> None:
         CheckpointError: the manifest cannot be read.
     """
     read_manifest(directory)
+    if (paths(directory).agents / "trained").is_dir():
+        raise ConfigError(f"{directory}: a training run, in which nothing evolved")
     if not paths(directory).solution.is_dir():
         raise ConfigError(
             f"{directory}: no finished run here (no solution/); finish it with: "

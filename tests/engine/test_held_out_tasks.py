@@ -88,6 +88,21 @@ def test_task_that_does_not_fit_is_refused_before_anything_runs(
         config(tmp_path, held_out_tasks=(OTHER,), held_out_seeds=0)
 
 
+def test_visited_range_is_that_of_the_search_s_own_tasks():
+    def task(error):
+        return {
+            "value_error_mean": np.array([error]),
+            "value_error_rms": np.array([abs(error) + 1.0]),
+        }
+
+    scores = np.zeros((2, 1))
+    runs = holdout.HeldOut(scores, scores, (task(1.0), task(1000.0)))
+    spec = {"value_loss": {"op": "residual_network"}}
+    own = verdicts.visited({"solution": runs}, spec, {"num_searched": 1})
+    every = verdicts.visited({"solution": runs}, spec, {})
+    assert own["value_loss"][1] < 10 < every["value_loss"][1]
+
+
 def test_places_of_runs_without_names_are_numbers():
     assert verdicts.places({}, 2) == ["on task 0", "on task 1"]
     assert verdicts.places({"tasks": ["a"]}, 1) == [""]

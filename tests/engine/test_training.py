@@ -1,6 +1,7 @@
 """Training agents as they are: `metaevo.train`, its run directories, `run.stop`."""
 
 import csv
+import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -14,11 +15,11 @@ from inner_loops import dqn, ppo
 from metaevo import envs, losses, schedules, spaces
 from metaevo.analysis import training_curve
 from metaevo.cli import config as cli
-from metaevo.cli import play, runs, train
+from metaevo.cli import play, runs, several, train
 from metaevo.engine import loop as engine
 from metaevo.engine import training
 from metaevo.errors import CheckpointError, ConfigError, InterruptedRunError
-from metaevo.storage import artifacts, history
+from metaevo.storage import artifacts, history, manifests, run_directory
 
 NUM_SEEDS = 3
 TINY = ppo.Config(512, num_envs=2, num_steps=16, num_segments=4, features=(4,))
@@ -159,6 +160,59 @@ def test_an_agent_whose_numbers_break_counts_as_failed_from_then_on(tmp_path):
     np.testing.assert_array_equal(curve, [[0, np.nan, np.nan], [10, 11, 12]])
     assert training_curve.alive(log).tolist() == [False, True]
     assert training_curve.sentence(np.array([np.nan, 3.0])).endswith("1 failed")
+
+
+def test_several_seeds_and_comparisons_are_for_searches(tmp_path, loop):
+    search = training.as_search(loop, 2)
+    with pytest.raises(ConfigError, match="num_seeds=2"):
+        several.run(
+            search, options(tmp_path, seeds=2), "ppo", lambda _: None, lambda: 0
+        )
+    with pytest.raises(ConfigError, match="equal budgets"):
+        options(tmp_path, seeds=2, stop="return>=1")
+    for option in ({"held_out_tasks": ("gymnax/Acrobot-v1",)}, {"independent": True}):
+        with pytest.raises(ConfigError, match="nothing evolves in a training run"):
+            engine.run(search, options(tmp_path / "run", **option), "training")
+    assert not (tmp_path / "run").exists()
+
+
+def test_commands_on_evolved_things_refuse_a_training_run(finished):
+    with pytest.raises(ConfigError, match="a training run, in which nothing evolved"):
+        run_directory.require_finished(finished[0])
+
+
+def test_environments_with_tasks_are_refused_in_words_of_training():
+    tasks = ppo.make(envs.make("gymnax/CartPole-v1?length=0.25..1"), TINY)
+    with pytest.raises(ConfigError, match="trained segment by segment"):
+        metaevo.train(tasks, 2)
+
+
+def test_runs_from_before_new_settings_are_the_same(tmp_path):
+    before = {"inner": {"num_envs": 4}, "search": {"task0": {"meta": {"lr": 0.1}}}}
+    now = {
+        "inner": {"num_envs": 4, "torso": "mlp", "policy": "normal"},
+        "search": {"task0": {"meta": {"lr": 0.1, "reward_scale": 1.0}}},
+    }
+    config = metaevo.RunConfig()
+    manifest = {"schema": 2, "identity": manifests.identity("ppo", config, before)}
+    run_directory.check_same_run(tmp_path, manifest, "ppo", config, now)
+    assert run_directory.default_directory("ppo", 0, before) == (
+        run_directory.default_directory("ppo", 0, now)
+    )
+    now["inner"]["torso"] = "cnn"
+    with pytest.raises(ConfigError, match="torso: None -> cnn"):
+        run_directory.check_same_run(tmp_path, manifest, "ppo", config, now)
+
+
+def test_new_settings_of_every_loop_have_their_defaults_in_the_table():
+    before = {"total_timesteps", "num_envs", "num_steps", "num_segments"}
+    for module in (ppo, dqn):
+        defaults = {
+            f.name: f.default for f in dataclasses.fields(module.Config)
+        } | module.Meta._field_defaults
+        kept = manifests.as_before(defaults)
+        assert before <= kept.keys()
+        assert not kept.keys() & manifests.NEW_SETTINGS.keys()
 
 
 def test_a_coupled_loop_cannot_be_trained_alone():

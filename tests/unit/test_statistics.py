@@ -406,8 +406,8 @@ def test_the_range_visited_is_of_all_tasks_in_the_units_of_the_loss():
     weighted, plain = critic_losses.weighted_square(), losses.residual_network()
     spec = {"value_loss": weighted.spec, "td_loss": plain.spec}
     spec |= {"lr": {"op": "number"}, "drift": drifts.drift_network().spec}
-    found = verdicts.visited(held_out, spec)
+    found = verdicts.visited(held_out, spec, {})
     assert found == {"value_loss": (-6.0, 10.0), "td_loss": (-3.0, 5.0)}
     del tasks[1]["return_std"]
-    assert verdicts.visited(held_out, spec).keys() == {"td_loss"}
-    assert verdicts.visited({}, spec) == {}
+    assert verdicts.visited(held_out, spec, {}).keys() == {"td_loss"}
+    assert verdicts.visited({}, spec, {}) == {}

@@ -18,7 +18,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, PartitionSpec
+from jax.tree_util import Partial
 
+from metaevo import slots
 from metaevo.analysis import differences
 from metaevo.analysis.differences import Paired
 from metaevo.analysis.independent import dqn, ppo
@@ -99,6 +101,14 @@ def agent_for(search: Search) -> tuple[str, tuple[str, ...]]:
     """
     functions = [name for name, op in search.space.spec.items() if op["op"] != "number"]
     loops = search.tasks
+    if not search.space.spec:
+        raise ConfigError("run.independent=true: nothing evolves in a training run")
+    for loop in loops:
+        if loop.env is not None and loop.env.action_mask is not None:
+            raise ConfigError(
+                f"run.independent=true: env={loop.env.name!r} has actions that are not "
+                "always legal, which the independent agents would take"
+            )
     for name, agent in AGENTS.items():
         known = set(agent.SLOTS)
         # `reward` is a slot of both; the algorithm's own loss tells them apart.
@@ -153,7 +163,11 @@ def scores(
     at = np.arange(padded) % total
     lr = jnp.asarray(step_sizes, jnp.float32)[at // num_seeds]
     train = partial(_train, module, env, settings, mesh)
-    runs = jax.device_get(jax.jit(train)(keys[at % num_seeds], lr, dict(functions)))
+    slot_values = {
+        name: x if isinstance(x, Partial) else slots.function(x)
+        for name, x in functions.items()
+    }
+    runs = jax.device_get(jax.jit(train)(keys[at % num_seeds], lr, slot_values))
     shape = len(step_sizes), num_seeds
     final = np.asarray(runs.final_return, np.float64)[:total].reshape(shape)
     curve = np.asarray(runs.returns, np.float64)[:total].reshape(*shape, -1)
@@ -303,7 +317,12 @@ class Judged(NamedTuple):
 
 
 def judge(
-    steps: Steps, search: Search, params: Params, key: Key, num_seeds: int
+    steps: Steps,
+    search: Search,
+    params: Params,
+    key: Key,
+    num_seeds: int,
+    devices: Sequence[Any] | None = None,
 ) -> Judged:
     """Judge the solution of a search in the independent agent that has its slots.
 
@@ -313,6 +332,7 @@ def judge(
         params: params of the solution.
         key: determines the seeds.
         num_seeds: N.
+        devices: JAX devices to use; None: all of this process.
 
     Raises:
         ConfigError: no independent agent has these slots.
@@ -330,7 +350,10 @@ def judge(
             def made(loop=loop, meta=meta):
                 functions = {name: getattr(meta, name) for name in names}
                 seeds = jax.random.fold_in(key, _INDEPENDENT)
-                made = scores(agent, loop.env, functions, seeds, num_seeds, step_sizes)
+                made = scores(
+                    agent, loop.env, functions, seeds, num_seeds, step_sizes,
+                    devices=devices,
+                )  # fmt: skip
                 return made._asdict()
 
             kept = steps.step(

@@ -164,11 +164,13 @@ class WandbLogger:
             if pictures:
                 self.run.log(pictures, step=self._state["generation"])
             self.run.summary.update(summary(directory))
-            artifact = self.wandb.Artifact(f"solution-{self._state['id']}", "evolved")
-            for path in files:
-                if path not in figures:
+            evolved = [path for path in files if path not in figures]
+            if evolved:  # nothing evolves in a training run
+                name = f"solution-{self._state['id']}"
+                artifact = self.wandb.Artifact(name, "evolved")
+                for path in evolved:
                     artifact.add_file(str(path), path.name)
-            self.run.log_artifact(artifact)
+                self.run.log_artifact(artifact)
 
         self._limited.call(end, FINISH)
 
@@ -363,7 +365,7 @@ def push(directory: Path, mode: str = "online") -> int:
     logger = WandbLogger(directory, mode, identity["search"], identity["settings"])
     for record in records:
         logger.log({k: np.nan if v is None else v for k, v in record.items()})
-    if (directory / "solution").is_dir():
+    if (directory / "solution").is_dir() or (directory / "agents").is_dir():
         logger.finish(directory)
     sent = len(records) if logger.alive else 0
     logger.close()
