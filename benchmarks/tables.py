@@ -153,6 +153,7 @@ after 1,000 steps.
 def algorithms(path: Path) -> str:
     """The page of the algorithms' scores."""
     rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows.sort(key=lambda row: (row["env"], row["row"]))
     shown = [
         {
             "algorithm": row["row"].partition("-")[0],
@@ -163,7 +164,7 @@ def algorithms(path: Path) -> str:
             "return": f"{row['return']:.1f} [{row['low']:.1f}, {row['high']:.1f}]"
             + (f", {row['failed']} failed" if row["failed"] else ""),
             "each agent": ", ".join(f"{x:.0f}" for x in sorted(row["each"])),
-            "seconds": row["seconds"],
+            "seconds": round(row["seconds"]),
             "published": f"{row['published']} ({row['source']})"
             if row["published"]
             else "none found",
@@ -177,7 +178,16 @@ def algorithms(path: Path) -> str:
         f"{last['versions']['jax']}, {last['date'][:10]}; load {min(loads):.0f} to "
         f"{max(loads):.0f}."
     )
-    return "\n\n".join([ALGORITHMS, table(shown, set()), where]) + "\n"
+    from benchmarks.algorithms import ROWS
+
+    lines = [list(shown[0]), ["---"] * len(shown[0])]
+    lines += [
+        [f"{x:,}" if isinstance(x, int) else str(x) for x in r.values()] for r in shown
+    ]
+    rest = [name for name in ROWS if name not in {row["row"] for row in rows}]
+    missing = [f"Not run yet: {', '.join(rest)}."] if rest else []
+    drawn = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return "\n\n".join([ALGORITHMS.rstrip(), drawn, where, *missing]) + "\n"
 
 
 def main() -> None:
