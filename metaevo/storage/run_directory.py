@@ -341,7 +341,7 @@ def create_manifest(
         "identity": manifests.identity(name, config, settings),
         "sources": dict(sources or {}),
         "chunk_size": chunk_size,
-        "run": asdict(config) | {"directory": None},
+        "run": json.loads(json.dumps(asdict(config))) | {"directory": None},
         **provenance.surroundings(device),
         **provenance.git_state(source_files),
         "changes": list(changes),
