@@ -8,7 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from metaevo.cli.main import main, train_main
+    from metaevo.cli.program import main, train_main
     from metaevo.config import RunConfig
     from metaevo.engine.loop import Result, run
     from metaevo.engine.train import Training, train
@@ -73,7 +73,7 @@ __all__ = [
 
 _MODULES = {
     "config": ["RunConfig"],
-    "cli.main": ["main", "train_main"],
+    "cli.program": ["main", "train_main"],
     "engine.loop": ["Result", "run"],
     "engine.train": ["Training", "train"],
     "errors": [

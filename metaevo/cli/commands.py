@@ -108,7 +108,7 @@ def _train(name: str, *arguments: str) -> None:
     module = importlib.import_module(f"inner_loops.{runs.known(name, 'inner_loops')}")
     if not hasattr(module, "make"):
         raise ConfigError(f"{module.__file__} has no function `make`")
-    from metaevo.cli.main import train_main
+    from metaevo.cli.program import train_main
 
     train_main(module.make, arguments)
 

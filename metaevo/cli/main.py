@@ -1,69 +1,18 @@
-"""Entry points: `python -m searches.NAME`, `python -m inner_loops.NAME`, `metaevo`.
-
-Everything is checked before anything compiles. A closed terminal or pipe stops nothing:
-what cannot be shown is dropped.
-
-Exit codes: 0 done, 2 wrong input, 3 directory in use, 4 checkpoint or artifact
-refused, 5 numerical failure, 6 disk, 7 failed on every host, 75 interrupted (run again
-to resume); see `metaevo.errors`.
-"""
+"""Entry point of the command `metaevo`."""
 
 from __future__ import annotations
 
 import difflib
-import errno
-import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import metadata
-from pathlib import Path
-from typing import TYPE_CHECKING
 
-from metaevo.cli import commands, config, train
-from metaevo.cli.signals import on_signals
-from metaevo.config import RunConfig
+from metaevo.cli import commands
+from metaevo.cli.program import guard
 from metaevo.engine.loggers import streams
-from metaevo.errors import ConfigError, InterruptedRunError, MetaevoError
-from metaevo.types import InnerLoop, Search
+from metaevo.errors import ConfigError
 
-if TYPE_CHECKING:
-    from metaevo.engine.job import Result
-
-FLAGS = ("-h", "--help", "--cfg", "--cfg-diff", "--dry-run")
 ALIASES = {"distil": "distill"}
-DISK_EXIT_CODE = 6
-_DISK_ERRORS = (
-    *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS),
-    *(errno.EACCES, errno.EPERM, errno.ENOENT),
-)
-
-
-def main(search: Callable[..., Search], argv: Sequence[str] | None = None) -> None:
-    """Run a search function from the command line, and exit.
-
-    Args:
-        search: Function whose parameters, with types and defaults, are the keys.
-        argv: `key=value` arguments; None: those of the process.
-    """
-    streams.protect()
-    stop = on_signals()
-    arguments = sys.argv[1:] if argv is None else argv
-    sys.exit(guard(lambda: _run(search, arguments, stop.is_set)))
-
-
-def train_main(
-    make: Callable[..., InnerLoop], argv: Sequence[str] | None = None
-) -> None:
-    """Train agents of an inner loop from the command line, and exit.
-
-    The keys are `env`, `num_seeds`, `inner.*` of the loop's `Config`, `meta.*` of its
-    `Meta`, and `run.*`.
-
-    Args:
-        make: `(env, config, meta) -> InnerLoop`, with defaults for the last two.
-        argv: `key=value` arguments; None: those of the process.
-    """
-    main(train.as_search(make), argv)
 
 
 def command() -> None:
@@ -74,27 +23,6 @@ def command() -> None:
         print(commands.usage())
         sys.exit(2)
     sys.exit(guard(lambda: _dispatch(arguments)))
-
-
-def guard(body: Callable[[], None]) -> int:
-    """Run `body`, print expected errors as one line, and return the exit code."""
-    from metaevo.engine.loggers.console import error as print_error
-
-    try:
-        body()
-        return 0
-    except (InterruptedRunError, KeyboardInterrupt) as error:
-        message = str(error) or "interrupted"
-        print_error(f"{message}; run the same command again to continue")
-        return InterruptedRunError.exit_code
-    except MetaevoError as error:
-        print_error(str(error))
-        return error.exit_code
-    except OSError as error:
-        if error.errno not in _DISK_ERRORS:
-            raise
-        print_error(f"disk: {error}; the last checkpoint is intact")
-        return DISK_EXIT_CODE
 
 
 def _dispatch(arguments: Sequence[str]) -> None:
@@ -117,60 +45,3 @@ def _dispatch(arguments: Sequence[str]) -> None:
         print(commands.command_help(name))
     else:
         commands.execute(name, rest)
-
-
-def _run(
-    search: Callable[..., Search], argv: Sequence[str], should_stop: Callable[[], bool]
-) -> None:
-    """Do what the flags in `argv` ask for, or run the search."""
-    flags = [arg for arg in argv if arg in FLAGS]
-    if "-h" in flags or "--help" in flags:
-        print(config.help_text(search))
-        return
-    given = config.parse(search, [arg for arg in argv if arg not in FLAGS])
-    if "--cfg-diff" in flags:
-        print("\n".join(config.changes(search, given)))
-        return
-    if "--cfg" in flags:
-        print("\n".join(config.assignments(given)))
-        return
-    run_config = given["run"]
-    from metaevo.storage import run_directory
-
-    if run_config.directory:
-        run_directory.check_free(run_config.directory)
-        run_directory.check_writable("run.directory", run_config.directory)
-    from metaevo.cli import several
-    from metaevo.engine import dry_run
-    from metaevo.engine import loop as engine
-    from metaevo.evaluators.devices import configure
-
-    dry = "--dry-run" in flags
-    if run_config.distributed and not dry:
-        from metaevo.evaluators import distributed
-
-        distributed.join(run_config)
-    else:
-        configure(driver=run_config.evaluator == "ray" and not dry)
-    arguments = {key: value for key, value in given.items() if key != "run"}
-    made = config.call(search, arguments)
-    if dry:
-        print(dry_run.plan(made, run_config, should_stop))
-        return
-    source = inspect.getfile(inspect.unwrap(search))
-
-    def run(one: RunConfig) -> Result | None:
-        return engine.run(
-            made,
-            one,
-            Path(source).stem,
-            config.settings(arguments),
-            config.changes(search, given | {"run": one}),
-            should_stop,
-            source,
-        )
-
-    if run_config.seeds == 1:
-        run(run_config)
-    else:
-        several.run(made, run_config, Path(source).stem, run, should_stop)

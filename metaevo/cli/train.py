@@ -14,8 +14,8 @@ DEFAULT_ENV = "gymnax/CartPole-v1"
 def as_search(make: Callable[..., InnerLoop]) -> Callable[..., Search]:
     """Return a search function that trains agents of an inner loop.
 
-    Its parameters, types and module are such that `cli.config` and `cli.main` take it
-    for a function of the file that `make` is in.
+    Its parameters, types and module are such that `cli.config` and `cli.program` take
+    it for a function of the file that `make` is in.
     """
     module = sys.modules[make.__module__]
     _, config, meta = inspect.signature(make).parameters.values()

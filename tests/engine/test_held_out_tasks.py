@@ -56,6 +56,7 @@ def test_comparison_is_made_on_tasks_that_the_search_never_saw(tmp_path, capsys)
     assert "already finished" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_own_task_is_compared_to_the_same_bits(tmp_path, monkeypatch):
     write_short_reports(monkeypatch)
     alone = metaevo.run(search(), config(tmp_path / "a"), "tiny")

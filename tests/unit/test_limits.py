@@ -17,6 +17,7 @@ from metaevo.engine.loggers import tensorboard
 from metaevo.engine.loggers.limits import Limited
 from metaevo.engine.loggers.tensorboard import TensorboardLogger
 from metaevo.engine.loggers.wandb import WandbLogger
+from metaevo.storage import run_directory, verified
 
 CALLS = "init", "define_metric", "log", "Histogram", "Artifact", "update", "finish"
 
@@ -53,7 +54,10 @@ class Service:
             Settings=dict,
             Histogram=self.named("Histogram", list),
             Image=str,
-            Artifact=self.named("Artifact", lambda *_: types.SimpleNamespace()),
+            Artifact=self.named(
+                "Artifact",
+                lambda *_: types.SimpleNamespace(add_file=self.named("add_file")),
+            ),
             teardown=self.named("teardown"),
         )
 
@@ -82,6 +86,9 @@ def service(monkeypatch):
 
 def used(directory, mode="offline"):
     """A logger that was taken through a whole run of three generations."""
+    solution = run_directory.paths(directory).solution
+    solution.mkdir(exist_ok=True)
+    (solution / verified.FILES[0]).touch()
     logger = WandbLogger(directory, mode, "toy", {"sigma": 0.5})
     for generation in range(3):
         logger.log({"generation": generation, "population": [1.0, np.nan], "x": 1.0})
