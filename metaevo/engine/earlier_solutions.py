@@ -33,15 +33,15 @@ def scores(job: Job, solution: Solution, steps: Steps) -> dict[str, list[float |
     # Of the horizons that were asked for, which the run may have stopped before.
     kept = sorted(folder.glob("generation-*")) if costs.compares(job.search) else []
     for path in kept:
-        generation = int(path.name.removeprefix("generation-"))
-        if generation >= job.search.num_generations:
+        number = path.name.removeprefix("generation-")
+        if not number.isdecimal() or int(number) >= job.search.num_generations:
             continue
         try:
             arrays, _ = checkpoint.read(path)
             params = checkpoint.from_arrays(solution.params, arrays)
         except CheckpointError:
             continue  # of an earlier space, or altered: the report has a gap
-        candidates[f"generation {generation}"] = params
+        candidates[f"generation {int(number)}"] = params
     runs, _ = holdout.train_kept(
         steps,
         job.search,

@@ -4,6 +4,7 @@ manifest.json    the run: its identity, seed, chunk size, versions, device
 metrics.jsonl    one record per generation
 history.jsonl    when the run was started, stopped and finished
 checkpoints/     the newest few
+earlier_solutions/  of some generations, scored at the end for the report
 solution/        the artifact
 held_out/        scores and curves of the comparison on held-out seeds
 independent/     scores in an independent agent
