@@ -91,7 +91,9 @@ def test_a_lost_terminal_saves_the_run_and_nohup_keeps_it(tmp_path):
     code, stderr = hang_up(tmp_path / "kept", ignored=True)
     assert (code, stderr) == (0, b"")
     assert len(records(tmp_path / "kept")) == num
-    assert run(log.parent, f"num_generations={num}", stdout=subprocess.DEVNULL).wait() == 0
+    assert (
+        run(log.parent, f"num_generations={num}", stdout=subprocess.DEVNULL).wait() == 0
+    )
     assert records(log.parent) == records(tmp_path / "kept")
 
 
