@@ -1,4 +1,4 @@
-"""What the independent agents reach on CartPole by themselves.
+"""Returns of the independent agents on CartPole by themselves.
 
     python -m benchmarks.independent short      what a comparison trains, in minutes
     python -m benchmarks.independent cleanrl    at CleanRL's sizes and step size

@@ -54,7 +54,7 @@ def unchanged(advantage: jax.Array, axis: int | None) -> jax.Array:
 
 
 def advantages(config: Any) -> Callable[[jax.Array, int | None], jax.Array]:
-    """What a Config makes of a minibatch's advantages."""
+    """Return the treatment of a minibatch's advantages that a Config asks for."""
     return standardized if config.normalize_advantage else unchanged
 
 

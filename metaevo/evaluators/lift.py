@@ -130,7 +130,7 @@ def lift(
 
     def init_seed(seed_key, ids, params):
         def common(_):
-            # What is shared has no member axis, and so no world of a member's own.
+            # Shared state has no member axis, and so no world of a member's own.
             here, meta = (loop, loop.meta) if world_per_member else world(seed_key, 0)
             state = here.init(jax.random.fold_in(seed_key, _COMMON), meta)
             return state.shared, state.clock

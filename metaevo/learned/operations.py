@@ -71,7 +71,7 @@ GUARANTEES: Mapping[str, str] = {
     "potential": "a reward that adds gamma (1 - terminated) Phi(o') - Phi(o)",
     "bounded": "|output| <= `bound` of its facts; of a reward, where the reward is 0",
 }
-"""What a family may guarantee, whatever its parameters: name -> meaning."""
+"""Guarantees that a family may give for all parameters: name -> meaning."""
 
 DEFAULT_PLOT = "metaevo.analysis.plots.generic:curves"
 

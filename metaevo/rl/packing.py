@@ -63,7 +63,7 @@ def of(template: PyTree) -> Packing:
     codecs = [_codec(leaf.dtype) for leaf in leaves]
     sizes = [math.prod(leaf.shape) for leaf in leaves]
     members = [[i for i, c in enumerate(codecs) if c.kind == kind] for kind in _KINDS]
-    # Where each leaf begins and ends among those of its kind.
+    # The slice of each leaf among those of its kind.
     ends = {
         i: end
         for mine in members
@@ -108,7 +108,7 @@ _KINDS = ("numbers", "words", "bits")
 
 
 class _Codec(NamedTuple):
-    """How a flat leaf [..., size] is kept.
+    """Storage of a flat leaf [..., size].
 
     Attributes:
         kind: which of `_KINDS`.

@@ -1,4 +1,4 @@
-"""What soft actor-critic needs to know of actions, continuous and discrete.
+"""Continuous and discrete actions for soft actor-critic.
 
 Its losses are expectations over the policy's actions: of one reparametrized sample
 where actions are continuous (Haarnoja et al., 2018, https://arxiv.org/abs/1812.05905),

@@ -1,4 +1,4 @@
-"""What families of learned functions guarantee, for members drawn at random.
+"""Guarantees of families of learned functions, for members drawn at random.
 
 A family claims its guarantees in the registry, by the names of `operations.GUARANTEES`;
 here is a test of each name, over every family that claims it. A loss without
