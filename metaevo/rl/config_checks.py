@@ -16,6 +16,7 @@ __all__ = [
     "Ring",
     "box",
     "discrete",
+    "integers",
     "lifetime",
     "masks",
     "minibatched",
@@ -30,15 +31,24 @@ def positive(config: Any) -> None:
     Raises:
         ConfigError: an integer is below 1, or flax.linen has no such activation.
     """
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if isinstance(value, int) and not isinstance(value, bool) and value < 1:
-            raise ConfigError(f"inner.{field.name}={value} must be >= 1")
+    integers(config)
     if not hasattr(nn, config.activation):
         raise ConfigError(
             f"inner.activation={config.activation!r} is not a function of flax.linen; "
             "choose one such as tanh, relu, silu"
         )
+
+
+def integers(config: Any) -> None:
+    """Check that a Config's integers are positive.
+
+    Raises:
+        ConfigError: an integer is below 1.
+    """
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if isinstance(value, int) and not isinstance(value, bool) and value < 1:
+            raise ConfigError(f"inner.{field.name}={value} must be >= 1")
 
 
 def box(env: envs.Env, algorithm: str) -> envs.Box:

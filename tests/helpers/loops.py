@@ -1,6 +1,6 @@
 """Every inner loop with small sizes, for tests that hold for all of them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -9,9 +9,21 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from inner_loops import dqn, fixed_policy, ppo, ppo_rnn, pqn, sac, td3, td3_shared
+from inner_loops import (
+    dqn,
+    fixed_policy,
+    opponents,
+    ppo,
+    ppo_rnn,
+    pqn,
+    sac,
+    td3,
+    td3_shared,
+)
 from metaevo import activations, drifts, envs, losses, optimizers, slots
+from metaevo.envs import matrix
 from metaevo.population import DEVICES, MEMBERS
+from metaevo.rl import learners
 from metaevo.types import InnerLoop
 
 SGD = optimizers.from_optax(optax.identity())
@@ -27,8 +39,9 @@ class Small(NamedTuple):
         rewritten: function slot -> its default, by other operations.
         tuned: a number slot with a default in (0, 1).
         learns: False if its result is its returns alone.
+        world: makes what it is played in from `env`.
 
-    A coupled loop is in `COUPLED`.
+    A coupled loop is in `COUPLED`, one without an `Env` in `GAMES`.
     """
 
     module: ModuleType
@@ -39,11 +52,12 @@ class Small(NamedTuple):
     rewritten: Mapping[str, Any]
     tuned: str = "gamma"
     learns: bool = True
+    world: Callable[[str], Any] = envs.make
 
     def make(self, meta=None, env=None, **config):
         config = self.module.Config(**{**self.config, "num_segments": 1, **config})
         return self.module.make(
-            env or envs.make(self.env), config, self.meta if meta is None else meta
+            env or self.world(self.env), config, self.meta if meta is None else meta
         )
 
 
@@ -322,6 +336,41 @@ COUPLED = {
     ),
 }
 EVERY = SMALL | COUPLED
+
+
+def _same_naive(own, other, context):
+    def payoff(own):
+        return DILEMMA.payoffs(own, other)[0]
+
+    return own + jax.grad(payoff)(own) / DILEMMA.unit
+
+
+DILEMMA = matrix.make("prisoners_dilemma")
+GAMES = {
+    "opponents": Small(
+        opponents,
+        "prisoners_dilemma",
+        {"num_envs": 3, "num_steps": 4},
+        opponents.Meta(
+            learners.naive(DILEMMA),
+            learners.static(DILEMMA.fixed["tit-for-tat"]),
+            naive_share=0.5,
+        ),
+        {
+            "shaper": learners.static(DILEMMA.fixed["extortion"]),
+            "opponent": learners.static(DILEMMA.fixed["always defect"]),
+            "naive_share": 1.0,
+            "start": 1.0,
+            "start_std": 0.5,
+            "opponent_start": 1.0,
+            "opponent_start_std": 0.5,
+        },
+        {"shaper": slots.function(_same_naive)},
+        tuned="naive_share",
+        world=matrix.make,
+    ),
+}
+ALL = EVERY | GAMES
 OFF_POLICY_LOOPS = ("dqn", "td3", "sac")
 
 FOUND = sorted(
