@@ -19,7 +19,7 @@ from jax.tree_util import Partial
 from loops import ALL, OFF_POLICY_LOOPS, SMALL
 
 from inner_loops import ppo
-from metaevo import envs, fitness, losses, slots, spaces
+from metaevo import advantages, envs, fitness, losses, slots, spaces
 from metaevo.errors import ConfigError
 from metaevo.evaluators.lift import lift
 from metaevo.evaluators.local import LocalEvaluator
@@ -78,6 +78,8 @@ NOTHING = {
     "learn": 1.0,
     "max_grad_norm": 1e9,
     "policy_delay": 2.0,
+    "delay": 2.0,
+    "advantage": advantages.vtrace.func,
 }
 DEFAULT, CHANGED, REWRITTEN = range(3)
 
@@ -406,8 +408,9 @@ def test_bad_sizes_are_refused(name):
     small = ALL[name]
     for field in dataclasses.fields(small.module.Config):
         if field.type == "int":
-            with pytest.raises(ConfigError, match=rf"inner\.{field.name}=0"):
-                small.make(**{field.name: 0})
+            wrong = -1 if field.name == "max_delay" else 0
+            with pytest.raises(ConfigError, match=rf"inner\.{field.name}={wrong}"):
+                small.make(**{field.name: wrong})
     if name in loops.GAMES:
         return
     with pytest.raises(ConfigError, match="swoosh"):

@@ -241,6 +241,7 @@ def test_temporal_is_a_setting_of_what_evolves_as_a_network_or_as_constants():
     closed |= {"scaled_error_loss", "scaled_td_error_loss"}
     numbers = {"steps", "knots", "feedback"}
     others = {"piecewise", "potential", "impact", "graded", "policy", "shaper"}
+    others |= {"monotone_correction"}
     assert {n for n in without if _is_ours(n)} == closed | numbers | others
     for name in without:
         example = operations.get(name).examples[0]
@@ -471,7 +472,7 @@ def test_artifacts_load_and_run_with_jax_numpy_and_safetensors_alone(tmp_path):
             sys.modules[name] = None
         import jax, numpy
         import metaevo
-        stats = dict(entropy=1.0, kl=0.01, clip_fraction=0.1)
+        stats = {helper.READ!r}
         context = metaevo.Context(0.5, 1.0, stats)
         for path in sorted(pathlib.Path({str(tmp_path)!r}).iterdir()):
             (slot, found), = metaevo.load(path).slots.items()
