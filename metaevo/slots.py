@@ -35,6 +35,7 @@ SIGNATURES: Mapping[str, tuple[str, ...]] = {
     "exploration": ("q", "epsilon"),
     "optimizer": ("gradient", "state", "params"),
     "actor": ("obs",),
+    "message": ("obs",),
     "number": (),
 }
 """Kind of slot -> names of its inputs, in order, before `context`.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -24,16 +25,20 @@ __all__ = [
 ]
 
 
-def positive(config: Any) -> None:
+def positive(config: Any, or_zero: Collection[str] = ()) -> None:
     """Check that a Config's integers are positive and its activation exists.
 
+    Args:
+        or_zero: keys that may be 0.
+
     Raises:
-        ConfigError: an integer is below 1, or flax.linen has no such activation.
+        ConfigError: an integer is too small, or flax.linen has no such activation.
     """
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
-        if isinstance(value, int) and not isinstance(value, bool) and value < 1:
-            raise ConfigError(f"inner.{field.name}={value} must be >= 1")
+        least = 0 if field.name in or_zero else 1
+        if isinstance(value, int) and not isinstance(value, bool) and value < least:
+            raise ConfigError(f"inner.{field.name}={value} must be >= {least}")
     if not hasattr(nn, config.activation):
         raise ConfigError(
             f"inner.activation={config.activation!r} is not a function of flax.linen; "
