@@ -32,14 +32,13 @@ def search(
     meta: ppo.Meta = ppo.Meta(lr=2.5e-3),
 ) -> metaevo.Search:
     task = envs.make(env)
-    goal, units = goals.of(task), rewards.units(task)
-    inner_loop = steering.steered(ppo.make(task, inner, meta), goal)
+    units = rewards.units(task)
+    observed = [*units, *goals.of(task).units]
+    inner_loop = steering.steered(ppo.make(task, inner, meta))
     size = inner.message_size
     space = spaces.replace(
         message=messages.network(units, size, hidden, scale),
-        exploiter=messages.network(
-            [*units, *goal.units], size, hidden, exploiter_scale
-        ),
+        exploiter=messages.network(observed, size, hidden, exploiter_scale),
     )
     strategy = open_es(space, population_size, sigma, optax.adam(learning_rate))
     return metaevo.Search(

@@ -81,12 +81,13 @@ def of(env: Env) -> Goal:
     Raises:
         ConfigError: there are none for it.
     """
-    if env.name not in GOALS:
+    name = env.name.partition("?")[0]  # without the parameters of its tasks
+    if name not in GOALS:
         raise ConfigError(
             f"env={env.name!r}: no goals are known there; expected one of "
             f"{', '.join(GOALS)}"
         )
-    return GOALS[env.name]
+    return GOALS[name]
 
 
 def with_goal(env: Env, goal: Goal) -> Env:

@@ -35,7 +35,7 @@ class Meta(NamedTuple):
     exploiter: Slot
 
 
-def steered(victim: InnerLoop, goal: goals.Goal) -> InnerLoop:
+def steered(victim: InnerLoop, goal: goals.Goal | None = None) -> InnerLoop:
     """The training of `victim` by its own reward, evaluated by how it is steered.
 
     `evaluate`, `act` and playing are in `goals.with_goal`: the victim acts by its mode,
@@ -44,13 +44,13 @@ def steered(victim: InnerLoop, goal: goals.Goal) -> InnerLoop:
 
     Args:
         victim: a loop with a slot `message`, whose default is silence.
-        goal: the goals.
+        goal: the goals; None: those of its environment, `goals.of`.
 
     Raises:
-        ConfigError: the victim has no slot `message`.
+        ConfigError: the victim has no slot `message`, or its environment no goals.
     """
     silence = slots.get(victim.meta, "message")
-    env = goals.with_goal(victim.env, goal)
+    env = goals.with_goal(victim.env, goal or goals.of(victim.env))
 
     def learner(meta):
         return victim.meta._replace(message=slots.checked(meta).message)
@@ -77,7 +77,8 @@ def steered(victim: InnerLoop, goal: goals.Goal) -> InnerLoop:
             env, act, victim.config.num_eval_envs, victim.initial_carry
         ),
         act=act,
-        env=env,
+        # A task's environment goes to `on`, which adds the goal.
+        env=env._replace(at=victim.env.at),
         tunable=None,
         on=None if on is None else lambda other: steered(on(other), goal),
     )

@@ -131,7 +131,7 @@ def test_an_environment_without_goals_is_refused():
 
 def test_the_exploiter_steers_a_victim_that_sees_no_goal():
     victim = ppo.make(CARTPOLE, CONFIG)
-    loop = steering.steered(victim, goals.of(CARTPOLE))
+    loop = steering.steered(victim)
     agent = obedient(loop)
     state, _ = loop.env.reset(jax.random.key(0))
     obs = jnp.zeros(4)
@@ -150,7 +150,7 @@ def test_the_exploiter_steers_a_victim_that_sees_no_goal():
 def test_evaluation_is_the_goals_reward_of_a_steered_episode():
     """Beside an episode that is stepped here, without the code under test."""
     config = ppo.Config(**TINY | {"num_eval_envs": 1}, message_size=1)
-    loop = steering.steered(ppo.make(CARTPOLE, config), goals.of(CARTPOLE))
+    loop = steering.steered(ppo.make(CARTPOLE, config))
     agent = obedient(loop)
     meta = loop.meta._replace(exploiter=left)
     state = loop.init(jax.random.key(0), meta)._replace(agent=agent)
@@ -174,7 +174,7 @@ def test_evaluation_is_the_goals_reward_of_a_steered_episode():
 def test_training_is_the_victims_own():
     """The exploiter is no part of it: the programs are the same."""
     victim = ppo.make(CARTPOLE, CONFIG)
-    loop = steering.steered(victim, goals.of(CARTPOLE))
+    loop = steering.steered(victim)
     state = jax.eval_shape(loop.init, jax.random.key(0), loop.meta)
 
     def program(train, meta):
@@ -186,20 +186,25 @@ def test_training_is_the_victims_own():
 
 
 def test_a_steered_loop_is_put_on_other_tasks():
+    """As a search with tasks does; the victim learns without a goal on each."""
     task = envs.make("gymnax/CartPole-v1?length=0.25..1")
-    loop = steering.steered(ppo.make(task, CONFIG), goals.of(CARTPOLE))
-    other = loop.on(task.at(task.task(jax.random.key(0))))
-    state, _ = other.env.reset(jax.random.key(0))
-    assert isinstance(state, goals.GoalState)
-    assert other.meta == loop.meta
+    loop = steering.steered(ppo.make(task, CONFIG))
+    given = loop.env.at(loop.env.task(jax.random.key(0)))
+    for other, plain in ((loop.on(given), task), (loop.on(PENDULUM), PENDULUM)):
+        inside = jax.eval_shape(plain.reset, jax.random.key(0))[0]
+        here = jax.eval_shape(other.env.reset, jax.random.key(0))[0]
+        assert jax.tree.structure(here.state) == jax.tree.structure(inside)
+        learns = jax.eval_shape(other.init, jax.random.key(0), other.meta)
+        state = learns.experience.episodes.env_state
+        assert jax.tree.structure(state) == jax.tree.structure(inside)
+    assert here.goal.shape == (2,)
 
 
 def test_a_victim_that_hears_nothing_is_refused():
-    goal = goals.of(CARTPOLE)
     with pytest.raises(ConfigError, match="no slot 'message'"):
-        steering.steered(dqn.make(CARTPOLE), goal)
+        steering.steered(dqn.make(CARTPOLE))
     deaf = ppo.make(CARTPOLE, ppo.Config(**TINY))
-    loop = steering.steered(deaf, goal)
+    loop = steering.steered(deaf)
     meta = steering.Meta(left, towards)
     with pytest.raises(ConfigError, match="message_size=0"):
         jax.eval_shape(
