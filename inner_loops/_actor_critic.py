@@ -281,6 +281,7 @@ def inner_loop(
             context,
             agent,
             normalize.obs,
+            hearing.nothing(env),
             steps,
             merged(sample, 1),
             merged(log_prob, 1),

@@ -40,6 +40,7 @@ SIGNATURES: Mapping[str, tuple[str, ...]] = {
     "optimizer": ("gradient", "state", "params"),
     "actor": ("obs",),
     "shaper": ("own", "other"),
+    "message": ("obs",),
     "number": (),
 }
 """Kind of slot -> names of its inputs, in order, before `context`.

@@ -14,6 +14,7 @@ import numpy as np
 
 WIDTH, HEIGHT, SMOOTH = 480, 320, 2  # pixels; drawn SMOOTH times as large
 PAPER, INK, BLUE, ORANGE, GREY = "#ffffff", "#1a1a1a", "#0072b2", "#d55e00", "#b0b0b0"
+GREEN = "#009e73"
 # Colors of a grid's channels on black: Okabe & Ito's, safe for the color-blind.
 _CHANNELS = (
     (0, 158, 115),
@@ -49,6 +50,21 @@ def classic(name: str, state: Any, params: Any) -> np.ndarray:
 
     CLASSIC[name](line, disc, state, params)
     return np.asarray(image.reduce(SMOOTH))
+
+
+def mark(frame: np.ndarray, place: tuple[float, float]) -> np.ndarray:
+    """`frame` of a classic control task with a disc at `place`.
+
+    Args:
+        frame: uint8 [HEIGHT, WIDTH, 3].
+        place: x in [-1.5, 1.5], y in [-1, 1], upwards.
+    """
+    from PIL import Image, ImageDraw
+
+    image = Image.fromarray(frame)
+    x, y = _pixel(place)
+    ImageDraw.Draw(image).circle((x / SMOOTH, y / SMOOTH), 7, GREEN, INK)
+    return np.asarray(image)
 
 
 def _pixel(point: tuple[float, float]) -> tuple[float, float]:

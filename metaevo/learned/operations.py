@@ -52,6 +52,7 @@ MODULES = (
     "metaevo.activations",
     "metaevo.learned.optimizers",
     "metaevo.rewards",
+    "metaevo.messages",
     "metaevo.exploration",
     "metaevo.closed_forms",
     "metaevo.schedules",

@@ -33,7 +33,7 @@ def positive(config: Any, may_be_zero: Sequence[str] = ()) -> None:
         may_be_zero: names of integers that may be 0.
 
     Raises:
-        ConfigError: an integer is below 1, or flax.linen has no such activation.
+        ConfigError: an integer is too small, or flax.linen has no such activation.
     """
     integers(config, may_be_zero)
     if not hasattr(nn, config.activation):

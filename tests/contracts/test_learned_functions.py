@@ -242,6 +242,7 @@ def test_temporal_is_a_setting_of_what_evolves_as_a_network_or_as_constants():
     numbers = {"steps", "knots", "feedback"}
     others = {"piecewise", "potential", "impact", "graded", "policy", "shaper"}
     others |= {"monotone_correction"}
+    others |= {"message_network"}
     assert {n for n in without if _is_ours(n)} == closed | numbers | others
     for name in without:
         example = operations.get(name).examples[0]
@@ -276,6 +277,7 @@ REFUSED: dict[str, tuple] = {
     "convex": (1,),
     "max_weight": (1.0, 0.0, "x"),
     "max_bias": (-1.0, float("nan"), "x"),
+    "size": (0, 2.5),
 }
 """Values that no operation with a setting of that name takes."""
 

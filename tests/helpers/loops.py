@@ -153,6 +153,22 @@ def _entropy_again(log_prob, log_ratio, advantage, entropy, context):
 
 
 @slots.function
+def _two_components(obs, context):
+    return obs[..., :2] * (2 - context.progress)
+
+
+@slots.function
+def _silence(obs, context):
+    """`messages.silent` of two numbers, as the others are."""
+    return jnp.zeros((*obs.shape[:-1], 2))
+
+
+@slots.function
+def _same_silence(obs, context):
+    return 0.0 * obs[..., :2]
+
+
+@slots.function
 def _squared_q(q, action, context):
     return -q + (action**2).sum(-1)
 
@@ -209,8 +225,10 @@ PPO_CHANGES = {
     "optimizer": SGD,
     "activation": activations.relu,
     "advantage": advantages.discounted_return,
+    "message": _two_components,
 }
 PPO_REWRITTEN = {
+    "message": _same_silence,
     "activation": activations.tanh,
     "drift": _same_drift,
     "value_loss": _same_value_loss,
@@ -265,8 +283,8 @@ SMALL = {
         ppo,
         TWO_EPISODES,
         {"total_timesteps": 1280, "num_envs": 4, "num_steps": 80, "num_epochs": 2}
-        | {"features": (16,)},
-        ppo.Meta(lr=1e-2),
+        | {"features": (16,), "message_size": 2},
+        ppo.Meta(lr=1e-2, message=_silence),
         PPO_CHANGES,
         PPO_REWRITTEN,
     ),
@@ -274,9 +292,9 @@ SMALL = {
         ppo_rnn,
         TWO_EPISODES,
         {"total_timesteps": 1280, "num_envs": 4, "num_steps": 80, "num_epochs": 2}
-        | {"features": (16,), "hidden": 8}
+        | {"features": (16,), "hidden": 8, "message_size": 2}
         | {"normalize_observation": True, "normalize_reward": True},
-        ppo_rnn.Meta(lr=1e-2),
+        ppo_rnn.Meta(lr=1e-2, message=_silence),
         PPO_CHANGES,
         PPO_REWRITTEN,
     ),
