@@ -21,6 +21,7 @@ from metaevo.rl import (
     actor_critics,
     config_checks,
     delays,
+    hearing,
     normalization,
     rollouts,
     training,
