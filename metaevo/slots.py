@@ -39,6 +39,7 @@ SIGNATURES: Mapping[str, tuple[str, ...]] = {
     "exploration": ("q", "epsilon"),
     "optimizer": ("gradient", "state", "params"),
     "actor": ("obs",),
+    "shaper": ("own", "other"),
     "number": (),
 }
 """Kind of slot -> names of its inputs, in order, before `context`.

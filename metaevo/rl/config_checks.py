@@ -17,6 +17,7 @@ __all__ = [
     "Ring",
     "box",
     "discrete",
+    "integers",
     "lifetime",
     "masks",
     "minibatched",
@@ -34,15 +35,27 @@ def positive(config: Any, may_be_zero: Sequence[str] = ()) -> None:
     Raises:
         ConfigError: an integer is below 1, or flax.linen has no such activation.
     """
-    for field in dataclasses.fields(config):
-        value, least = getattr(config, field.name), int(field.name not in may_be_zero)
-        if isinstance(value, int) and not isinstance(value, bool) and value < least:
-            raise ConfigError(f"inner.{field.name}={value} must be >= {least}")
+    integers(config, may_be_zero)
     if not hasattr(nn, config.activation):
         raise ConfigError(
             f"inner.activation={config.activation!r} is not a function of flax.linen; "
             "choose one such as tanh, relu, silu"
         )
+
+
+def integers(config: Any, may_be_zero: Sequence[str] = ()) -> None:
+    """Check that a Config's integers are positive.
+
+    Args:
+        may_be_zero: names of integers that may be 0.
+
+    Raises:
+        ConfigError: an integer is below 1.
+    """
+    for field in dataclasses.fields(config):
+        value, least = getattr(config, field.name), int(field.name not in may_be_zero)
+        if isinstance(value, int) and not isinstance(value, bool) and value < least:
+            raise ConfigError(f"inner.{field.name}={value} must be >= {least}")
 
 
 def box(env: envs.Env, algorithm: str) -> envs.Box:

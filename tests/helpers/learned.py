@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from loops import SMALL
+from loops import GAMES, SMALL
 
-from metaevo import advantages, envs, slots, spaces
+from metaevo import advantages, slots, spaces
 from metaevo.learned import operations
 from metaevo.learned.operations import Operation
 from metaevo.storage import numpy_export
@@ -174,6 +174,7 @@ def away(learned, by=0.3, seed=1):
 
 # --- the table of spaces and algorithms -----------------------------------------------
 
+LOOPS = SMALL | GAMES
 STATISTICS = {"entropy": 1.0, "kl": 0.01, "clip_fraction": 0.1}
 OF_NUMBERS: dict[str, Callable] = {
     "spaces.tune": lambda slot: spaces.tune(**{slot: spaces.logit()}),
@@ -200,14 +201,14 @@ def functions() -> dict[str, Operation]:
 
 def of_function(operation: Operation, loop: str):
     """The space of a learned function in a loop's environment."""
-    settings = operation.for_env(envs.make(SMALL[loop].env))
+    settings = operation.for_env(LOOPS[loop].world(LOOPS[loop].env))
     return spaces.replace(**{operation.slot: operation.build(**settings)})
 
 
 def pairs() -> dict[tuple[str, str], tuple[str, Callable]]:
     """(space, loop) -> slot, and how the space is made, where they fit."""
     found = {}
-    for loop, small in SMALL.items():
+    for loop, small in LOOPS.items():
         for title, operation in functions().items():
             if operation.slot in small.meta._fields:
                 made = functools.partial(of_function, operation, loop)
@@ -234,11 +235,11 @@ def table() -> str:
     for (space, loop), (slot, _) in pairs().items():
         rows.setdefault(space, {})[loop] = f"`{slot}`" if slot != "several" else "yes"
     lines = [
-        "| space | " + " | ".join(f"`{loop}`" for loop in SMALL) + " |",
-        "|---" * (len(SMALL) + 1) + "|",
+        "| space | " + " | ".join(f"`{loop}`" for loop in LOOPS) + " |",
+        "|---" * (len(LOOPS) + 1) + "|",
     ]
     for name in [*functions(), *OF_NUMBERS, "its own TUNABLE"]:
-        cells = [rows.get(name, {}).get(loop, "") for loop in SMALL]
+        cells = [rows.get(name, {}).get(loop, "") for loop in LOOPS]
         lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 

@@ -1,6 +1,6 @@
 """Every inner loop with small sizes, for tests that hold for all of them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ from inner_loops import (
     fixed_policy,
     gorila,
     impala,
+    opponents,
     ppo,
     ppo_rnn,
     pqn,
@@ -31,7 +32,9 @@ from metaevo import (
     optimizers,
     slots,
 )
+from metaevo.envs import matrix
 from metaevo.population import DEVICES, MEMBERS
+from metaevo.rl import learners
 from metaevo.types import InnerLoop
 
 SGD = optimizers.from_optax(optax.identity())
@@ -47,8 +50,9 @@ class Small(NamedTuple):
         rewritten: function slot -> its default, by other operations.
         tuned: a number slot with a default in (0, 1).
         learns: False if its result is its returns alone.
+        world: makes what it is played in from `env`.
 
-    A coupled loop is in `COUPLED`.
+    A coupled loop is in `COUPLED`, one without an `Env` in `GAMES`.
     """
 
     module: ModuleType
@@ -59,11 +63,12 @@ class Small(NamedTuple):
     rewritten: Mapping[str, Any]
     tuned: str = "gamma"
     learns: bool = True
+    world: Callable[[str], Any] = envs.make
 
     def make(self, meta=None, env=None, **config):
         config = self.module.Config(**{**self.config, "num_segments": 1, **config})
         return self.module.make(
-            env or envs.make(self.env), config, self.meta if meta is None else meta
+            env or self.world(self.env), config, self.meta if meta is None else meta
         )
 
 
@@ -412,6 +417,41 @@ COUPLED = {
     ),
 }
 EVERY = SMALL | COUPLED
+
+
+def _same_naive(own, other, context):
+    def payoff(own):
+        return DILEMMA.payoffs(own, other)[0]
+
+    return own + jax.grad(payoff)(own) / DILEMMA.unit
+
+
+DILEMMA = matrix.make("prisoners_dilemma")
+GAMES = {
+    "opponents": Small(
+        opponents,
+        "prisoners_dilemma",
+        {"num_envs": 3, "num_steps": 4},
+        opponents.Meta(
+            learners.naive(DILEMMA),
+            learners.static(DILEMMA.fixed["tit-for-tat"]),
+            naive_share=0.5,
+        ),
+        {
+            "shaper": learners.static(DILEMMA.fixed["extortion"]),
+            "opponent": learners.static(DILEMMA.fixed["always defect"]),
+            "naive_share": 1.0,
+            "start": 1.0,
+            "start_std": 0.5,
+            "opponent_start": 1.0,
+            "opponent_start_std": 0.5,
+        },
+        {"shaper": slots.function(_same_naive)},
+        tuned="naive_share",
+        world=matrix.make,
+    ),
+}
+ALL = EVERY | GAMES
 OFF_POLICY_LOOPS = ("dqn", "gorila", "td3", "sac")
 
 FOUND = sorted(
