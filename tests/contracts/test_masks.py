@@ -71,7 +71,7 @@ def test_without_the_mask_it_would_be():
     assert not finite(state.agent)
 
 
-@pytest.mark.parametrize("name", sorted({"dqn", "pqn"} & set(HONORING)))
+@pytest.mark.parametrize("name", sorted({"dqn", "gorila", "pqn"} & set(HONORING)))
 def test_targets_are_of_legal_actions(name):
     """A huge value of an action that is never legal enters no target."""
     small = EVERY[name]

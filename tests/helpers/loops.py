@@ -13,6 +13,7 @@ from inner_loops import (
     a2c,
     dqn,
     fixed_policy,
+    gorila,
     impala,
     opponents,
     ppo,
@@ -256,6 +257,26 @@ ACTOR_CRITIC_REWRITTEN = {
     "value_loss": _same_square,
     "reward": _same_reward,
 }
+DQN_CONFIG = {"total_timesteps": 128, "num_envs": 4, "num_steps": 4}
+DQN_CONFIG |= {"features": (16,), "target_period": 2, "num_gradient_steps": 2}
+DQN_CONFIG |= OFF_POLICY
+DQN_CHANGES = {
+    "lr": _late,
+    "gamma": 0.8,
+    "epsilon": 0.0,
+    "exploration": _softmax,
+    "target_rate": 0.5,
+    "td_loss": _dqn_reg,
+    "reward": _other_reward,
+    "optimizer": SGD,
+    "max_grad_norm": 0.01,
+}
+DQN_REWRITTEN = {
+    "td_loss": _same_td_loss,
+    "reward": _same_reward,
+    "exploration": _same_exploration,
+    "epsilon": _same_epsilon,
+}
 TD3_CONFIG = {"total_timesteps": 96, "num_envs": 2, "num_steps": 4, "features": (16,)}
 TD3_CONFIG |= {"num_gradient_steps": 4, **OFF_POLICY}
 TD3_CHANGES = {
@@ -319,26 +340,20 @@ SMALL = {
     "dqn": Small(
         dqn,
         TWO_EPISODES,
-        {"total_timesteps": 128, "num_envs": 4, "num_steps": 4, "features": (16,)}
-        | {"target_period": 2, "num_gradient_steps": 2, **OFF_POLICY},
+        DQN_CONFIG,
         dqn.Meta(lr=1e-2),
-        {
-            "lr": _late,
-            "gamma": 0.8,
-            "epsilon": 0.0,
-            "exploration": _softmax,
-            "target_rate": 0.5,
-            "td_loss": _dqn_reg,
-            "reward": _other_reward,
-            "optimizer": SGD,
-            "max_grad_norm": 0.01,
-        },
-        {
-            "td_loss": _same_td_loss,
-            "reward": _same_reward,
-            "exploration": _same_exploration,
-            "epsilon": _same_epsilon,
-        },
+        DQN_CHANGES,
+        DQN_REWRITTEN,
+    ),
+    "gorila": Small(
+        gorila,
+        TWO_EPISODES,
+        DQN_CONFIG | {"num_learners": 2, "max_delay": 2, "drop_after": 1},
+        gorila.Meta(lr=1e-2),
+        DQN_CHANGES
+        | {"epsilon_spread": 0.2, "delay": 0.0, "delay_decay": 1.0}
+        | {"drop_delay": 1.0, "drop_deviation": 0.1},
+        DQN_REWRITTEN,
     ),
     "pqn": Small(
         pqn,
@@ -455,7 +470,7 @@ GAMES = {
     ),
 }
 ALL = EVERY | GAMES
-OFF_POLICY_LOOPS = ("dqn", "td3", "sac")
+OFF_POLICY_LOOPS = ("dqn", "gorila", "td3", "sac")
 
 FOUND = sorted(
     path.stem for path in (Path(__file__).parents[2] / "inner_loops").glob("[a-z]*.py")
