@@ -33,6 +33,7 @@ SIGNATURES: Mapping[str, tuple[str, ...]] = {
     "activation": ("x",),
     "reward": ("obs", "action", "reward", "next_obs", "terminated"),
     "exploration": ("q", "epsilon"),
+    "q_transform": ("q",),
     "optimizer": ("gradient", "state", "params"),
     "actor": ("obs",),
     "number": (),

@@ -18,7 +18,7 @@ import numpy as np
 from metaevo.errors import ConfigError
 from metaevo.types import Key, PyTree
 
-SUITES = ("gymnax", "brax", "grid")
+SUITES = ("gymnax", "brax", "grid", "pgx")
 
 
 class Box(NamedTuple):
@@ -90,6 +90,11 @@ class Env(NamedTuple):
         at: `params -> Env`, the environment of a task, with the same spaces and
             `max_steps`; `params` may be traced. The functions above are those of a task
             in the middle. None where `task` is.
+        num_players: 2 for a game whose players take turns; `step` then takes the action
+            of the one to move, `obs` is what that one sees, `reward` what the move gave
+            to who made it, and `info["rewards"]` [num_players] what it gave to each.
+        player: `state -> int32`, who is to move, in [0, num_players); 0 moves first.
+            None where there is one player.
     """
 
     reset: Callable[[Key], tuple[PyTree, jax.Array]]
@@ -104,6 +109,8 @@ class Env(NamedTuple):
     render: Callable[[list[PyTree]], list[Any]] | None = None
     task: Callable[[Key], PyTree] | None = None
     at: Callable[[PyTree], Env] | None = None
+    num_players: int = 1
+    player: Callable[[PyTree], jax.Array] | None = None
 
 
 def make(name: str) -> Env:

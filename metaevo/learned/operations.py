@@ -52,6 +52,7 @@ MODULES = (
     "metaevo.learned.optimizers",
     "metaevo.rewards",
     "metaevo.exploration",
+    "metaevo.q_transforms",
     "metaevo.closed_forms",
     "metaevo.schedules",
     "metaevo.policies",
@@ -69,6 +70,7 @@ GUARANTEES: Mapping[str, str] = {
     "convex": "a loss whose slope in value - target never falls",
     "drift": "D(r, A) >= 0, D(1, A) = 0, dD/dr(1, A) = 0",
     "potential": "a reward that adds gamma (1 - terminated) Phi(o') - Phi(o)",
+    "increasing": "a function of one number that never falls, from 0 at 0 to 1 at 1",
     "bounded": "|output| <= `bound` of its facts; of a reward, where the reward is 0",
 }
 """Guarantees that a family may give for all parameters: name -> meaning."""

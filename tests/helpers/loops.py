@@ -9,7 +9,18 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from inner_loops import dqn, fixed_policy, ppo, ppo_rnn, pqn, sac, td3, td3_shared
+from inner_loops import (
+    alphazero,
+    dqn,
+    fixed_policy,
+    gumbel_alphazero,
+    ppo,
+    ppo_rnn,
+    pqn,
+    sac,
+    td3,
+    td3_shared,
+)
 from metaevo import activations, drifts, envs, losses, optimizers, slots
 from metaevo.population import DEVICES, MEMBERS
 from metaevo.types import InnerLoop
@@ -124,6 +135,26 @@ def _same_value_loss(value, target, old_value, context):
 
 
 @slots.function
+def _same_square(value, target, old_value, context):
+    return 0.5 * (target - value) ** 2
+
+
+@slots.function
+def _fourth_power(value, target, old_value, context):
+    return (value - target) ** 4
+
+
+@slots.function
+def _same_q(q, context):
+    return 1.0 - (1.0 - q)
+
+
+@slots.function
+def _other_q(q, context):
+    return 0.2 * q
+
+
+@slots.function
 def _entropy_again(log_prob, log_ratio, advantage, entropy, context):
     return -0.1 * entropy * (1 + context.progress)
 
@@ -198,7 +229,40 @@ TD3_REWRITTEN = {
     "reward": _same_reward,
     "actor_loss": _same_actor_loss,
 }
+PLANNING_CONFIG = {"total_timesteps": 480, "num_envs": 4, "num_steps": 30}
+PLANNING_CONFIG |= {"num_epochs": 2, "num_minibatches": 4, "features": (16,)}
+PLANNING_CONFIG |= {"num_simulations": 6, "num_eval_envs": 2}
+PLANNING_CHANGES = {
+    "lr": _late,
+    "gamma": 0.8,
+    "value_mix": 0.1,
+    "vf_coef": 3.0,
+    "l2": 0.3,
+    "max_grad_norm": 0.01,
+    "q_transform": _other_q,
+    "value_loss": _fourth_power,
+    "optimizer": SGD,
+}
+PLANNING_REWRITTEN = {"q_transform": _same_q, "value_loss": _same_square}
 SMALL = {
+    "alphazero": Small(
+        alphazero,
+        TWO_EPISODES,
+        PLANNING_CONFIG,
+        alphazero.Meta(lr=1e-2, gamma=0.99),
+        PLANNING_CHANGES
+        | {"c_init": 5.0, "c_base": 1.0, "dirichlet_alpha": 3.0}
+        | {"dirichlet_fraction": 0.9, "temperature": 0.1},
+        PLANNING_REWRITTEN,
+    ),
+    "gumbel_alphazero": Small(
+        gumbel_alphazero,
+        TWO_EPISODES,
+        PLANNING_CONFIG,
+        gumbel_alphazero.Meta(lr=1e-2, gamma=0.99),
+        PLANNING_CHANGES | {"q_scale": 2.0, "q_visits": 1.0, "gumbel_scale": 0.1},
+        PLANNING_REWRITTEN,
+    ),
     "ppo": Small(
         ppo,
         TWO_EPISODES,
