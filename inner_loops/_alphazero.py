@@ -215,15 +215,19 @@ def make(
 
     # --- the interface ----------------------------------------------------------------
 
+    def unthought():
+        return planning.Thought(jnp.zeros(num_actions))
+
     def act(key, meta, agent, carry, obs, state=None, mask=None):
         """The best move of a search; the network's where there is no state."""
+        del carry
         if state is None:
             logits, _ = seen(agent.params, obs)
-            return jnp.argmax(planning.legal(logits, mask), -1), carry
+            return jnp.argmax(planning.legal(logits, mask), -1), unthought()
         context = training.context(agent.age, lifetime.num_updates)
         state, obs, mask = jax.tree.map(lambda x: x[None], (state, obs, mask))
         found = searched(key, agent.params, meta, context, state, obs, mask, False)
-        return found.action[0], carry
+        return found.action[0], planning.Thought(found.visits[0])
 
     loop = training.inner_loop(
         env,
@@ -236,6 +240,8 @@ def make(
         episodes=lambda experience: experience,
         tunable=tunable,
         masks=True,
+        num_players=2,
+        initial_carry=unthought,
     )
     if env.num_players == 1:
         return loop

@@ -84,7 +84,8 @@ class Env(NamedTuple):
         name: the argument of `make` that gives it.
         cheap_reset: True if a reset costs about as much as a step.
         render: `[state, ...] -> [frame, ...]`, uint8 [height, width, 3] each, not
-            traced; None where the suite cannot draw it.
+            traced; None where the suite cannot draw it. Of a game of two it also takes
+            `shares`, [num_actions] for each move: of the search that found it.
         task: `key -> params`, drawn once for each lifetime and kept to its end, and the
             same for all members of a world; None: there is one task alone.
         at: `params -> Env`, the environment of a task, with the same spaces and

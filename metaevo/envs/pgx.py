@@ -11,13 +11,14 @@ Pgx: https://arxiv.org/abs/2303.17503.
 from __future__ import annotations
 
 import difflib
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaevo.envs import Box, Discrete, Env, Step, with_auto_reset
+from metaevo.envs import Box, Discrete, Env, Step, rendering, with_auto_reset
 from metaevo.errors import ConfigError
 
 MAX_MOVES = {
@@ -120,4 +121,37 @@ def make(name: str) -> Env:
         name=f"pgx/{name}",
         num_players=2,
         player=player,
+        render=partial(_frames, name) if name in BOARDS else None,
     )
+
+
+BOARDS = ("connect_four", "go_9x9", "go_19x19", "hex", "othello", "tic_tac_toe")
+"""Games with stones, which can be drawn."""
+
+
+def _frames(name: str, states: Any, shares: Any = None) -> list[np.ndarray]:
+    """Frames of positions; `shares` [num_actions] each, of the move made there."""
+    drawn = []
+    for i, state in enumerate(states):
+        # Planes of the player to move and of the other.
+        mine, theirs = np.moveaxis(np.asarray(state.game.observation)[..., :2], -1, 0)
+        player = int(state.game.current_player != state.first)
+        first, second = (theirs, mine) if player else (mine, theirs)
+        stones = np.asarray(first, np.int8) + 2 * np.asarray(second, np.int8)
+        at = None
+        if shares is not None and i < len(shares):
+            at = _cells(name, stones, np.asarray(shares[i]))
+        drawn.append(rendering.board(stones, at))
+    return drawn
+
+
+def _cells(name: str, stones: np.ndarray, share: np.ndarray) -> np.ndarray:
+    """Shares of moves [num_actions] at the cells where their stones come to lie."""
+    if name != "connect_four":
+        return share[: stones.size].reshape(stones.shape)
+    cells = np.zeros(stones.shape)
+    for column in range(stones.shape[1]):
+        empty = np.flatnonzero(stones[:, column] == 0)
+        if len(empty):
+            cells[empty[-1], column] = share[column]
+    return cells

@@ -21,6 +21,7 @@ __all__ = [
     "Found",
     "Plan",
     "Root",
+    "Thought",
     "gumbel",
     "legal",
     "model",
@@ -45,6 +46,16 @@ class Root(NamedTuple):
     value: jax.Array
     state: PyTree
     mask: jax.Array | None
+
+
+class Thought(NamedTuple):
+    """What `InnerLoop.act` carries of its last search, to be drawn.
+
+    Attributes:
+        visits: [A] shares of the simulations.
+    """
+
+    visits: jax.Array
 
 
 class Found(NamedTuple):

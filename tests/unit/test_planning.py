@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from inner_loops import alphazero, gumbel_alphazero
+from inner_loops import alphazero, gumbel_alphazero, ppo
 from metaevo import envs
 from metaevo.envs import Discrete
 from metaevo.errors import ConfigError
@@ -67,6 +67,11 @@ def test_other_games_are_refused():
         envs.make("pgx/tic_tac_to")
     with pytest.raises(ConfigError, match="no such game of two players"):
         envs.make("pgx/kuhn_poker")
+
+
+def test_algorithms_that_plan_for_one_player_refuse_a_game_of_two():
+    with pytest.raises(ConfigError, match="2 players who take turns; see alphazero"):
+        ppo.make(GAME)
 
 
 # --- the search -----------------------------------------------------------------------
