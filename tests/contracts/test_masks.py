@@ -56,7 +56,7 @@ def test_an_illegal_action_is_never_taken(name):
     assert finite((state.agent, state.experience, metrics))
     assert evaluation["return"] == 6.0
     key = jax.random.key(1)
-    assert play.episode(key, loop, loop.meta, state.agent)[1] == 6.0
+    assert play.episode(key, loop, loop.meta, state.agent)[2] == 6.0
 
 
 def test_without_the_mask_it_would_be():

@@ -11,9 +11,11 @@ import optax
 
 from inner_loops import (
     a2c,
+    alphazero,
     dqn,
     fixed_policy,
     gorila,
+    gumbel_alphazero,
     impala,
     opponents,
     ppo,
@@ -146,6 +148,26 @@ def _same_value_loss(value, target, old_value, context):
     eps = context.stats["clip_eps"]
     clipped = jnp.clip(value, old_value - eps, old_value + eps)
     return 0.5 * jnp.maximum((value - target) ** 2, (clipped - target) ** 2)
+
+
+@slots.function
+def _same_square(value, target, old_value, context):
+    return 0.5 * (target - value) ** 2
+
+
+@slots.function
+def _fourth_power(value, target, old_value, context):
+    return (value - target) ** 4
+
+
+@slots.function
+def _same_q(q, context):
+    return 1.0 - (1.0 - q)
+
+
+@slots.function
+def _other_q(q, context):
+    return 0.2 * q
 
 
 @slots.function
@@ -299,7 +321,40 @@ TD3_REWRITTEN = {
     "reward": _same_reward,
     "actor_loss": _same_actor_loss,
 }
+PLANNING_CONFIG = {"total_timesteps": 480, "num_envs": 4, "num_steps": 30}
+PLANNING_CONFIG |= {"num_epochs": 2, "num_minibatches": 4, "features": (16,)}
+PLANNING_CONFIG |= {"num_simulations": 6, "num_eval_envs": 2}
+PLANNING_CHANGES = {
+    "lr": _late,
+    "gamma": 0.8,
+    "value_mix": 0.1,
+    "vf_coef": 3.0,
+    "l2": 0.3,
+    "max_grad_norm": 0.01,
+    "q_transform": _other_q,
+    "value_loss": _fourth_power,
+    "optimizer": SGD,
+}
+PLANNING_REWRITTEN = {"q_transform": _same_q, "value_loss": _same_square}
 SMALL = {
+    "alphazero": Small(
+        alphazero,
+        TWO_EPISODES,
+        PLANNING_CONFIG,
+        alphazero.Meta(lr=1e-2, gamma=0.99),
+        PLANNING_CHANGES
+        | {"c_init": 5.0, "c_base": 1.0, "dirichlet_alpha": 3.0}
+        | {"dirichlet_fraction": 0.9, "temperature": 0.1},
+        PLANNING_REWRITTEN,
+    ),
+    "gumbel_alphazero": Small(
+        gumbel_alphazero,
+        TWO_EPISODES,
+        PLANNING_CONFIG,
+        gumbel_alphazero.Meta(lr=1e-2, gamma=0.99),
+        PLANNING_CHANGES | {"q_scale": 2.0, "q_visits": 1.0, "gumbel_scale": 0.1},
+        PLANNING_REWRITTEN,
+    ),
     "ppo": Small(
         ppo,
         TWO_EPISODES,
