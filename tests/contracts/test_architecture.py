@@ -27,6 +27,7 @@ rl
 rewards exploration closed_forms spaces
 evaluators
 storage
+export
 analysis
 engine
 cli

@@ -1,0 +1,139 @@
+"""Exported files: an artifact in one file, for another framework."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from metaevo.errors import ConfigError
+from metaevo.export import names, programs, source
+from metaevo.export.programs import Evolved
+from metaevo.storage import artifacts, verified
+
+__all__ = ["FORMATS", "Format", "write"]
+
+
+class Format(NamedTuple):
+    """A kind of exported file.
+
+    Attributes:
+        title: the framework in prose.
+        suffix: of the file's name.
+        content: `(functions, numbers by slot, lines of provenance) -> bytes`.
+        single: True if a file holds one function.
+    """
+
+    title: str
+    suffix: str
+    content: Callable[[Sequence[Evolved], Mapping[str, float], Sequence[str]], bytes]
+    single: bool = False
+
+
+def _source(name: str) -> Format:
+    dialect = source.DIALECTS[name]
+
+    def content(functions, numbers, provenance):
+        return source.module(dialect, functions, numbers, provenance).encode()
+
+    return Format(dialect.title, f"_{name}.py", content)
+
+
+def _binary(name: str, title: str) -> Format:
+    def content(functions, numbers, provenance):
+        # On first use: it needs packages that metaevo does not install.
+        module = importlib.import_module(f"metaevo.export.{name}")
+        return module.content(functions[0], provenance)
+
+    return Format(title, f".{name}", content, single=True)
+
+
+FORMATS: Mapping[str, Format] = {
+    **{name: _source(name) for name in source.DIALECTS},
+    "stablehlo": _binary("stablehlo", "StableHLO"),
+    "onnx": _binary("onnx", "ONNX"),
+}
+"""Formats by name."""
+
+
+def write(
+    path: str | Path, to: str, out: str | Path | None = None, slot: str | None = None
+) -> Path:
+    """Write the functions of an artifact as one file.
+
+    Args:
+        path: a run's directory, or an artifact.
+        to: a key of `FORMATS`.
+        out: the file; None: in a folder `export` beside the artifact.
+        slot: the one slot to write; None: all, for StableHLO and ONNX the only one.
+
+    Returns:
+        the file.
+
+    Raises:
+        ArtifactError: there is no artifact at `path`.
+        ConfigError: there is no such slot or format, several slots do not fit into the
+            format, a package is missing, or a function has an operation that the
+            format lacks.
+    """
+    if to not in FORMATS:
+        raise ConfigError(f"to={to}: expected one of {', '.join(FORMATS)}")
+    artifact, params = artifacts.load(path), artifacts.params(path)
+    spec = artifact.manifest["slots"]
+    chosen = _chosen(spec, slot, to)
+    functions = [
+        _evolved(name, spec[name], params[name], to)
+        for name in chosen
+        if spec[name]["op"] != "number"
+    ]
+    numbers = {
+        name: artifact.slots[name] for name in chosen if spec[name]["op"] == "number"
+    }
+    lines = artifact.describe().splitlines()
+    search = artifact.manifest.get("provenance", {}).get("search")
+    lines += [f"search: {search}"] if search else []
+    content = FORMATS[to].content(functions, numbers, lines)
+    if out is None:
+        stem = names.identifier(chosen[0]) if len(chosen) == 1 else "evolved"
+        folder = verified.artifact_folder(path).absolute().parent / "export"
+        out = folder / f"{stem}{FORMATS[to].suffix}"
+    out = Path(out)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_bytes(content)
+    except OSError as error:
+        raise ConfigError(f"out={out}: cannot be written: {error.strerror}") from None
+    return out
+
+
+def _chosen(spec: Mapping[str, Any], slot: str | None, to: str) -> list[str]:
+    """The slots to write.
+
+    Raises:
+        ConfigError: there is no such slot, or the format holds one function.
+    """
+    if slot is not None and slot not in spec:
+        raise ConfigError(f"slot={slot}: expected one of {', '.join(sorted(spec))}")
+    chosen = sorted(spec) if slot is None else [slot]
+    if FORMATS[to].single:
+        functions = [name for name in chosen if spec[name]["op"] != "number"]
+        if len(functions) != 1:
+            there = ", ".join(sorted(spec))
+            raise ConfigError(
+                f"to={to}: a file holds one function, and this artifact has "
+                f"{len(functions)} (slots: {there}); "
+                + ("give slot=NAME" if functions else "to=numpy takes numbers")
+            )
+        return functions
+    return chosen
+
+
+def _evolved(slot: str, op: Mapping[str, Any], params: Any, to: str) -> Evolved:
+    try:
+        return programs.evolved(slot, op, params)
+    except NotImplementedError as error:
+        raise ConfigError(
+            f"to={to}: slot {slot!r} ({op['op']}) has no translation: {error} is not "
+            "in metaevo.storage.numpy_reference.OPERATIONS"
+        ) from None
