@@ -131,6 +131,10 @@ class Meta(NamedTuple):
             reward that the agent learns from; `context.stats` holds `gamma`.
         optimizer: an `optimizers.Optimizer`: gives a direction.
         activation: `(x) -> [...]`, of hidden layers; None: that of the Config.
+        advantage: `(reward, value, next_value, log_ratio, terminated, done, context) ->
+            [T, E]`, from [T, E] each, `log_ratio` 0; None: generalized advantage
+            estimation, by which the critic's targets are made in any case.
+            `context.stats` holds `gamma` and `gae_lambda`.
 
     `context.stats` of all slots holds `entropy`, `kl` and `clip_fraction`, means over
     the last update's minibatches, 0 before the first; of the losses also `clip_eps`.
@@ -149,6 +153,7 @@ class Meta(NamedTuple):
     reward: Slot = rewards.identity
     optimizer: Slot = optimizers.adam
     activation: Slot | None = None
+    advantage: Slot | None = None
 
 
 TUNABLE = spaces.tune(
@@ -327,26 +332,40 @@ def update_of(
 
     def learn(meta, context, params, opt_state, rollout, start, order):
         value, next_value = parts.values(meta, params, rollout)
+        gamma = slots.value(meta.gamma, context)
+        gae_lambda = slots.value(meta.gae_lambda, context)
         advantage = returns.generalized_advantage(
             rollout.reward,
             value,
             next_value,
             rollout.terminated,
             rollout.done,
-            slots.value(meta.gamma, context),
-            slots.value(meta.gae_lambda, context),
+            gamma,
+            gae_lambda,
         )
         target = advantage + value
         clip_eps = slots.value(meta.clip_eps, context)
         in_loss = context._replace(
             return_std=target.std(), stats={**context.stats, "clip_eps": clip_eps}
         )
+        weight = advantage
+        if meta.advantage is not None:
+            decays = {"gamma": gamma, "gae_lambda": gae_lambda}
+            weight = meta.advantage(
+                rollout.reward,
+                value,
+                next_value,
+                jnp.zeros_like(value),
+                rollout.terminated,
+                rollout.done,
+                in_loss._replace(stats={**context.stats, **decays}),
+            )
         batch = Batch(
             rollout.obs,
             rollout.sample,
             rollout.log_prob,
             value,
-            advantage,
+            weight,
             target,
             rollout.mask,
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +12,23 @@ from metaevo.export.programs import Evolved
 from metaevo.storage import artifacts, verified
 
 __all__ = ["FORMATS", "Format", "write"]
+
+
+class Source(NamedTuple):
+    """An evolved function as an artifact holds it.
+
+    Attributes:
+        slot: its slot.
+        op: its operation with its settings.
+        params: its parameters.
+    """
+
+    slot: str
+    op: Mapping[str, Any]
+    params: Any
+
+
+Content = Callable[[Sequence[Source], Mapping[str, float], Sequence[str]], bytes]
 
 
 class Format(NamedTuple):
@@ -27,7 +43,7 @@ class Format(NamedTuple):
 
     title: str
     suffix: str
-    content: Callable[[Sequence[Evolved], Mapping[str, float], Sequence[str]], bytes]
+    content: Content
     single: bool = False
 
 
@@ -35,24 +51,46 @@ def _source(name: str) -> Format:
     dialect = source.DIALECTS[name]
 
     def content(functions, numbers, provenance):
-        return source.module(dialect, functions, numbers, provenance).encode()
+        written = [_evolved(one, name) for one in functions]
+        return source.module(dialect, written, numbers, provenance).encode()
 
     return Format(dialect.title, f"_{name}.py", content)
 
 
-def _binary(name: str, title: str) -> Format:
-    def content(functions, numbers, provenance):
-        # On first use: it needs packages that metaevo does not install.
-        module = importlib.import_module(f"metaevo.export.{name}")
-        return module.content(functions[0], provenance)
+def _evolved(one: Source, to: str) -> Evolved:
+    """The program of a function.
 
-    return Format(title, f".{name}", content, single=True)
+    Raises:
+        ConfigError: it has an operation without a translation.
+    """
+    try:
+        return programs.evolved(*one)
+    except NotImplementedError as error:
+        raise ConfigError(
+            f"to={to}: slot {one.slot!r} ({one.op['op']}) has no translation: it has "
+            f"{error}; to=stablehlo takes any"
+        ) from None
+
+
+# Their packages are imported on first use: metaevo does not install them.
+
+
+def _stablehlo(functions, numbers, provenance) -> bytes:
+    from metaevo.export import stablehlo
+
+    return stablehlo.content(*functions[0])
+
+
+def _onnx(functions, numbers, provenance) -> bytes:
+    from metaevo.export import onnx
+
+    return onnx.content(_evolved(functions[0], "onnx"), provenance)
 
 
 FORMATS: Mapping[str, Format] = {
     **{name: _source(name) for name in source.DIALECTS},
-    "stablehlo": _binary("stablehlo", "StableHLO"),
-    "onnx": _binary("onnx", "ONNX"),
+    "stablehlo": Format("StableHLO", ".stablehlo", _stablehlo, single=True),
+    "onnx": Format("ONNX", ".onnx", _onnx, single=True),
 }
 """Formats by name."""
 
@@ -83,7 +121,7 @@ def write(
     spec = artifact.manifest["slots"]
     chosen = _chosen(spec, slot, to)
     functions = [
-        _evolved(name, spec[name], params[name], to)
+        Source(name, spec[name], params[name])
         for name in chosen
         if spec[name]["op"] != "number"
     ]
@@ -127,13 +165,3 @@ def _chosen(spec: Mapping[str, Any], slot: str | None, to: str) -> list[str]:
             )
         return functions
     return chosen
-
-
-def _evolved(slot: str, op: Mapping[str, Any], params: Any, to: str) -> Evolved:
-    try:
-        return programs.evolved(slot, op, params)
-    except NotImplementedError as error:
-        raise ConfigError(
-            f"to={to}: slot {slot!r} ({op['op']}) has no translation: {error} is not "
-            "in metaevo.storage.numpy_reference.OPERATIONS"
-        ) from None

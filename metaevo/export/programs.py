@@ -18,7 +18,7 @@ from metaevo.export import names
 from metaevo.learned import operations
 from metaevo.learned.optimizers import LearnedOptimizer
 from metaevo.storage import numpy_export
-from metaevo.storage.numpy_reference import OPERATIONS
+from metaevo.storage.numpy_operations import OPERATIONS
 
 __all__ = ["Atom", "Constant", "Equation", "Evolved", "Program", "evolved"]
 
@@ -54,7 +54,7 @@ class Equation(NamedTuple):
     """One elementary operation.
 
     Attributes:
-        operation: its name, a key of `numpy_reference.OPERATIONS`, or `relu`.
+        operation: its name, a key of `numpy_operations.OPERATIONS`, or `relu`.
         operands: variables and constants.
         result: the variable that it defines.
         settings: as in `numpy_export`; sizes "n" and "a" are open.
@@ -125,8 +125,6 @@ class Evolved(NamedTuple):
     Attributes:
         slot: its name in the artifact.
         op: its operation with its settings.
-        learned: the function without its parameters.
-        params: its parameters.
         value: the function; of an optimizer one step for an array of n numbers.
         gradient: of the sum of values times `along`, an input more, with respect to
             each input; None of an optimizer or a function that chooses.
@@ -136,8 +134,6 @@ class Evolved(NamedTuple):
 
     slot: str
     op: Mapping[str, Any]
-    learned: Any
-    params: Any
     value: Program
     gradient: Program | None
     given: tuple[str, ...]
@@ -173,8 +169,6 @@ def evolved(slot: str, op: Mapping[str, Any], params: Any) -> Evolved:
     return Evolved(
         slot,
         op,
-        learned,
-        params,
         _simplified(found["step" if optimizer else "value"], inputs, arrays),
         None if gradient is None else _simplified(gradient, [*inputs, "along"], arrays),
         given,
@@ -238,6 +232,8 @@ def _simplified(
     made: dict[str, int] = {}
     sizes: dict[Any, Mapping[str, Any]] = {}
     for operation, operands, result, settings in described["equations"]:
+        if operation == "scan":
+            raise NotImplementedError("a loop over time")
         atoms: tuple[_Found, ...] = tuple(
             known[x] if isinstance(x, int) else Constant(_wide(x["value"]), "constant")
             for x in operands

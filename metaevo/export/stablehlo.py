@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from metaevo.errors import ConfigError
-from metaevo.export.programs import Evolved
+from metaevo.learned import operations
 from metaevo.storage import numpy_export
 
 __all__ = ["content"]
@@ -23,25 +25,29 @@ __all__ = ["content"]
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 
 
-def content(one: Evolved, provenance: Sequence[str]) -> bytes:
+def content(slot: str, op: Mapping[str, Any], params: Any) -> bytes:
     """The serialized function, of float32 arrays; an optimizer's step of n numbers.
 
     Args:
-        provenance: not kept: the format has no place for it.
+        slot: its slot in the artifact.
+        op: its operation with its settings.
+        params: its parameters.
 
     Raises:
         ConfigError: the package flatbuffers is missing.
     """
-    del provenance
     try:
         importlib.import_module("flatbuffers")
     except ImportError:
         raise ConfigError(
-            "to=stablehlo needs the package flatbuffers: pip install 'metaevo[export]'"
+            f"to=stablehlo of {slot} needs the package flatbuffers: "
+            "pip install 'metaevo[export]'"
         ) from None
-    call, inputs = numpy_export.traceable(one.op, one.learned)
-    function = jax.jit(functools.partial(call, one.params))
-    export = jax.export.export(function, platforms=PLATFORMS)
-    return bytes(
-        export(*inputs.values()).serialize(vjp_order=int(one.gradient is not None))
-    )
+    learned = operations.get(op["op"]).rebuild(op)
+    call, inputs = numpy_export.traceable(op, learned)
+    function = jax.jit(functools.partial(call, params))
+    exported = jax.export.export(function, platforms=PLATFORMS)(*inputs.values())
+    outputs = exported.out_avals
+    # A function that chooses, and an optimizer, are not differentiated.
+    smooth = len(outputs) == 1 and jnp.issubdtype(outputs[0].dtype, jnp.floating)
+    return bytes(exported.serialize(vjp_order=int(smooth)))

@@ -1,6 +1,6 @@
 """Every inner loop with small sizes, for tests that hold for all of them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -9,9 +9,31 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from inner_loops import dqn, fixed_policy, ppo, ppo_rnn, pqn, sac, td3, td3_shared
-from metaevo import activations, drifts, envs, losses, optimizers, slots
+from inner_loops import (
+    a2c,
+    dqn,
+    fixed_policy,
+    impala,
+    opponents,
+    ppo,
+    ppo_rnn,
+    pqn,
+    sac,
+    td3,
+    td3_shared,
+)
+from metaevo import (
+    activations,
+    advantages,
+    drifts,
+    envs,
+    losses,
+    optimizers,
+    slots,
+)
+from metaevo.envs import matrix
 from metaevo.population import DEVICES, MEMBERS
+from metaevo.rl import learners
 from metaevo.types import InnerLoop
 
 SGD = optimizers.from_optax(optax.identity())
@@ -27,8 +49,9 @@ class Small(NamedTuple):
         rewritten: function slot -> its default, by other operations.
         tuned: a number slot with a default in (0, 1).
         learns: False if its result is its returns alone.
+        world: makes what it is played in from `env`.
 
-    A coupled loop is in `COUPLED`.
+    A coupled loop is in `COUPLED`, one without an `Env` in `GAMES`.
     """
 
     module: ModuleType
@@ -39,11 +62,12 @@ class Small(NamedTuple):
     rewritten: Mapping[str, Any]
     tuned: str = "gamma"
     learns: bool = True
+    world: Callable[[str], Any] = envs.make
 
     def make(self, meta=None, env=None, **config):
         config = self.module.Config(**{**self.config, "num_segments": 1, **config})
         return self.module.make(
-            env or envs.make(self.env), config, self.meta if meta is None else meta
+            env or self.world(self.env), config, self.meta if meta is None else meta
         )
 
 
@@ -149,6 +173,21 @@ def _same_aggregation(q, context):
 
 
 @slots.function
+def _root(log_ratio, context):
+    return jnp.exp(0.5 * advantages.clipped(log_ratio) - 0.5)
+
+
+@slots.function
+def _same_correction(log_ratio, context):
+    return jnp.minimum(jnp.exp(log_ratio), 1.0)
+
+
+@slots.function
+def _same_square(value, target, old_value, context):
+    return 0.5 * (target - value) ** 2
+
+
+@slots.function
 def _a_tenth(context):
     return 0.1 + 0.0 * context.progress
 
@@ -169,11 +208,34 @@ PPO_CHANGES = {
     "reward": _other_reward,
     "optimizer": SGD,
     "activation": activations.relu,
+    "advantage": advantages.discounted_return,
 }
 PPO_REWRITTEN = {
     "activation": activations.tanh,
     "drift": _same_drift,
     "value_loss": _same_value_loss,
+    "reward": _same_reward,
+}
+ACTOR_CRITIC = {"total_timesteps": 1280, "num_envs": 4, "num_steps": 80}
+ACTOR_CRITIC |= {"features": (16,), "max_delay": 2}
+ACTOR_CRITIC_CHANGES = {
+    "lr": _late,
+    "gamma": 0.8,
+    "gae_lambda": 0.5,
+    "ent_coef": 0.1,
+    "vf_coef": 2.0,
+    "max_grad_norm": 0.01,
+    "delay": 0.0,
+    "advantage": advantages.discounted_return,
+    "value_loss": losses.zero,
+    "policy_loss": _entropy_again,
+    "reward": _other_reward,
+    "optimizer": SGD,
+    "activation": activations.relu,
+}
+ACTOR_CRITIC_REWRITTEN = {
+    "activation": activations.tanh,
+    "value_loss": _same_square,
     "reward": _same_reward,
 }
 TD3_CONFIG = {"total_timesteps": 96, "num_envs": 2, "num_steps": 4, "features": (16,)}
@@ -217,6 +279,24 @@ SMALL = {
         ppo_rnn.Meta(lr=1e-2),
         PPO_CHANGES,
         PPO_REWRITTEN,
+    ),
+    "a2c": Small(
+        a2c,
+        TWO_EPISODES,
+        ACTOR_CRITIC | {"num_workers": 2},
+        a2c.Meta(lr=1e-2),
+        ACTOR_CRITIC_CHANGES | {"delay_decay": 1.0, "entropy_spread": 4.0},
+        ACTOR_CRITIC_REWRITTEN,
+    ),
+    "impala": Small(
+        impala,
+        TWO_EPISODES,
+        ACTOR_CRITIC,
+        impala.Meta(lr=1e-2),
+        ACTOR_CRITIC_CHANGES
+        | {"rho_clip": 0.5, "c_clip": 0.5, "pg_clip": 0.5, "leak": 1.0}
+        | {"correction": _root},
+        ACTOR_CRITIC_REWRITTEN | {"correction": _same_correction},
     ),
     "dqn": Small(
         dqn,
@@ -322,6 +402,41 @@ COUPLED = {
     ),
 }
 EVERY = SMALL | COUPLED
+
+
+def _same_naive(own, other, context):
+    def payoff(own):
+        return DILEMMA.payoffs(own, other)[0]
+
+    return own + jax.grad(payoff)(own) / DILEMMA.unit
+
+
+DILEMMA = matrix.make("prisoners_dilemma")
+GAMES = {
+    "opponents": Small(
+        opponents,
+        "prisoners_dilemma",
+        {"num_envs": 3, "num_steps": 4},
+        opponents.Meta(
+            learners.naive(DILEMMA),
+            learners.static(DILEMMA.fixed["tit-for-tat"]),
+            naive_share=0.5,
+        ),
+        {
+            "shaper": learners.static(DILEMMA.fixed["extortion"]),
+            "opponent": learners.static(DILEMMA.fixed["always defect"]),
+            "naive_share": 1.0,
+            "start": 1.0,
+            "start_std": 0.5,
+            "opponent_start": 1.0,
+            "opponent_start_std": 0.5,
+        },
+        {"shaper": slots.function(_same_naive)},
+        tuned="naive_share",
+        world=matrix.make,
+    ),
+}
+ALL = EVERY | GAMES
 OFF_POLICY_LOOPS = ("dqn", "td3", "sac")
 
 FOUND = sorted(

@@ -12,7 +12,7 @@ import learned as helper
 import numpy as np
 import pytest
 
-from metaevo import drifts, losses, schedules
+from metaevo import advantages, drifts, losses, schedules
 from metaevo.errors import ArtifactError, ConfigError
 from metaevo.export import files, programs
 from metaevo.learned import optimizers
@@ -179,6 +179,14 @@ def test_operation_without_a_translation_is_refused_by_name(loss, monkeypatch):
     monkeypatch.delitem(numpy_export.OPERATIONS, "tanh")
     with pytest.raises(ConfigError, match=r"to=torch: slot 'value_loss'.*'tanh'"):
         files.write(loss, "torch", loss.parent / "never")
+
+
+@pytest.mark.parametrize("to", ["torch", "onnx"])
+def test_loop_over_time_is_refused_with_the_remedy(tmp_path, to):
+    path = saved(tmp_path / "solution", advantage=advantages.recurrent())
+    message = rf"to={to}: slot 'advantage'.*a loop over time; to=stablehlo takes any"
+    with pytest.raises(ConfigError, match=message):
+        files.write(path, to)
 
 
 @pytest.mark.parametrize("to", ["onnx", "stablehlo"])
