@@ -94,8 +94,8 @@ _EXTRA: Mapping[str, Mapping[str, str]] = {
         "noise": "noise",
         "progress": "progress",
     },
-    "jax": {"noise": "drawn.reshape(-1)"},
-    "numpy": {"noise": "drawn.reshape(-1)"},
+    "jax": {"noise": "drawn"},
+    "numpy": {"noise": "drawn"},
 }
 _KEYWORDS = {"progress": ", progress", "noise": ", noise=None"}
 _DOCUMENTED = {
@@ -191,6 +191,7 @@ def optimizer_update(gradient, state, params<keywords>):
     for x, slope, kept, layer, drawn in zip(leaves, slopes, state, layers, noises):
         flat = slope.reshape(-1), x.reshape(-1)
         layer = <module>.asarray(layer, x.dtype)<if layer>
+        drawn = drawn.reshape(-1)<if noise>
         direction, *after = _step(*flat, *kept.values()<extra>)
         directions.append(direction.reshape(x.shape))
         states.append(dict(zip(kept, after)))

@@ -363,7 +363,7 @@ def _nested(value: np.ndarray, depth: int = 0) -> str:
     """An array as nested lists, a few numbers a line."""
     if value.ndim == 1:
         line = f"[{', '.join(map(number, value))}]"
-        if len(line) + 4 * depth + 30 <= WIDTH:
+        if len(line) + 4 * depth + 44 <= WIDTH:
             return line
         wrapped = textwrap.wrap(line[1:-1], WIDTH - 4 * depth - 8)
         inner = "\n".join("    " * (depth + 1) + x for x in wrapped)
