@@ -11,11 +11,21 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from metaevo import drifts, envs, losses, optimizers, population, rewards, slots, spaces
+from metaevo import (
+    drifts,
+    losses,
+    messages,
+    optimizers,
+    population,
+    rewards,
+    slots,
+    spaces,
+)
 from metaevo.errors import ConfigError
 from metaevo.rl import (
     config_checks,
     heads,
+    hearing,
     minibatches,
     normalization,
     returns,
@@ -135,6 +145,8 @@ class Meta(NamedTuple):
             [T, E]`, from [T, E] each, `log_ratio` 0; None: generalized advantage
             estimation, by which the critic's targets are made in any case.
             `context.stats` holds `gamma` and `gae_lambda`.
+        message: `(obs, context) -> [..., message_size]`, seen by the networks beside
+            the flattened observation [..., n], and by nothing else; see `messages`.
 
     `context.stats` of all slots holds `entropy`, `kl` and `clip_fraction`, means over
     the last update's minibatches, 0 before the first; of the losses also `clip_eps`.
@@ -154,6 +166,7 @@ class Meta(NamedTuple):
     optimizer: Slot = optimizers.adam
     activation: Slot | None = None
     advantage: Slot | None = None
+    message: Slot = messages.silent
 
 
 TUNABLE = spaces.tune(
@@ -189,14 +202,14 @@ class Normalizers(NamedTuple):
 class Rollout(NamedTuple):
     """One rollout; leaves [T, E, ...]."""
 
-    obs: jax.Array  # normalized
+    obs: jax.Array  # with its message, normalized
     sample: Any  # of the policy, see `heads.Head`
     log_prob: jax.Array
     reward: jax.Array  # that the agent learns from
     terminated: jax.Array
     done: jax.Array
     next_obs: jax.Array  # the true one, normalized
-    raw_obs: jax.Array
+    raw_obs: jax.Array  # with its message
     finished: rollouts.Finished
     mask: jax.Array | None = None  # [T, E, A] legal actions
     memory: Any = ()  # after seeing obs
@@ -210,13 +223,13 @@ def normalizers(config: Any) -> Normalizers:
     )
 
 
-def newborn(env: envs.Env, params: Any, meta: Meta) -> Agent:
+def newborn(hears: hearing.Hearing, params: Any, meta: Meta) -> Agent:
     """An agent with these parameters."""
     return Agent(
         jnp.int32(0),
         params,
         meta.optimizer.init(params),
-        normalization.init(env.observation.shape),
+        normalization.init(hears.observation.shape),
         normalization.init(()),
         dict.fromkeys(STATS, jnp.zeros(())),
     )
@@ -231,7 +244,7 @@ def checked(config: Any) -> None:
     Raises:
         ConfigError: one is out of range.
     """
-    config_checks.positive(config)
+    config_checks.positive(config, may_be_zero=("message_size",))
     if not config.reward_scale > 0:
         raise ConfigError(f"inner.reward_scale={config.reward_scale} must be > 0")
     if config.target_kl is not None and not config.target_kl > 0:
@@ -244,6 +257,7 @@ def finish_rollout(
     context: Context,
     agent: Agent,
     normalize: normalization.Normalizer,
+    hears: hearing.Hearing,
     steps: rollouts.Transition,
     sample: Any,
     log_prob: jax.Array,
@@ -271,15 +285,17 @@ def finish_rollout(
         return jnp.where(done, 0.0, discounted), discounted
 
     last, discounted = jax.lax.scan(discount, discounted_return, (reward, steps.done))
+    obs = hears.hear(meta, context, steps.obs)
+    next_obs = hears.hear(meta, context, steps.next_obs)
     rollout = Rollout(
-        obs=normalize.apply(agent.obs_stats, steps.obs),
+        obs=normalize.apply(agent.obs_stats, obs),
         sample=sample,
         log_prob=log_prob,
         reward=reward,
         terminated=steps.terminated,
         done=steps.done,
-        next_obs=normalize.apply(agent.obs_stats, steps.next_obs),
-        raw_obs=steps.obs,
+        next_obs=normalize.apply(agent.obs_stats, next_obs),
+        raw_obs=obs,
         finished=finished,
         mask=steps.mask,
         memory=memory,

@@ -45,6 +45,7 @@ __all__ = [
     "generalized",
     "monotone_correction",
     "recurrent",
+    "unweighted",
     "vtrace",
 ]
 
@@ -231,6 +232,13 @@ def clipped(log_ratio, context=None):
     """min(1, ratio): V-trace (Espeholt et al., 2018)."""
     del context
     return jnp.exp(jnp.minimum(log_ratio, 0.0))
+
+
+@slots.function
+def unweighted(log_ratio, context=None):
+    """1: as if the policy that learns had acted; the control of a correction."""
+    del context
+    return jnp.ones_like(log_ratio)
 
 
 @operation(

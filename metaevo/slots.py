@@ -37,9 +37,11 @@ SIGNATURES: Mapping[str, tuple[str, ...]] = {
     "correction": ("log_ratio",),
     "reward": ("obs", "action", "reward", "next_obs", "terminated"),
     "exploration": ("q", "epsilon"),
+    "q_transform": ("q",),
     "optimizer": ("gradient", "state", "params"),
     "actor": ("obs",),
     "shaper": ("own", "other"),
+    "message": ("obs",),
     "number": (),
 }
 """Kind of slot -> names of its inputs, in order, before `context`.

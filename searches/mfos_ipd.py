@@ -23,11 +23,12 @@ def search(
     sigma: float = 0.1,
     learning_rate: float = 0.03,
     features: tuple[int, ...] = (16,),
+    scale: float = 4.0,
     inner: opponents.Config = opponents.Config(),
 ) -> metaevo.Search:
     played = matrix.make(game)
     meta = opponents.Meta(**learners.opponent(opponent, played))
-    shaper = policies.shaper(played.num_situations, features)
+    shaper = policies.shaper(played.num_situations, features, scale)
     space = spaces.replace(shaper=shaper)
     strategy = open_es(space, population_size, sigma, optax.adam(learning_rate))
     return metaevo.Search(

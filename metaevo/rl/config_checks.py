@@ -21,6 +21,7 @@ __all__ = [
     "lifetime",
     "masks",
     "minibatched",
+    "players",
     "positive",
     "ring",
 ]
@@ -33,7 +34,7 @@ def positive(config: Any, may_be_zero: Sequence[str] = ()) -> None:
         may_be_zero: names of integers that may be 0.
 
     Raises:
-        ConfigError: an integer is below 1, or flax.linen has no such activation.
+        ConfigError: an integer is too small, or flax.linen has no such activation.
     """
     integers(config, may_be_zero)
     if not hasattr(nn, config.activation):
@@ -101,6 +102,22 @@ def masks(env: envs.Env, honored: bool) -> None:
         raise ConfigError(
             f"env={env.name!r} has an action_mask, which this inner loop does not "
             "honor (InnerLoop.masks); those of discrete actions do"
+        )
+
+
+def players(env: envs.Env, taken: int) -> None:
+    """Check that the algorithm can play the games of `env`.
+
+    Args:
+        taken: number of players that take turns, at most.
+
+    Raises:
+        ConfigError: `env` has more.
+    """
+    if env.num_players > taken:
+        raise ConfigError(
+            f"env={env.name!r} is a game of {env.num_players} players who take turns; "
+            "see alphazero, gumbel_alphazero"
         )
 
 

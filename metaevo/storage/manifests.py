@@ -17,6 +17,8 @@ RETIRED_SETTINGS = ("shared_critic", "num_diversity_states", "diversity_coef")
 NEW_SETTINGS: Mapping[str, tuple] = {
     "critic_layer_norm": (False,),
     "lr_factor": (1.0,),
+    "message": ("silent",),
+    "message_size": (0,),
     "normalize_advantage": (True,),
     "num_critics": (2,),
     "num_step_return": (1,),

@@ -242,6 +242,7 @@ def test_temporal_is_a_setting_of_what_evolves_as_a_network_or_as_constants():
     numbers = {"steps", "knots", "feedback"}
     others = {"piecewise", "potential", "impact", "graded", "policy", "shaper"}
     others |= {"monotone_correction"}
+    others |= {"message_network"}
     assert {n for n in without if _is_ours(n)} == closed | numbers | others
     for name in without:
         example = operations.get(name).examples[0]
@@ -276,6 +277,7 @@ REFUSED: dict[str, tuple] = {
     "convex": (1,),
     "max_weight": (1.0, 0.0, "x"),
     "max_bias": (-1.0, float("nan"), "x"),
+    "size": (0, 2.5),
 }
 """Values that no operation with a setting of that name takes."""
 
@@ -540,6 +542,7 @@ TEN_STEPS: dict[str, dict[str, Any]] = {
     "ppo": {"total_timesteps": 320, "num_epochs": 5, "num_minibatches": 2},
     "ppo_rnn": {"total_timesteps": 320, "num_epochs": 5, "num_minibatches": 2},
     "dqn": {"total_timesteps": 144},
+    "gorila": {"total_timesteps": 96},
     "pqn": {"total_timesteps": 640, "num_epochs": 2, "num_minibatches": 2},
     "td3": {"total_timesteps": 64 + 8, "num_gradient_steps": 10},
     "sac": {"total_timesteps": 64 + 8, "num_gradient_steps": 10},

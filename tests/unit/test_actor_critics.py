@@ -127,6 +127,13 @@ def test_no_weight_of_the_trace_is_above_that_of_the_errors():
     np.testing.assert_allclose(pg, np.minimum(ratio, 2.0), rtol=1e-5)
 
 
+def test_without_a_correction_actors_behind_count_as_the_learner():
+    numbers = {"rho_clip": 1.0, "c_clip": 1.0, "pg_clip": 1.0, "leak": 0.0}
+    meta = IMPALA._replace(correction=advantages.unweighted)
+    for weight in impala.weights(meta, numbers, jnp.linspace(-3.0, 3.0, 5), None):
+        np.testing.assert_array_equal(weight, 1.0)
+
+
 def test_the_plain_policy_gradient_has_no_baseline():
     """A critic that values all states more changes the return's weights only where a
     rollout is cut, and those of an advantage everywhere."""
