@@ -43,11 +43,12 @@ $(VENV)/.extras: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --constraint requirements.lock -e '.[ray,export]'
 	touch $@
 
-# Where exported files run: PyTorch, onnxruntime and numpy, without JAX and metaevo. Any
-# build of PyTorch will do; the CPU's is the smallest.
+# Where exported files run: PyTorch, Stable-Baselines3, onnxruntime and numpy, without JAX
+# and metaevo. Any build of PyTorch will do; the CPU's is the smallest.
 $(VENV)-torch/.installed: Makefile
 	$(PYTHON) -m venv $(VENV)-torch
-	$(VENV)-torch/bin/python -m pip install --quiet 'torch>=2.5,<2.14' onnxruntime numpy
+	$(VENV)-torch/bin/python -m pip install --quiet 'torch>=2.5,<2.14' \
+	    onnxruntime numpy 'stable-baselines3>=2.7' gymnasium
 	touch $@
 
 # The long learning runs. ONLY=dqn-CartPole runs one, ONLY="sac or td3" some.

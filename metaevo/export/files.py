@@ -129,8 +129,6 @@ def write(
         name: artifact.slots[name] for name in chosen if spec[name]["op"] == "number"
     }
     lines = artifact.describe().splitlines()
-    search = artifact.manifest.get("provenance", {}).get("search")
-    lines += [f"search: {search}"] if search else []
     content = FORMATS[to].content(functions, numbers, lines)
     if out is None:
         stem = names.identifier(chosen[0]) if len(chosen) == 1 else "evolved"

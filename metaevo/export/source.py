@@ -36,9 +36,12 @@ MEANING = {
     "log_prob": "log probability of the action",
     "log_ratio": "log probability now, less that when the data was collected",
     "advantage": "the advantage of the action",
-    "entropy": "entropy of the policy; of a schedule, a number that the update reports",
+    "entropy": "entropy of the policy",
+    "kl": "divergence of the policy from the one that collected the data",
     "clip_eps": "epsilon of PPO's clip",
     "x": "what a hidden unit gets",
+    "own": "logits of the policy that the player just played",
+    "other": "logits of the policy that its opponent just played",
     "obs": "the observation",
     "reward": "the environment's reward",
     "next_obs": "the observation that the action led to",
@@ -48,13 +51,15 @@ MEANING = {
     "return_std": "standard deviation of the batch's value targets",
     "along": "weights of the values in the sum; ones if None",
 }
-"""Inputs of learned functions in a few words; others are numbers by their name."""
+"""Inputs of learned functions in a few words; others are numbers of the algorithm."""
 
 RESULT = {
     "value_loss": "the loss, per element",
     "td_loss": "the loss, per element",
     "policy_loss": "a term of the policy's loss, per element",
     "drift": "the penalty D: minimize D - ratio * advantage",
+    "shaper": "logits of the next policy",
+    "correction": "the weight, where weights are truncated at 1",
     "activation": "the activation, elementwise",
     "reward": "the reward to learn from",
     "exploration": "probabilities of the actions",
@@ -110,7 +115,7 @@ def module(
         imports.append("from collections.abc import Mapping\n")
     imports.append(dialect.imports)
     docstring = f'"""{_plain(_title(dialect, functions, constants))}\n\n'
-    docstring += "".join(f"{_plain(line)}\n" for line in provenance) + '"""'
+    docstring += "".join(f"{line}\n" for line in _wrapped(provenance)) + '"""'
     numbers = [f"{name.upper()} = {number(x)}" for name, x in constants.items()]
     listed = "".join(f'    "{name}",\n' for name in sorted(public))
     head = [docstring, "\n".join(imports), f"__all__ = [\n{listed}]"]
@@ -127,6 +132,14 @@ def module(
 def _title(dialect, functions, constants) -> str:
     names = ", ".join([*(one.slot for one in functions), *constants])
     return f"{names}: evolved with metaevo, for {dialect.title}."
+
+
+def _wrapped(lines: Sequence[str]) -> list[str]:
+    found = []
+    for line in map(_plain, lines):
+        indent = " " * (len(line) - len(line.lstrip()) + 2)
+        found += textwrap.wrap(line, WIDTH, subsequent_indent=indent) or [""]
+    return found
 
 
 def _plain(text: str) -> str:
@@ -197,7 +210,7 @@ def _docstring(one: Evolved, program: Program, returns: Sequence[str]) -> list[s
     lines = [*text.replace("\\", "/").splitlines(), ""]
     lines += [f"{operation.title} of metaevo, settings {settings}.", "", "Args:"]
     for name, shape in program.inputs.items():
-        meaning = MEANING.get(name, "a number that the update reports")
+        meaning = MEANING.get(name, f"`{name}` of the algorithm")
         lines.append(f"    {name}: {meaning}, {_written(shape)}.")
     wrapped = []
     for line in [*lines, "", "Returns:", *(f"    {x}" for x in returns)]:

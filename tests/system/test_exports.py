@@ -170,7 +170,7 @@ def _evaluated(to, python, saved, folder):
 @pytest.mark.parametrize("name", CASES)
 def test_exported_function_equals_jax(name, to, found):
     if CASES[name].operation.slot in OVER_TIME and to != "stablehlo":
-        pytest.skip("refused, which is tested below")
+        pytest.skip("a loop over time is refused")
     there = np.load(found(to) / name / "found.npz")
     _, _, wanted = expected(name)
     gradients = {x for x in wanted if x != "value"}
