@@ -141,6 +141,10 @@ class Meta(NamedTuple):
             reward that the agent learns from; `context.stats` holds `gamma`.
         optimizer: an `optimizers.Optimizer`: gives a direction.
         activation: `(x) -> [...]`, of hidden layers; None: that of the Config.
+        advantage: `(reward, value, next_value, log_ratio, terminated, done, context) ->
+            [T, E]`, from [T, E] each, `log_ratio` 0; None: generalized advantage
+            estimation, by which the critic's targets are made in any case.
+            `context.stats` holds `gamma` and `gae_lambda`.
         message: `(obs, context) -> [..., message_size]`, seen by the networks beside
             the flattened observation [..., n], and by nothing else; see `messages`.
 
@@ -161,6 +165,7 @@ class Meta(NamedTuple):
     reward: Slot = rewards.identity
     optimizer: Slot = optimizers.adam
     activation: Slot | None = None
+    advantage: Slot | None = None
     message: Slot = messages.silent
 
 
@@ -239,7 +244,7 @@ def checked(config: Any) -> None:
     Raises:
         ConfigError: one is out of range.
     """
-    config_checks.positive(config, or_zero=("message_size",))
+    config_checks.positive(config, may_be_zero=("message_size",))
     if not config.reward_scale > 0:
         raise ConfigError(f"inner.reward_scale={config.reward_scale} must be > 0")
     if config.target_kl is not None and not config.target_kl > 0:
@@ -343,26 +348,40 @@ def update_of(
 
     def learn(meta, context, params, opt_state, rollout, start, order):
         value, next_value = parts.values(meta, params, rollout)
+        gamma = slots.value(meta.gamma, context)
+        gae_lambda = slots.value(meta.gae_lambda, context)
         advantage = returns.generalized_advantage(
             rollout.reward,
             value,
             next_value,
             rollout.terminated,
             rollout.done,
-            slots.value(meta.gamma, context),
-            slots.value(meta.gae_lambda, context),
+            gamma,
+            gae_lambda,
         )
         target = advantage + value
         clip_eps = slots.value(meta.clip_eps, context)
         in_loss = context._replace(
             return_std=target.std(), stats={**context.stats, "clip_eps": clip_eps}
         )
+        weight = advantage
+        if meta.advantage is not None:
+            decays = {"gamma": gamma, "gae_lambda": gae_lambda}
+            weight = meta.advantage(
+                rollout.reward,
+                value,
+                next_value,
+                jnp.zeros_like(value),
+                rollout.terminated,
+                rollout.done,
+                in_loss._replace(stats={**context.stats, **decays}),
+            )
         batch = Batch(
             rollout.obs,
             rollout.sample,
             rollout.log_prob,
             value,
-            advantage,
+            weight,
             target,
             rollout.mask,
         )

@@ -4,7 +4,8 @@
     action = metaevo.load("runs/.../solution").actor(obs)
 
 A policy is a multilayer perceptron in plain jnp with the parameter tree of
-`networks.mlp`: an artifact holds a policy as TD3 trained it.
+`networks.mlp`: an artifact holds a policy as TD3 trained it. A shaper chooses policies
+of a matrix game.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ import numpy as np
 
 from metaevo import envs, slots
 from metaevo.errors import ConfigError
-from metaevo.learned.functions import Learned
+from metaevo.learned.functions import Learned, layers, network, positive
 from metaevo.learned.initializers import orthogonal
 from metaevo.learned.operations import operation
 from metaevo.types import Space
 
-__all__ = ["ACTIVATIONS", "of", "policy", "space"]
+__all__ = ["ACTIVATIONS", "of", "policy", "shaper", "space"]
 
 ACTIVATIONS = ("celu", "elu", "gelu", "leaky_relu", "relu", "selu", "sigmoid", "silu")
 ACTIVATIONS += ("soft_sign", "softplus", "swish", "tanh")
@@ -177,3 +178,49 @@ def space(env: envs.Env, config: Any) -> Space:
         bind=lambda params, meta: slots.replace(meta, **params),
         spec={"actor": dict(actor.spec)},
     )
+
+
+# --- the meta-policy of a matrix game -------------------------------------------------
+
+
+@operation(
+    "shaper",
+    slot="shaper",
+    plot="metaevo.analysis.plots.agents:shaper",
+    shapes=lambda op: dict.fromkeys(("own", "other"), ("n", op["num_situations"])),
+    examples=(
+        {"num_situations": 5, "features": (8,), "scale": 4.0},
+        {"num_situations": 1, "features": (8,), "scale": 2.0},
+    ),
+)
+def shaper(
+    num_situations: int = 5, features: Sequence[int] = (16,), scale: float = 4.0
+) -> Learned:
+    """A player that chooses its next policy by the two policies just played.
+
+    The meta-policy of M-FOS (Lu et al., 2022, https://arxiv.org/abs/2205.01447),
+    `(params, own [..., n], other [..., n], context) -> [..., n]`: logits to logits. Its
+    input is 2 p - 1 of all 2 n probabilities p, its output `scale` times that of a tanh
+    network with a linear last layer. It starts at even odds.
+
+    Args:
+        num_situations: n, logits of a policy, at least 1.
+        features: sizes of the hidden layers, at most 8.
+        scale: factor of the outputs, > 0. Logits of 4 are probabilities of 0.98.
+
+    Raises:
+        ValueError, TypeError: a setting has a wrong type or value.
+    """
+    size = operator.index(num_situations)
+    if not 1 <= size <= 4096:
+        raise ValueError(f"num_situations={num_situations}: expected 1 to 4096")
+    positive(scale=scale)
+    net = network(2 * size, features, size)
+
+    def apply(params, own, other, context=None):
+        del context
+        both = jnp.concatenate([own, other], -1)
+        return scale * net.apply(params, jnp.tanh(both / 2))  # 2 sigmoid(x) - 1
+
+    spec = {"op": "shaper", "num_situations": size, "features": list(layers(features))}
+    return Learned(net.init, apply, {**spec, "scale": float(scale)})

@@ -88,6 +88,8 @@ class InnerLoop(NamedTuple):
         on: `env -> InnerLoop`, the same loop on another `Env` with the same spaces,
             whose functions may close over traced values; see `on_any_env`. None: it
             cannot be put on another.
+        baselines: name -> {slot: value}, further hand-made algorithms that the
+            comparison on held-out seeds trains beside `meta`.
     """
 
     meta: Any
@@ -107,6 +109,7 @@ class InnerLoop(NamedTuple):
     tunable: Any = None
     config: Any = None
     on: Callable[[Any], InnerLoop] | None = None
+    baselines: Mapping[str, Mapping[str, Any]] = {}
 
 
 def on_any_env(make: Callable[..., InnerLoop]) -> Callable[..., InnerLoop]:

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from metaevo import slots
 from metaevo.analysis.steps import Steps
 from metaevo.errors import CheckpointError, ConfigError
 from metaevo.evaluators.layout import default_chunk_size
@@ -51,6 +52,25 @@ HAND_MADE = Space(lambda key: {"nothing": jnp.zeros(())}, lambda params, meta: m
 
 NOTHING = {"nothing": np.zeros((), np.float32)}
 """Params of the member of `HAND_MADE`."""
+
+
+def fixed(values: Mapping[str, Any]) -> Space:
+    """A space in which nothing evolves and some slots have other values.
+
+    Args:
+        values: slot name -> value.
+    """
+    return HAND_MADE._replace(bind=lambda params, meta: slots.replace(meta, **values))
+
+
+def baselines(search: Search) -> Mapping[str, Mapping[str, Any]]:
+    """`InnerLoop.baselines` of a search: those that all of its loops have."""
+    first, *others = search.tasks
+    return {
+        name: values
+        for name, values in first.baselines.items()
+        if all(name in loop.baselines for loop in others)
+    }
 
 
 COUPLED = "a member of a coupled loop cannot be trained alone"

@@ -24,7 +24,7 @@ from metaevo.analysis import (
 )
 from metaevo.analysis.holdout import HeldOut
 from metaevo.analysis.independent import judge
-from metaevo.analysis.plots import figures, gallery
+from metaevo.analysis.plots import figures, gallery, opponents
 from metaevo.analysis.results import Scores
 from metaevo.config import flat
 from metaevo.storage import artifacts, history, jsonl, run_directory
@@ -77,6 +77,7 @@ def write(directory: str | Path, between: Callable[[], None] = lambda: None) -> 
                 folder, held_out, task, place, frames, between
             )
         )
+        drawn += opponents.drawn(folder, held_out, task, place)
     slots = {}
     if paths.solution.is_dir():
         artifact = artifacts.load(paths.solution)

@@ -132,6 +132,8 @@ def compare(
 ) -> tuple[dict[str, HeldOut], Agents]:
     """Train learned and hand-made candidates on the same fresh seeds.
 
+    The hand-made ones are the default and the `baselines` of the inner loops.
+
     Args:
         steps: keeps the runs as they finish.
         search: gives the inner loops and the fitness.
@@ -142,14 +144,17 @@ def compare(
         make: makes evaluators.
 
     Returns:
-        runs by name, those of `hand-made` among them; and the agents of the solution
-        and of the hand-made algorithm.
+        runs by name, those of `hand-made` and of baselines among them; and the agents
+        of the solution and of the hand-made algorithm.
     """
-    hand_made = {HAND_MADE: holdout.NOTHING}
     held_out, agents = {}, {}
     for bound_by, candidates in (
         (space, learned),
-        (holdout.HAND_MADE, hand_made),
+        (holdout.HAND_MADE, {HAND_MADE: holdout.NOTHING}),
+        *(
+            (holdout.fixed(values), {name: holdout.NOTHING})
+            for name, values in holdout.baselines(search).items()
+        ),
     ):
         runs, trained = holdout.train_kept(
             steps,

@@ -143,16 +143,13 @@ def learning_curves(
     def draw(axes):
         from matplotlib.ticker import EngFormatter
 
-        for name in held_out:
+        for i, name in enumerate(held_out):
+            color = figures.color(name, i)
             part = np.array([row[1:] for row in rows if row[0] == name])
             if len(part):
                 frames, iqm, low, high = part.T
-                axes.plot(
-                    frames, iqm, color=figures.COLORS[name], label=figures.plain(name)
-                )
-                axes.fill_between(
-                    frames, low, high, color=figures.COLORS[name], alpha=0.2
-                )
+                axes.plot(frames, iqm, color=color, label=figures.plain(name))
+                axes.fill_between(frames, low, high, color=color, alpha=0.2)
         axes.set(xlabel="frames", ylabel="training return")
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         figures.legend_above(axes, 3)

@@ -25,6 +25,7 @@ from metaevo.cli.options import (
 )
 from metaevo.cli.signals import on_signals
 from metaevo.errors import CheckpointError, ConfigError
+from metaevo.storage import manifests
 from metaevo.storage.history import generations_asked, generations_done
 from metaevo.storage.run_directory import check_writable, read_manifest
 
@@ -198,7 +199,8 @@ def _grouped(finished: Sequence[runs.Run]) -> dict[str, list[Path]]:
     kinds: list[tuple[str, Any]] = []
     for run in finished:
         identity = run.manifest["identity"]
-        kind = (identity["search"], identity["settings"])
+        # An earlier version's run lacks the settings that are new since.
+        kind = (identity["search"], manifests.as_before(identity["settings"]))
         if kind not in kinds:
             kinds.append(kind)
         earlier = [k for k in kinds[: kinds.index(kind)] if k[0] == kind[0]]

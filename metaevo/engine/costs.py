@@ -93,9 +93,11 @@ def task_names(search: Search) -> list[str]:
 def num_candidates(search: Search) -> int:
     """Return the number of candidates of a comparison.
 
-    The solution and the hand-made algorithm, and for a distribution its start.
+    The solution, the hand-made algorithm and the other baselines of the inner loop, and
+    for a distribution its start.
     """
-    return 2 if search.strategy.persistent_agents else 3
+    learned = 1 if search.strategy.persistent_agents else 2
+    return learned + 1 + len(holdout.baselines(search))
 
 
 def milestones(search: Search, config: RunConfig) -> tuple[int, ...]:

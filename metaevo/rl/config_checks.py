@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -17,33 +17,46 @@ __all__ = [
     "Ring",
     "box",
     "discrete",
+    "integers",
     "lifetime",
     "masks",
     "minibatched",
+    "players",
     "positive",
     "ring",
 ]
 
 
-def positive(config: Any, or_zero: Collection[str] = ()) -> None:
+def positive(config: Any, may_be_zero: Sequence[str] = ()) -> None:
     """Check that a Config's integers are positive and its activation exists.
 
     Args:
-        or_zero: keys that may be 0.
+        may_be_zero: names of integers that may be 0.
 
     Raises:
         ConfigError: an integer is too small, or flax.linen has no such activation.
     """
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        least = 0 if field.name in or_zero else 1
-        if isinstance(value, int) and not isinstance(value, bool) and value < least:
-            raise ConfigError(f"inner.{field.name}={value} must be >= {least}")
+    integers(config, may_be_zero)
     if not hasattr(nn, config.activation):
         raise ConfigError(
             f"inner.activation={config.activation!r} is not a function of flax.linen; "
             "choose one such as tanh, relu, silu"
         )
+
+
+def integers(config: Any, may_be_zero: Sequence[str] = ()) -> None:
+    """Check that a Config's integers are positive.
+
+    Args:
+        may_be_zero: names of integers that may be 0.
+
+    Raises:
+        ConfigError: an integer is below 1.
+    """
+    for field in dataclasses.fields(config):
+        value, least = getattr(config, field.name), int(field.name not in may_be_zero)
+        if isinstance(value, int) and not isinstance(value, bool) and value < least:
+            raise ConfigError(f"inner.{field.name}={value} must be >= {least}")
 
 
 def box(env: envs.Env, algorithm: str) -> envs.Box:
@@ -88,7 +101,23 @@ def masks(env: envs.Env, honored: bool) -> None:
     if not honored:
         raise ConfigError(
             f"env={env.name!r} has an action_mask, which this inner loop does not "
-            "honor (InnerLoop.masks); ppo, ppo_rnn, dqn, pqn, sac and fixed_policy do"
+            "honor (InnerLoop.masks); those of discrete actions do"
+        )
+
+
+def players(env: envs.Env, taken: int) -> None:
+    """Check that the algorithm can play the games of `env`.
+
+    Args:
+        taken: number of players that take turns, at most.
+
+    Raises:
+        ConfigError: `env` has more.
+    """
+    if env.num_players > taken:
+        raise ConfigError(
+            f"env={env.name!r} is a game of {env.num_players} players who take turns; "
+            "see alphazero, gumbel_alphazero"
         )
 
 

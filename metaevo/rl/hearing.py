@@ -18,7 +18,7 @@ from metaevo import envs, slots
 from metaevo.errors import ConfigError
 from metaevo.slots import Context
 
-__all__ = ["Hearing", "of"]
+__all__ = ["Hearing", "nothing", "of"]
 
 
 class Hearing(NamedTuple):
@@ -58,6 +58,11 @@ def of(env: envs.Env, message_size: int, meta: Any) -> Hearing:
         lambda obs: hearing.hear(slots.checked(meta), Context(stats={}), obs), obs
     )
     return hearing
+
+
+def nothing(env: envs.Env) -> Hearing:
+    """The hearing of an algorithm without a slot `message`."""
+    return Hearing(env.observation, lambda meta, context, obs: obs)
 
 
 def _without_messages(env: envs.Env, silent: Any) -> Hearing:

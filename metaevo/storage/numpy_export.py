@@ -21,7 +21,7 @@ from metaevo.learned import operations
 from metaevo.learned.functions import Learned
 from metaevo.learned.optimizers import LearnedOptimizer
 from metaevo.slots import Context
-from metaevo.storage.numpy_reference import OPERATIONS
+from metaevo.storage.numpy_operations import OPERATIONS
 
 __all__ = ["Signature", "context_of", "describe", "program", "signature"]
 
@@ -206,12 +206,18 @@ def context_of(scalars: Mapping[str, Any]) -> Context:
 def program(fn: Callable, arrays: Sequence[jax.ShapeDtypeStruct]) -> dict[str, Any]:
     """`fn` of arrays as `{"inputs", "shapes", "equations", "outputs"}`.
 
-    A variable is a number; an equation is [operation, operands, result, settings].
+    A variable is a number; an equation is [operation, operands, result, settings]. That
+    of a `scan` has several results, and in its settings the program of one step.
 
     Raises:
         NotImplementedError: an operation that is not in the reference's list.
     """
     closed = jax.jit(fn).trace(*arrays).jaxpr
+    return _written(closed, nested=False)
+
+
+def _written(closed: Any, nested: bool) -> dict[str, Any]:
+    """A program; `nested` is that of one step of a `scan`, which holds no other."""
     numbers = itertools.count()
     equations: list = []
 
@@ -226,34 +232,53 @@ def program(fn: Callable, arrays: Sequence[jax.ShapeDtypeStruct]) -> dict[str, A
         scope |= dict(zip(jaxpr.invars, operands, strict=True))
         for equation in jaxpr.eqns:
             inputs = [atom(x, scope) for x in equation.invars]
+            name = equation.primitive.name
             called = _called(equation)
-            if called is not None:
+            if name in ("scan", "split", "unstack"):
+                found = [next(numbers) for _ in equation.outvars]
+                if name == "scan":
+                    settings = _steps(equation, nested)
+                    equations.append([name, inputs, found, settings])
+                elif name == "split":
+                    equations.extend(_pieces(equation, inputs, found))
+                else:
+                    axis = _size(equation.params["axis"])
+                    equations.extend(
+                        ["take", inputs, number, {"axis": axis, "index": i}]
+                        for i, number in enumerate(found)
+                    )
+            elif called is not None:
                 found = walk(called, inputs)
-            elif equation.primitive.name == "split":
-                found = [next(numbers) for _ in equation.outvars]
-                equations.extend(_pieces(equation, inputs, found))
-            elif equation.primitive.name == "unstack":
-                found = [next(numbers) for _ in equation.outvars]
-                for i, number in enumerate(found):
-                    at = {"axis": _size(equation.params["axis"]), "index": i}
-                    equations.append(["take", inputs, number, at])
             else:
-                operation = equation.primitive.name
-                if operation not in OPERATIONS:
-                    raise NotImplementedError(f"operation {operation!r}")
+                if name not in OPERATIONS:
+                    raise NotImplementedError(f"operation {name!r}")
                 found = [next(numbers)]
-                settings = _settings(operation, equation.params)
-                equations.append([operation, inputs, found[0], settings])
+                settings = _settings(name, equation.params)
+                equations.append([name, inputs, found[0], settings])
             scope |= dict(zip(equation.outvars, found, strict=True))
         return [atom(x, scope) for x in jaxpr.outvars]
 
-    inputs = [next(numbers) for _ in arrays]
+    shapes = [[_size(size) for size in x.shape] for x in closed.in_avals]
+    inputs = [next(numbers) for _ in shapes]
     outputs = walk(closed, inputs)
     return {
         "inputs": inputs,
-        "shapes": [[_size(size) for size in x.shape] for x in arrays],
+        "shapes": shapes,
         "equations": equations,
         "outputs": outputs,
+    }
+
+
+def _steps(equation: Any, nested: bool) -> dict[str, Any]:
+    """Settings of a `scan`: the program of a step, and which operands are what."""
+    given = equation.params
+    if nested or len(equation.invars) == given["num_consts"] + given["num_carry"]:
+        raise NotImplementedError("a scan inside another, or over nothing")
+    return {
+        "program": _written(given["jaxpr"], nested=True),
+        "num_consts": given["num_consts"],
+        "num_carry": given["num_carry"],
+        "reverse": bool(given["reverse"]),
     }
 
 

@@ -24,7 +24,7 @@ fitness population envs
 learned
 losses critic_losses drifts activations optimizers schedules policies
 rl
-rewards messages exploration closed_forms spaces
+rewards advantages messages exploration closed_forms spaces
 evaluators
 storage
 analysis

@@ -10,7 +10,6 @@ import learned
 import numpy as np
 import optax
 import pytest
-from loops import SMALL
 
 import metaevo
 from metaevo import fitness
@@ -27,7 +26,7 @@ PAIRS = learned.pairs()
 @pytest.mark.parametrize(("space", "loop"), PAIRS, ids=lambda x: x.replace(" ", "-"))
 def test_two_generations_run(space, loop, tmp_path):
     made = PAIRS[space, loop][1]()
-    small = SMALL[loop]
+    small = learned.LOOPS[loop]
     search = Search(
         small.make(),
         made,
@@ -56,7 +55,7 @@ def test_the_table_in_the_docs_is_of_these_pairs():
 
 def test_a_space_of_a_slot_that_is_not_there_is_refused():
     for title, operation in learned.functions().items():
-        for loop, small in SMALL.items():
+        for loop, small in learned.LOOPS.items():
             if (title, loop) in PAIRS:
                 continue
             made = learned.of_function(operation, "ppo")
@@ -64,9 +63,11 @@ def test_a_space_of_a_slot_that_is_not_there_is_refused():
                 made.bind(made.init(jax.random.key(0)), small.meta)
 
 
-@pytest.mark.parametrize("loop", [x for x in SMALL if x not in learned.TELL_STATISTICS])
+@pytest.mark.parametrize(
+    "loop", [x for x in learned.LOOPS if x not in learned.TELL_STATISTICS]
+)
 def test_feedback_where_nothing_is_told_is_refused(loop, tmp_path):
-    small = SMALL[loop]
+    small = learned.LOOPS[loop]
     made = learned.OF_NUMBERS["spaces.feedback"](small.tuned)
     strategy = open_es(made, 4, 0.1, optax.adam(0.1))
     search = Search(small.make(), made, strategy, 2, fitness.final_return)

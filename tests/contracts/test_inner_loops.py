@@ -16,10 +16,10 @@ import numpy as np
 import optax
 import pytest
 from jax.tree_util import Partial
-from loops import EVERY, OFF_POLICY_LOOPS, SMALL
+from loops import ALL, OFF_POLICY_LOOPS, SMALL
 
 from inner_loops import ppo
-from metaevo import envs, fitness, losses, slots, spaces
+from metaevo import advantages, envs, fitness, losses, slots, spaces
 from metaevo.errors import ConfigError
 from metaevo.evaluators.lift import lift
 from metaevo.evaluators.local import LocalEvaluator
@@ -52,12 +52,12 @@ def numbers(agent):
 def result(name, state, metrics):
     """What a slot can change: what is learned, or the returns of who learns nothing."""
     learned = numbers(state.agent)
-    return learned if EVERY[name].learns else (learned, metrics["return"])
+    return learned if ALL[name].learns else (learned, metrics["return"])
 
 
 @functools.cache
 def programs(name):
-    loop = loops.alone(EVERY[name].make())
+    loop = loops.alone(ALL[name].make())
     return jax.jit(loop.init), jax.jit(loop.train)
 
 
@@ -65,7 +65,7 @@ def programs(name):
 def trained(name, **change):
     """The state and metrics after one lifetime; `change` holds slots."""
     init, train = programs(name)
-    meta = EVERY[name].meta._replace(**change)
+    meta = ALL[name].meta._replace(**change)
     return train(jax.random.key(1), meta, init(jax.random.key(0), meta))
 
 
@@ -78,6 +78,8 @@ NOTHING = {
     "learn": 1.0,
     "max_grad_norm": 1e9,
     "policy_delay": 2.0,
+    "delay": 2.0,
+    "advantage": advantages.vtrace.func,
 }
 DEFAULT, CHANGED, REWRITTEN = range(3)
 
@@ -106,7 +108,7 @@ def constant(slot):
 @functools.cache
 def choices_of(name, slot):
     """Default, change, and default written once more: functions, or numbers."""
-    small = EVERY[name]
+    small = ALL[name]
     default = getattr(small.meta, slot)
     default = NOTHING[slot] if default is None else default
     change, again = small.changes[slot], small.rewritten.get(slot, default)
@@ -123,7 +125,7 @@ def switched(name, slot, index):
 
     All are in one program: the index is an argument of it.
     """
-    choices, default = choices_of(name, slot), getattr(EVERY[name].meta, slot)
+    choices, default = choices_of(name, slot), getattr(ALL[name].meta, slot)
     if not isinstance(choices, Choices):
         return jnp.float32(choices[index])
     called = Partial(choose, jnp.int32(index), choices)
@@ -139,7 +141,7 @@ def with_slots_switched(name, changed=None, index=DEFAULT):
     One program serves all slots of a loop.
     """
     init, train = programs(name)
-    small = EVERY[name]
+    small = ALL[name]
     meta = small.meta._replace(
         **{
             slot: switched(name, slot, index if changed in (slot, "all") else DEFAULT)
@@ -150,14 +152,14 @@ def with_slots_switched(name, changed=None, index=DEFAULT):
     return result(name, state, metrics)
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", ALL)
 def test_slots_that_are_switched_give_the_plain_algorithm(name):
     plain = result(name, *trained(name))
     close(with_slots_switched(name), plain, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("name", "slot"), [(n, slot) for n, s in EVERY.items() for slot in s.changes]
+    ("name", "slot"), [(n, slot) for n, s in ALL.items() for slot in s.changes]
 )
 def test_every_slot_reaches_the_result(name, slot):
     """A searched value that changes nothing would be searched in vain."""
@@ -167,7 +169,7 @@ def test_every_slot_reaches_the_result(name, slot):
         close(changed, plain, rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", ALL)
 def test_defaults_written_by_other_operations_give_the_plain_algorithm(name):
     plain = result(name, *trained(name))
     rewritten = with_slots_switched(name, "all", REWRITTEN)
@@ -195,10 +197,10 @@ def traced(loop, meta):
     return re.sub("0x[0-9a-f]+", "", str(jax.make_jaxpr(life)(state)))
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", ALL)
 def test_plain_functions_in_every_slot_are_the_same_wrapped(name):
     """When the loop is made, and when a space binds them later."""
-    small = EVERY[name]
+    small = ALL[name]
     wrapped = {
         k: x for k, x in small.changes.items() if callable(x) or k == "optimizer"
     }
@@ -213,9 +215,9 @@ def test_plain_functions_in_every_slot_are_the_same_wrapped(name):
     assert traced(later, small.meta._replace(**plain)) == expected
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", ALL)
 def test_objects_that_no_slot_can_hold_are_refused(name):
-    small = EVERY[name]
+    small = ALL[name]
     for slot in small.meta._fields:
         for wrong in ("tanh", object(), {}):
             with pytest.raises(ConfigError, match=rf"meta\.{slot}=.*expected"):
@@ -241,16 +243,16 @@ def test_wrong_kinds_of_slot_values_are_refused():
 
 
 def test_every_loop_is_here():
-    assert sorted(EVERY) == loops.FOUND
-    for name, small in EVERY.items():
+    assert sorted(ALL) == loops.FOUND
+    for name, small in ALL.items():
         optional = {"actor", "diversity_coef"} & set(small.meta._fields)
         assert set(small.changes) | optional == set(small.meta._fields), name
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", ALL)
 def test_two_half_lifetimes_equal_one_whole_to_the_bit(name):
     whole, _ = trained(name)
-    meta, halves = EVERY[name].meta, loops.alone(EVERY[name].make(num_segments=2))
+    meta, halves = ALL[name].meta, loops.alone(ALL[name].make(num_segments=2))
     half, state = jax.jit(halves.train), programs(name)[0](jax.random.key(0), meta)
     for _ in range(2):
         state, _ = half(jax.random.key(1), meta, state)
@@ -258,12 +260,12 @@ def test_two_half_lifetimes_equal_one_whole_to_the_bit(name):
     assert int(state.clock.update) == int(state.agent.age) == 4
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", ALL)
 def test_metrics_are_those_promised(name):
     _, metrics = trained(name)
     assert {"return", "episodes", "length", "diverged"} <= set(metrics)
     assert all(x.shape == () for x in metrics.values())
-    loop = EVERY[name].make()
+    loop = ALL[name].make()
     evaluation = jax.eval_shape(
         loop.evaluate, jax.random.key(0), loop.meta, trained(name)[0]
     )
@@ -384,7 +386,7 @@ def test_the_buffer_is_written_in_place_and_conds_stay(name):
     passes |= {"dynamic_update_slice", "broadcast_in_dim", "custom_vmap_call"}
     assert set(found) <= passes, set(found) - passes
     assert "dynamic_update_slice" in found
-    assert (conds > 0) == (name == "dqn")
+    assert (conds > 0) == (name in ("dqn", "gorila"))
 
     loop = SMALL[name].make(buffer_size=4096, total_timesteps=5000)
     meta = loop.meta
@@ -401,13 +403,16 @@ def test_the_buffer_is_written_in_place_and_conds_stay(name):
 # --- bad input ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", ALL)
 def test_bad_sizes_are_refused(name):
-    small = EVERY[name]
+    small = ALL[name]
     for field in dataclasses.fields(small.module.Config):
         if field.type == "int":
-            with pytest.raises(ConfigError, match=rf"inner\.{field.name}=0"):
-                small.make(**{field.name: 0})
+            wrong = -1 if field.name == "max_delay" else 0
+            with pytest.raises(ConfigError, match=rf"inner\.{field.name}={wrong}"):
+                small.make(**{field.name: wrong})
+    if name in loops.GAMES:
+        return
     with pytest.raises(ConfigError, match="swoosh"):
         small.make(activation="swoosh")
     with pytest.raises(ConfigError, match=r"total_timesteps=65 .* at least"):
@@ -426,6 +431,7 @@ def test_a_buffer_too_small_for_the_warm_up_is_refused(name):
     ("name", "env"),
     [
         ("dqn", "gymnax/Pendulum-v1"),
+        ("gorila", "gymnax/Pendulum-v1"),
         ("pqn", "gymnax/Pendulum-v1"),
         ("td3", "gymnax/CartPole-v1"),
         ("td3_shared", "gymnax/CartPole-v1"),
@@ -433,7 +439,7 @@ def test_a_buffer_too_small_for_the_warm_up_is_refused(name):
 )
 def test_actions_of_the_wrong_kind_are_refused(name, env):
     with pytest.raises(ConfigError, match=env):
-        EVERY[name].make(env=envs.make(env))
+        ALL[name].make(env=envs.make(env))
 
 
 # --- memory ---------------------------------------------------------------------------

@@ -16,7 +16,6 @@ import jax.numpy as jnp
 import learned as helper
 import numpy as np
 import pytest
-from loops import SMALL
 
 import metaevo
 from metaevo import drifts, losses, optimizers, slots, spaces
@@ -241,7 +240,8 @@ def test_temporal_is_a_setting_of_what_evolves_as_a_network_or_as_constants():
     closed = {"error_loss", "td_error_loss", "clip_constant", "rational"}
     closed |= {"scaled_error_loss", "scaled_td_error_loss"}
     numbers = {"steps", "knots", "feedback"}
-    others = {"piecewise", "potential", "impact", "graded", "policy"}
+    others = {"piecewise", "potential", "impact", "graded", "policy", "shaper"}
+    others |= {"monotone_correction"}
     others |= {"message_network"}
     assert {n for n in without if _is_ours(n)} == closed | numbers | others
     for name in without:
@@ -474,7 +474,7 @@ def test_artifacts_load_and_run_with_jax_numpy_and_safetensors_alone(tmp_path):
             sys.modules[name] = None
         import jax, numpy
         import metaevo
-        stats = dict(entropy=1.0, kl=0.01, clip_fraction=0.1)
+        stats = {helper.READ!r}
         context = metaevo.Context(0.5, 1.0, stats)
         for path in sorted(pathlib.Path({str(tmp_path)!r}).iterdir()):
             (slot, found), = metaevo.load(path).slots.items()
@@ -542,6 +542,7 @@ TEN_STEPS: dict[str, dict[str, Any]] = {
     "ppo": {"total_timesteps": 320, "num_epochs": 5, "num_minibatches": 2},
     "ppo_rnn": {"total_timesteps": 320, "num_epochs": 5, "num_minibatches": 2},
     "dqn": {"total_timesteps": 144},
+    "gorila": {"total_timesteps": 96},
     "pqn": {"total_timesteps": 640, "num_epochs": 2, "num_minibatches": 2},
     "td3": {"total_timesteps": 64 + 8, "num_gradient_steps": 10},
     "sac": {"total_timesteps": 64 + 8, "num_gradient_steps": 10},
@@ -556,7 +557,7 @@ IN_LOOPS = {
             if one.slot in small.meta._fields
         }
     )
-    for loop, small in SMALL.items()
+    for loop, small in helper.LOOPS.items()
 }
 
 
@@ -565,19 +566,13 @@ class Candidate:
 
     def __init__(self, name, loop):
         case = CASES[name]
-        env = metaevo_env(SMALL[loop].env)
+        small = helper.LOOPS[loop]
+        env = small.world(small.env)
         settings = {**case.settings, **case.operation.for_env(env)}
         self.name = name
         self.made = case.operation.build(**settings)
         self.hand_made = case.operation.start(settings)
         self.compared = self.made.starts_hand_made or self.hand_made is not None
-
-
-@functools.cache
-def metaevo_env(name):
-    from metaevo import envs
-
-    return envs.make(name)
 
 
 @functools.cache
@@ -587,7 +582,7 @@ def loop_program(loop):
     One program holds every function that the loop's slots can have; which of them
     acts is traced.
     """
-    small = SMALL[loop]
+    small = helper.LOOPS[loop]
     inner = small.make(**TEN_STEPS.get(loop, {}))
     candidates = {
         kind: [

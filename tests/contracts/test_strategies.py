@@ -44,6 +44,7 @@ from strategies import (
     pes,
     pgpe,
     random_search,
+    self_play,
     sep_cma_es,
     shared_seed_es,
     simple_ga,
@@ -130,6 +131,26 @@ MAKE["cem_rl"] = Case(
         lambda x, f=f: f({k: v for k, v in x.items() if k != "learn"})
         for f in (sphere, ellipsoid)
     ),
+)
+# It writes the rival, and the share of simple ones.
+AGAINST_ITSELF = {"own": TWOS, "rival": TWOS, "share": jnp.ones(())}
+MAKE["self_play"] = Case(
+    lambda s, n: self_play.self_play(
+        s,
+        functools.partial(
+            open_es.open_es, population_size=n, sigma=0.3, optimizer=optax.adam(0.1)
+        ),
+        *("own", "rival", "share"),
+        num_annealed=10,
+    ),
+    space=Space(
+        lambda key: AGAINST_ITSELF,
+        lambda params, meta: meta,
+        spec={x: {"op": "number"} for x in AGAINST_ITSELF},
+    ),
+    start=AGAINST_ITSELF,
+    functions=tuple(lambda x, f=f: f(x["own"]) for f in (sphere, ellipsoid)),
+    stays=False,  # the share falls, whatever members score
 )
 # It chooses one number for all, and evolves nothing.
 MAKE["dvd"] = Case(

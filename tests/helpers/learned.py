@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from loops import SMALL
+from loops import GAMES, SMALL
 
-from metaevo import envs, slots, spaces
+from metaevo import advantages, slots, spaces
 from metaevo.learned import operations
 from metaevo.learned.operations import Operation
 from metaevo.storage import numpy_export
@@ -24,12 +24,16 @@ from metaevo.storage import numpy_export
 
 _LINE = np.linspace(-1.0, 1.0, 41, dtype=np.float32)
 _WAVE = np.cos(9 * _LINE)
+# Where an episode terminates, and where one ends: of a rollout.
+_ENDS = (np.arange(41) % 9 == 5, (np.arange(41) % 9 == 5) | (np.arange(41) == 20))
 USUAL = {
     "value_loss": (8 * _LINE, 3 * _LINE[::-1], 5 * _WAVE),
     "td_loss": (8 * _LINE, 3 * _LINE[::-1], 8 * _LINE + 3 * _LINE[::-1]),
     "drift": (_LINE, 3 * _WAVE, 0.2),
     "policy_loss": (-1 + _LINE, 0.3 * _LINE[::-1], 3 * _WAVE, 1.5 + 0.5 * _LINE),
     "activation": (4 * _LINE,),
+    "advantage": (3 * _WAVE, 2 * _LINE, 3 * _LINE[::-1], 0.3 * _WAVE, *_ENDS),
+    "correction": (3 * _LINE,),
 }
 """Kind of slot -> a batch of its inputs, [41] each; other kinds are drawn."""
 HUGE = {
@@ -38,6 +42,8 @@ HUGE = {
     "drift": (40 * _LINE, 1e6 * _WAVE, 0.2),
     "policy_loss": (1e6 * _LINE, 80 * _LINE, 1e6 * _WAVE, 1e6 * _LINE),
     "activation": (1e6 * _LINE,),
+    "advantage": (1e6 * _WAVE, -1e6 * _LINE, 1e6 * _LINE, 80 * _WAVE, *_ENDS),
+    "correction": (80 * _LINE,),
 }
 """Numbers that no agent should see."""
 SCALES = {
@@ -94,6 +100,12 @@ READ = {
     "entropy": 1.3,
     "kl": 0.007,
     "clip_fraction": 0.1,
+    "gamma": 0.9,
+    "gae_lambda": 0.8,
+    "rho_clip": 1.2,
+    "c_clip": 0.9,
+    "pg_clip": 1.0,
+    "leak": 0.0,
 }
 
 
@@ -162,6 +174,7 @@ def away(learned, by=0.3, seed=1):
 
 # --- the table of spaces and algorithms -----------------------------------------------
 
+LOOPS = SMALL | GAMES
 STATISTICS = {"entropy": 1.0, "kl": 0.01, "clip_fraction": 0.1}
 OF_NUMBERS: dict[str, Callable] = {
     "spaces.tune": lambda slot: spaces.tune(**{slot: spaces.logit()}),
@@ -174,7 +187,7 @@ OF_NUMBERS: dict[str, Callable] = {
         STATISTICS, **{slot: spaces.logit()}
     ),
 }
-TELL_STATISTICS = ("ppo", "ppo_rnn")  # which `spaces.feedback` sees
+TELL_STATISTICS = ("ppo", "ppo_rnn", "impala")  # which `spaces.feedback` sees
 
 
 def functions() -> dict[str, Operation]:
@@ -188,14 +201,14 @@ def functions() -> dict[str, Operation]:
 
 def of_function(operation: Operation, loop: str):
     """The space of a learned function in a loop's environment."""
-    settings = operation.for_env(envs.make(SMALL[loop].env))
+    settings = operation.for_env(LOOPS[loop].world(LOOPS[loop].env))
     return spaces.replace(**{operation.slot: operation.build(**settings)})
 
 
 def pairs() -> dict[tuple[str, str], tuple[str, Callable]]:
     """(space, loop) -> slot, and how the space is made, where they fit."""
     found = {}
-    for loop, small in SMALL.items():
+    for loop, small in LOOPS.items():
         for title, operation in functions().items():
             if operation.slot in small.meta._fields:
                 made = functools.partial(of_function, operation, loop)
@@ -222,11 +235,11 @@ def table() -> str:
     for (space, loop), (slot, _) in pairs().items():
         rows.setdefault(space, {})[loop] = f"`{slot}`" if slot != "several" else "yes"
     lines = [
-        "| space | " + " | ".join(f"`{loop}`" for loop in SMALL) + " |",
-        "|---" * (len(SMALL) + 1) + "|",
+        "| space | " + " | ".join(f"`{loop}`" for loop in LOOPS) + " |",
+        "|---" * (len(LOOPS) + 1) + "|",
     ]
     for name in [*functions(), *OF_NUMBERS, "its own TUNABLE"]:
-        cells = [rows.get(name, {}).get(loop, "") for loop in SMALL]
+        cells = [rows.get(name, {}).get(loop, "") for loop in LOOPS]
         lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
@@ -239,6 +252,7 @@ def default(kind: str):
     none = {
         "activation": jnp.tanh,
         "policy_loss": lambda log_prob, *rest: 0.0 * log_prob,
+        "advantage": advantages.vtrace,  # where weights are 1, a generalized one
     }
     return none[kind]
 

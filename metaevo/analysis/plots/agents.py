@@ -26,7 +26,7 @@ from metaevo.analysis.plots.portraits import (
 )
 from metaevo.slots import Context
 
-__all__ = ["free", "graded", "impact", "message", "policy", "potential"]
+__all__ = ["free", "graded", "impact", "message", "policy", "potential", "shaper"]
 
 SAMPLES = 512
 
@@ -280,6 +280,51 @@ def policy(evolved: Evolved) -> Portrait:
         "How much its actions change when one component of the observation, drawn "
         "within ±1, is replaced by another's.",
         1,
+    )
+
+
+def shaper(evolved: Evolved) -> Portrait:
+    """Next policies, where both players have the same probability everywhere."""
+    op, play = evolved.op, evolved.function
+    size = op["num_situations"]
+    named = ("start", "CC", "CD", "DC", "DD") if size == 5 else range(size)
+    p = np.linspace(0.01, 0.99, 41)
+    logits = np.log(p / (1 - p)).astype(np.float32)
+    even = np.zeros((len(p), size), np.float32)
+    moved = np.repeat(logits[:, None], size, 1)
+    run = jax.jit(jax.nn.sigmoid)
+    answers = {
+        "the other's": np.asarray(run(play(even, moved))),
+        "the own": np.asarray(run(play(moved, even))),
+    }
+
+    def draw(*panels):
+        for (whose, found), panel in zip(answers.items(), panels, strict=True):
+            for i, name in enumerate(named):
+                panel.plot(
+                    p, found[:, i], color=figures.color(str(name), i), label=name
+                )
+            panel.set(
+                xlabel=f"{whose} probability of the first move, everywhere",
+                ylabel="next probability",
+                ylim=(-0.02, 1.02),
+            )
+            figures.legend_above(panel, 5)
+
+    columns = {
+        f"{whose} {name}": found[:, i]
+        for whose, found in answers.items()
+        for i, name in enumerate(named)
+    }
+    return Portrait(
+        evolved.slot,
+        heading(evolved.slot),
+        draw,
+        table(probability=p, **columns),
+        "The probabilities of the first move that it plays next in each situation, by "
+        "one player's last policy. That player has the same probability in all "
+        "situations, and the other 0.5.",
+        2,
     )
 
 

@@ -51,7 +51,7 @@ STYLE: Any = {
     "svg.fonttype": "none",
 }
 # For candidates without a color of their own; the page's own where it is dark.
-OTHERS = ("#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+OTHERS = ("#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#44AA99")
 
 
 def color(name: str, i: int) -> str:

@@ -1,0 +1,45 @@
+"""Evolve a player that shapes how its opponent learns: M-FOS (Lu et al., 2022).
+
+Both play the iterated prisoner's dilemma for the 100 steps of a meta-episode, and the
+opponent learns from what the member plays. Also for the other games and opponents, such
+as `game=chicken` and `opponent=lola`.
+"""
+
+import optax
+
+import metaevo
+from inner_loops import opponents
+from metaevo import fitness, policies, spaces
+from metaevo.envs import matrix
+from metaevo.rl import learners
+from strategies.open_es import open_es
+
+
+def search(
+    game: str = "prisoners_dilemma",
+    opponent: str = "naive",
+    population_size: int = 64,
+    num_generations: int = 100,
+    sigma: float = 0.1,
+    learning_rate: float = 0.03,
+    features: tuple[int, ...] = (16,),
+    scale: float = 4.0,
+    inner: opponents.Config = opponents.Config(),
+) -> metaevo.Search:
+    played = matrix.make(game)
+    meta = opponents.Meta(**learners.opponent(opponent, played))
+    shaper = policies.shaper(played.num_situations, features, scale)
+    space = spaces.replace(shaper=shaper)
+    strategy = open_es(space, population_size, sigma, optax.adam(learning_rate))
+    return metaevo.Search(
+        inner_loop=opponents.make(played, inner, meta),
+        space=space,
+        strategy=strategy,
+        num_generations=num_generations,
+        fitness=fitness.area_under_curve,
+        chunk_size=population_size,
+    )
+
+
+if __name__ == "__main__":
+    metaevo.main(search)

@@ -1,0 +1,320 @@
+"""Matrix games, players that learn, and shapers against values from the literature."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from inner_loops import opponents
+from metaevo import policies, slots, spaces
+from metaevo.analysis import holdout
+from metaevo.envs import matrix
+from metaevo.errors import ConfigError
+from metaevo.rl import learners
+
+DILEMMA = matrix.make("prisoners_dilemma")
+PENNIES = matrix.make("matching_pennies")
+CHICKEN = matrix.make("chicken")
+KNOWN = {name: matrix.logits(p) for name, p in DILEMMA.fixed.items()}
+
+
+def drawn(game, num=32):
+    return jax.random.normal(jax.random.key(1), (2, num, game.num_situations))
+
+
+# --- values ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "payoffs"),
+    [
+        ("always cooperate", "always cooperate", (-1, -1)),
+        ("always defect", "always defect", (-2, -2)),
+        ("always defect", "always cooperate", (0, -3)),
+        ("tit-for-tat", "tit-for-tat", (-1, -1)),
+        ("tit-for-tat", "always defect", (-2.04, -1.92)),
+        ("extortion", "always cooperate", (-0.716, -1.569)),
+    ],
+)
+def test_fixed_policies_have_their_payoffs(first, second, payoffs):
+    found = DILEMMA.payoffs(KNOWN[first], KNOWN[second])
+    np.testing.assert_allclose(found, payoffs, atol=1e-2)
+
+
+def test_extortion_earns_three_times_the_surplus_of_any_other():
+    payoffs = jax.vmap(DILEMMA.payoffs, (None, 0))
+    own, its = payoffs(KNOWN["extortion"], 2 * drawn(DILEMMA)[0]).T + 2
+    # The start moves it, since later rounds are discounted.
+    assert np.abs(own - 3 * its).max() < 0.25
+    assert np.abs(own - its).max() > 0.5
+    own, its = DILEMMA.payoffs(KNOWN["extortion"], KNOWN["always cooperate"]) + 2
+    np.testing.assert_allclose(own, 3 * its, atol=0.02)
+
+
+@pytest.mark.parametrize("game", [DILEMMA, CHICKEN], ids=lambda x: x.name)
+def test_payoffs_swap_with_the_players(game):
+    first, second = drawn(game)
+    found = jax.vmap(game.values)(first, second)
+    np.testing.assert_allclose(
+        jax.vmap(game.values)(second, first)[:, ::-1], found, rtol=1e-4
+    )
+    np.testing.assert_allclose(
+        jax.vmap(matrix.swapped(game).values)(first, second), found, rtol=1e-4
+    )
+    # Had the other not seen its own move first, they would not.
+    assert np.abs(found[:, 0] - found[:, 1]).max() > 0.5 * game.unit
+
+
+def test_pennies_are_won_from_each_other_and_by_the_first_where_they_differ():
+    first, second = drawn(PENNIES)
+    found = jax.vmap(PENNIES.payoffs)(first, second)
+    np.testing.assert_allclose(found[:, 0], -found[:, 1], atol=1e-4)
+    heads, tails = matrix.logits((1,) * 5), matrix.logits((0,) * 5)
+    np.testing.assert_allclose(PENNIES.payoffs(heads, tails), (1, -1), atol=1e-2)
+    seen = matrix.swapped(PENNIES).payoffs(tails, heads)
+    np.testing.assert_allclose(seen, (-1, 1), atol=1e-2)
+
+
+def test_chicken_is_one_round():
+    dare, swerve = matrix.logits((0,)), matrix.logits((1,))
+    np.testing.assert_allclose(CHICKEN.payoffs(dare, swerve), (1, -1), atol=2e-2)
+    np.testing.assert_allclose(CHICKEN.payoffs(dare, dare), (-100, -100), atol=0.1)
+
+
+def rounds(own, other, num=400):
+    """The discounted sum of an iterated game, round by round."""
+    p, q = (1 / (1 + np.exp(-np.float64(x))) for x in (own, other))
+    paid = np.array([(-1, -1), (-3, 0), (0, -3), (-2, -2)])
+    now = np.array([p[0] * q[0], p[0] * (1 - q[0]), (1 - p[0]) * q[0],
+                    (1 - p[0]) * (1 - q[0])])  # fmt: skip
+    total = 0.0
+    for t in range(num):
+        total = total + matrix.DISCOUNT**t * now @ paid
+        after = np.zeros(4)
+        for i, j in enumerate((0, 2, 1, 3)):
+            a, b = p[1 + i], q[1 + j]
+            after += now[i] * np.array([a * b, a * (1 - b), (1 - a) * b,
+                                        (1 - a) * (1 - b)])  # fmt: skip
+        now = after
+    return total
+
+
+def test_values_are_those_of_playing_round_by_round():
+    first, second = drawn(DILEMMA, 3)
+    for own, other in zip(first, second, strict=True):
+        np.testing.assert_allclose(
+            DILEMMA.values(own, other), rounds(own, other), rtol=1e-3
+        )
+
+
+def test_gradients_are_those_of_small_changes():
+    own, other = (x[0] for x in drawn(DILEMMA))
+    with jax.enable_x64(True):
+        own, other = np.float64(own), np.float64(other)
+        step = 1e-4 * np.eye(5)
+        gradient, up, down = jax.jit(
+            lambda value: (
+                jax.grad(value)(own),
+                jax.vmap(value)(own + step),
+                jax.vmap(value)(own - step),
+            ),
+            static_argnums=0,
+        )(lambda x: DILEMMA.values(x, other)[0])
+        np.testing.assert_allclose(gradient, (up - down) / 2e-4, rtol=1e-2, atol=1e-4)
+
+
+def test_an_unknown_game_is_refused_by_name():
+    with pytest.raises(ConfigError, match="Did you mean 'chicken'"):
+        matrix.make("chiken")
+
+
+# --- players that learn ---------------------------------------------------------------
+
+
+@functools.cache
+def life(num_envs=512, **players):
+    """Mean payoffs of both, by step."""
+    config = opponents.Config(num_envs=num_envs)
+    loop = opponents.make(DILEMMA, config, opponents.Meta(**players))
+    return lived(loop)
+
+
+def lived(loop, key=0):
+    @jax.jit
+    def run(key):
+        state = loop.init(key, loop.meta)
+        step = functools.partial(loop.train, key, loop.meta)
+        return jax.lax.scan(lambda s, _: step(s), state, None, loop.num_segments)
+
+    return run(jax.random.key(key))
+
+
+LOLA = learners.lola(DILEMMA)
+FIXED = {name: learners.static(p) for name, p in DILEMMA.fixed.items()}
+
+
+@pytest.mark.parametrize(
+    ("shaper", "opponent", "payoffs"),
+    [
+        (None, None, (-1.98, -1.98)),
+        (None, LOLA, (-1.52, -1.30)),
+        (LOLA, LOLA, (-1.10, -1.10)),
+        (FIXED["tit-for-tat"], None, (-1.04, -1.04)),
+        (FIXED["always defect"], None, (-1.98, -2.00)),
+        (FIXED["always cooperate"], None, (-2.97, -0.02)),
+        (FIXED["extortion"], None, (-0.82, -1.60)),
+    ],
+    ids=["NL-NL", "NL-LOLA", "LOLA-LOLA", *("tft", "alld", "allc", "zd")],
+)
+def test_fixed_learners_reach_their_payoffs(shaper, opponent, payoffs):
+    """Means over the meta-episode, of Lu et al. (2022) and as measured elsewhere."""
+    _, metrics = life(shaper=shaper, opponent=opponent)
+    found = metrics["return"].mean(), metrics["opponent_return"].mean()
+    np.testing.assert_allclose(found, payoffs, atol=0.03)
+
+
+def test_a_naive_step_ascends_the_own_value_and_a_best_response_its_top():
+    own, other = (x[0] for x in drawn(DILEMMA))
+    before = DILEMMA.payoffs(own, other)[0]
+    after = DILEMMA.payoffs(learners.naive(DILEMMA)(own, other, None), other)[0]
+    best = learners.best_response(DILEMMA, 200)(own, KNOWN["tit-for-tat"], None)
+    assert after > before
+    np.testing.assert_allclose(
+        DILEMMA.payoffs(best, KNOWN["tit-for-tat"]), -1, atol=0.05
+    )
+
+
+def test_lola_without_lookahead_is_naive():
+    own, other = (x[0] for x in drawn(DILEMMA))
+    np.testing.assert_allclose(
+        learners.lola(DILEMMA, other_lr=0.0)(own, other, None),
+        learners.naive(DILEMMA)(own, other, None),
+        rtol=1e-4,
+    )
+
+
+def test_an_opponent_is_named():
+    assert set(learners.opponent("lola", DILEMMA)) == {"opponent"}
+    same = learners.opponent("tit-for-tat", DILEMMA)["opponent"]
+    found = same(KNOWN["extortion"], KNOWN["extortion"], None)
+    np.testing.assert_array_equal(found, KNOWN["tit-for-tat"])
+    with pytest.raises(ConfigError, match="expected one of naive, lola"):
+        learners.opponent("lolla", DILEMMA)
+
+
+# --- the inner loop -------------------------------------------------------------------
+
+
+def played(meta, num_envs=4, **config):
+    sizes = {"num_steps": 6, "num_segments": 3} | config
+    loop = opponents.make(DILEMMA, opponents.Config(num_envs, **sizes), meta)
+    return lived(loop, 3)
+
+
+def test_games_of_a_batch_do_not_couple():
+    """The policies of a game stay the same when its neighbours start elsewhere."""
+    loop = opponents.make(DILEMMA, opponents.Config(4, 1, 1))
+    state = loop.init(jax.random.key(3), loop.meta)
+    moved = jax.tree.map(lambda x: x.at[1:].add(1.0), state.agent.params)
+    other = state._replace(agent=state.agent._replace(params=moved))
+    a, b = (
+        loop.train(jax.random.key(0), loop.meta, x)[0].agent.params
+        for x in (state, other)
+    )
+    for name in a:
+        np.testing.assert_allclose(a[name][0], b[name][0], rtol=1e-5)
+        assert np.abs(a[name][1:] - b[name][1:]).max() > 0.1
+
+
+def test_the_shaper_sees_policies_that_were_played_and_no_update_of_them():
+    def answer(own, other, context):
+        return other
+
+    start = opponents.make(DILEMMA, opponents.Config(4, 1, 1))
+    first = start.init(jax.random.key(3), start.meta).agent.params
+    meta = opponents.Meta(shaper=slots.function(answer))
+    state, _ = played(meta, num_steps=1, num_segments=1)
+    np.testing.assert_allclose(state.agent.params["own"], first["other"], rtol=1e-6)
+
+
+def test_the_naive_share_of_opponents_is_naive():
+    defect = FIXED["always defect"]
+    meta = opponents.Meta(opponent=defect, naive_share=0.3)
+    state, _ = played(meta, num_envs=200)
+    fixed = np.isclose(state.agent.params["other"], KNOWN["always defect"]).all(1)
+    assert 0.6 < fixed.mean() < 0.8
+    np.testing.assert_array_equal(fixed, state.experience.draw >= 0.3)
+
+
+def test_starts_are_drawn_around_their_means():
+    start = np.float32([3, 1, -1, 0, 2])
+    meta = opponents.Meta(opponent_start=start, opponent_start_std=0.0, start=5.0)
+    loop = opponents.make(DILEMMA, opponents.Config(64), meta)
+    params = loop.init(jax.random.key(0), loop.meta).agent.params
+    np.testing.assert_array_equal(params["other"], np.tile(start, (64, 1)))
+    assert abs(params["own"].mean() - 5) < 0.3
+
+
+def test_metrics_hold_both_payoffs_and_all_probabilities():
+    _, metrics = played(opponents.Meta(FIXED["always defect"]))
+    assert metrics["shaper/DD"].shape == (3,)
+    np.testing.assert_allclose(metrics["shaper/start"], 0, atol=1e-3)
+    assert {f"opponent/{x}" for x in DILEMMA.situations} <= set(metrics)
+    assert (metrics["opponent_return"] < -1).all()
+
+
+def test_sizes_that_do_not_fit_are_refused():
+    with pytest.raises(ConfigError, match=r"num_steps=10 .*num_segments=4"):
+        opponents.make(DILEMMA, opponents.Config(num_steps=10, num_segments=4))
+
+
+# --- the shaper -----------------------------------------------------------------------
+
+
+def test_the_shaper_starts_at_even_odds_and_sees_probabilities():
+    made = policies.shaper()
+    params = made.init(jax.random.key(0))
+    assert params["w0"].shape == (10, 16)
+    assert params["w1"].shape == (16, 5)
+    own, other = drawn(DILEMMA)
+    np.testing.assert_array_equal(made.apply(params, own, other), 0 * own)
+    moved = params | {"w1": params["w1"] + 1.0}
+    probabilities = jnp.concatenate([jax.nn.sigmoid(own), jax.nn.sigmoid(other)], -1)
+    hidden = jnp.tanh((2 * probabilities - 1) @ params["w0"] + params["b0"])
+    np.testing.assert_allclose(
+        made.apply(moved, own, other), 4 * hidden @ moved["w1"], rtol=1e-4
+    )
+
+
+def test_a_shaper_that_evolved_a_little_beats_the_naive_player():
+    """It can be climbed: ten steps of the gradient through a short meta-episode."""
+    made = policies.shaper(features=(4,))
+    space = spaces.replace(shaper=made)
+    config = opponents.Config(num_envs=8, num_steps=10, num_segments=1)
+    loop = opponents.make(DILEMMA, config)
+
+    def score(params):
+        meta = space.bind({"shaper": params}, loop.meta)
+        state = loop.init(jax.random.key(0), meta)
+        return loop.train(jax.random.key(0), meta, state)[1]["return"]
+
+    climb = jax.jit(jax.value_and_grad(score))
+    params = made.init(jax.random.key(1))
+    first, _ = climb(params)
+    for _ in range(10):
+        _, slope = climb(params)
+        params = jax.tree.map(lambda x, g: x + 0.3 * g, params, slope)
+    last, _ = climb(params)
+    assert last > first + 0.1
+
+
+def test_the_comparison_has_the_hand_made_players_of_the_game():
+    loop = opponents.make(DILEMMA)
+    assert set(loop.baselines) == {"LOLA", *DILEMMA.fixed}
+    space = holdout.fixed(loop.baselines["tit-for-tat"])
+    meta = space.bind(holdout.NOTHING, loop.meta)
+    np.testing.assert_array_equal(
+        meta.shaper(jnp.zeros(5), jnp.zeros(5), None), KNOWN["tit-for-tat"]
+    )
