@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from metaevo import envs, population, slots
@@ -33,25 +34,35 @@ def episode(
 
     Returns:
         The environment's states from the first to the last, on the host, and the
-        undiscounted return.
+        undiscounted return, of several players their mean.
     """
     env = loop.env
     assert env is not None
+
+    def act(key, carry, obs, state, mask):
+        return loop.act(key, meta, agent, carry, obs, state, mask)
+
+    everyone = envs.each_player(env, act)
+    seats = () if env.num_players == 1 else (env.num_players,)
+    carry = jax.tree.map(
+        lambda x: jnp.broadcast_to(x, (*seats, *jnp.shape(x))), loop.initial_carry()
+    )
 
     def step(now, key):
         state, carry, obs = now
         act_key, step_key = jax.random.split(key)
         mask = envs.legal_actions(env, state)
-        action, carry = loop.act(act_key, meta, agent, carry, obs, state, mask)
+        action, carry = everyone(act_key, carry, obs, state, mask)
         state, out = env.step_raw(step_key, state, action)
-        return (state, carry, out.obs), (state, out.reward, out.done)
+        reward = out.reward if env.num_players == 1 else out.reward.mean(-1)
+        return (state, carry, out.obs), (state, reward, out.done)
 
     @jax.jit
     def whole(key):
         reset_key, run_key = jax.random.split(key)
         state, obs = env.reset(reset_key)
         keys = jax.random.split(run_key, env.max_steps)
-        return state, jax.lax.scan(step, (state, loop.initial_carry(), obs), keys)[1]
+        return state, jax.lax.scan(step, (state, carry, obs), keys)[1]
 
     first, (states, rewards, done) = jax.device_get(whole(key))
     length = int(done.argmax()) + 1 if done.any() else len(done)
