@@ -76,8 +76,8 @@ class Scores(NamedTuple):
 
 
 def breeds_policies(search: Search) -> bool:
-    """Return True if policies evolve, which act without training."""
-    return any(op["op"] == "policy" for op in search.space.spec.values())
+    """Return True if policies evolve that act without training, in the slot `actor`."""
+    return search.space.spec.get("actor", {}).get("op") == "policy"
 
 
 def schedule(search: Search, records: Sequence[Mapping], best: int) -> Solution:
