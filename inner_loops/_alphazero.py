@@ -33,7 +33,7 @@ class Agent(NamedTuple):
 
 
 class Samples(NamedTuple):
-    """What is learned from; leaves [T, E, ...].
+    """Samples to learn from; leaves [T, E, ...].
 
     Attributes:
         obs: observations of the player to move.
@@ -156,7 +156,7 @@ def make(
     # --- update -----------------------------------------------------------------------
 
     def movers_of(state):
-        """Who is to move in states with leaves [E, ...], as float32."""
+        """The players to move in states with leaves [E, ...], as float32."""
         if env.player is None:
             return jnp.zeros(config.num_envs)
         return jax.vmap(env.player)(state).astype(jnp.float32)
