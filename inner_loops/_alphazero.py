@@ -33,7 +33,7 @@ class Agent(NamedTuple):
 
 
 class Samples(NamedTuple):
-    """What is learned from; leaves [T, E, ...].
+    """Samples to learn from; leaves [T, E, ...].
 
     Attributes:
         obs: observations of the player to move.
@@ -82,8 +82,8 @@ def make(
         torso=networks.torso(config.torso, env.observation),
     )
     # Outcomes of games are in [-1, 1].
-    squashed = jnp.tanh if env.num_players == 2 else lambda value: value
-    bounds = (-1.0, 1.0) if env.num_players == 2 else None
+    squashed = jnp.tanh if env.player is not None else lambda value: value
+    bounds = (-1.0, 1.0) if env.player is not None else None
 
     def seen(params, obs):
         """Logits [..., A] and values [...] of observations."""
@@ -110,7 +110,8 @@ def make(
         """
         sign = 1.0 - 2.0 * movers
         following = jnp.concatenate([movers[1:], last_mover[None]])
-        after = jnp.where(steps.done, (env.num_players - 1.0) - movers, following)
+        other = movers if env.player is None else 1.0 - movers
+        after = jnp.where(steps.done, other, following)
         _, beyond = seen(params, steps.next_obs)
         cut = steps.done.at[-1].set(True)
         next_value = jnp.where(cut, beyond, jnp.roll(found.value, -1, 0))
@@ -156,7 +157,7 @@ def make(
     # --- update -----------------------------------------------------------------------
 
     def movers_of(state):
-        """Who is to move in states with leaves [E, ...], as float32."""
+        """The players to move in states with leaves [E, ...], as float32."""
         if env.player is None:
             return jnp.zeros(config.num_envs)
         return jax.vmap(env.player)(state).astype(jnp.float32)
@@ -240,10 +241,10 @@ def make(
         episodes=lambda experience: experience,
         tunable=tunable,
         masks=True,
-        num_players=2,
+        takes_turns=True,
         initial_carry=unthought,
     )
-    if env.num_players == 1:
+    if env.player is None:
         return loop
     opponent = matches.player(env, config.opponent)
 

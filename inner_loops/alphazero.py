@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import metaevo
 from inner_loops import _alphazero
-from metaevo import envs, losses, optimizers, q_transforms, spaces
+from metaevo import envs, exploration, losses, optimizers, spaces
 from metaevo.rl import planning
 from metaevo.slots import Slot
 from metaevo.types import InnerLoop, on_any_env
@@ -93,7 +93,7 @@ class Meta(NamedTuple):
     dirichlet_alpha: Slot = 0.3
     dirichlet_fraction: Slot = 0.25
     temperature: Slot = 1.0
-    q_transform: Slot = q_transforms.unchanged
+    q_transform: Slot = exploration.unchanged
     value_loss: Slot = losses.square
     optimizer: Slot = optimizers.adam
 

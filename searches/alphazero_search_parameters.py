@@ -8,7 +8,7 @@ al., 2011) climbs it.
 
 import metaevo
 from inner_loops import gumbel_alphazero
-from metaevo import envs, fitness, q_transforms, spaces
+from metaevo import envs, exploration, fitness, spaces
 from strategies.snes import snes
 
 
@@ -34,7 +34,7 @@ def search(
         spaces.tune(
             q_scale=spaces.log(), q_visits=spaces.log(), gumbel_scale=spaces.log()
         ),
-        spaces.replace(q_transform=q_transforms.monotone(num_pieces)),
+        spaces.replace(q_transform=exploration.monotone(num_pieces)),
     )
     return metaevo.Search(
         inner_loop=gumbel_alphazero.make(envs.make(env), inner, meta),

@@ -16,7 +16,7 @@ from strategies.open_es import open_es
 def search(
     env: str = "gymnax/CartPole-v1",
     population_size: int = 64,
-    num_generations: int = 40,
+    num_generations: int = 30,
     num_seeds: int = 1,
     sigma: float = 0.3,
     learning_rate: float = 0.1,

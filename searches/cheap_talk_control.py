@@ -19,11 +19,11 @@ from strategies.open_es import open_es
 def search(
     env: str = "gymnax/CartPole-v1",
     population_size: int = 64,
-    num_generations: int = 60,
+    num_generations: int = 70,
     num_seeds: int = 1,
     sigma: float = 0.3,
     learning_rate: float = 0.1,
-    hidden: tuple[int, ...] = (32, 32),
+    hidden: tuple[int, ...] = (16,),
     scale: float = 1.0,
     exploiter_scale: float = 1.0,
     inner: ppo.Config = ppo.Config(

@@ -76,8 +76,8 @@ class Scores(NamedTuple):
 
 
 def breeds_policies(search: Search) -> bool:
-    """Return True if policies evolve, which act without training."""
-    return any(op["op"] == "policy" for op in search.space.spec.values())
+    """Return True if policies evolve that act without training, in the slot `actor`."""
+    return search.space.spec.get("actor", {}).get("op") == "policy"
 
 
 def schedule(search: Search, records: Sequence[Mapping], best: int) -> Solution:
@@ -101,11 +101,13 @@ def save(
     solution: Solution,
     held_out: Mapping[str, HeldOut],
     provenance: Mapping,
+    evidence: Mapping,
 ) -> None:
     """Save the artifact of a solution in `DIRECTORY/solution`.
 
     Args:
         held_out: its runs on held-out seeds, for the inputs that it visited.
+        evidence: of `evidence.evidence`.
     """
     space, params = solution
     default = search.tasks[0].meta
@@ -118,7 +120,7 @@ def save(
     spec = artifacts.complete(space.spec, meta, default)
     folder = run_directory.paths(directory).solution
     visited = verdicts.visited(held_out, spec, {"num_searched": len(search.tasks)})
-    artifacts.save(folder, params, spec, numbers, provenance, visited)
+    artifacts.save(folder, params, spec, numbers, provenance, visited, evidence)
 
 
 def compare(

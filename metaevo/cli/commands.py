@@ -20,6 +20,7 @@ from metaevo.cli import config, listing, runs
 from metaevo.cli.options import (
     CompareOptions,
     DistillOptions,
+    ExportOptions,
     PlayOptions,
     ResumeOptions,
 )
@@ -233,6 +234,13 @@ def _distill(directory: str, *arguments: str) -> None:
     print("\n".join([*lines, f"report: {report.write(directory)}"]))
 
 
+def _export(path: str, *arguments: str) -> None:
+    chosen = config.parse_options(ExportOptions, arguments)
+    from metaevo.export import files
+
+    print(files.write(path, chosen.to, chosen.out, chosen.slot))
+
+
 # --- files and machines ---------------------------------------------------------------
 
 
@@ -343,6 +351,16 @@ COMMANDS = {
         "the original's 95 % interval.",
         "metaevo distill runs/demo",
         DistillOptions,
+    ),
+    "export": Command(
+        _export,
+        "RUN|ARTIFACT key=value ...",
+        "writes its result as one file for another framework",
+        "Source code for PyTorch, JAX or numpy that needs nothing else, a\n"
+        ".stablehlo of jax.export, or an .onnx. A learned optimizer becomes a\n"
+        "torch.optim.Optimizer.",
+        "metaevo export runs/demo to=torch out=value_loss.py",
+        ExportOptions,
     ),
     "verify": Command(
         _verify,

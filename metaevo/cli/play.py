@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from metaevo import envs, population, slots
@@ -34,27 +35,35 @@ def episode(
 
     Returns:
         The environment's states from the first to the last, what `act` carried after
-        each step, on the host, and the undiscounted return, in a game of two that of
-        the first player.
+        each step, on the host, and the undiscounted return: of several players their
+        mean, in a game of turns that of the first.
     """
     env = loop.env
     assert env is not None
+
+    def act(key, carry, obs, state, mask):
+        return loop.act(key, meta, agent, carry, obs, state, mask)
+
+    everyone = envs.each_player(env, act)
+    seats = () if env.num_players == 1 else (env.num_players,)
+    carry = jax.tree.map(
+        lambda x: jnp.broadcast_to(x, (*seats, *jnp.shape(x))), loop.initial_carry()
+    )
 
     def step(now, key):
         state, carry, obs = now
         act_key, step_key = jax.random.split(key)
         mask = envs.legal_actions(env, state)
-        action, carry = loop.act(act_key, meta, agent, carry, obs, state, mask)
+        action, carry = everyone(act_key, carry, obs, state, mask)
         state, out = env.step_raw(step_key, state, action)
-        reward = out.info["rewards"][0] if env.num_players > 1 else out.reward
-        return (state, carry, out.obs), (state, carry, reward, out.done)
+        return (state, carry, out.obs), (state, carry, _reward(env, out), out.done)
 
     @jax.jit
     def whole(key):
         reset_key, run_key = jax.random.split(key)
         state, obs = env.reset(reset_key)
         keys = jax.random.split(run_key, env.max_steps)
-        return state, jax.lax.scan(step, (state, loop.initial_carry(), obs), keys)[1]
+        return state, jax.lax.scan(step, (state, carry, obs), keys)[1]
 
     first, (states, carries, rewards, done) = jax.device_get(whole(key))
     length = int(done.argmax()) + 1 if done.any() else len(done)
@@ -64,6 +73,13 @@ def episode(
 
     total = float(rewards[:length].sum())
     return [first, *unstacked(states)], unstacked(carries), total
+
+
+def _reward(env: envs.Env, out: envs.Step) -> jax.Array:
+    """A step's reward, as one number."""
+    if env.player is not None:
+        return out.info["rewards"][0]
+    return out.reward if env.num_players == 1 else out.reward.mean(-1)
 
 
 def play(
@@ -132,7 +148,7 @@ def play(
     arrays = {name: x[seed] for name, x in arrays.items()}
     trained = checkpoint.from_arrays(population.agent_shapes(loop), arrays)
     states, carries, total = episode(key, loop, meta, trained)
-    if loop.env.num_players > 1:
+    if loop.env.player is not None:
         shares = [x.visits for x in carries if isinstance(x, planning.Thought)]
         _write_gif(path, loop.env.render(states, shares), MILLISECONDS_A_MOVE)
     else:

@@ -18,7 +18,7 @@ import numpy as np
 from metaevo.errors import ConfigError
 from metaevo.types import Key, PyTree
 
-SUITES = ("gymnax", "brax", "grid", "pgx")
+SUITES = ("gymnax", "brax", "grid", "pgx", "coin_game")
 
 
 class Box(NamedTuple):
@@ -48,11 +48,12 @@ class Step(NamedTuple):
     Attributes:
         obs: the next observation; after an episode's end, the new episode's first
             observation. float32.
-        reward: float32 scalar.
+        reward: float32 scalar; of an environment of N > 1 players [N].
         terminated: the task ended: nothing follows, do not bootstrap.
         truncated: only the time limit ended it: bootstrap from `final_obs`.
         final_obs: the observation that the action led to, never a reset's.
-        info: further outputs of the suite.
+        info: further outputs of the suite. `info["metrics"]`, scalars by name, are
+            averaged over the steps of a segment into the metrics of training.
     """
 
     obs: jax.Array
@@ -70,6 +71,10 @@ class Step(NamedTuple):
 
 class Env(NamedTuple):
     """An environment.
+
+    With `num_players` N > 1 all players act at once: observations, also `final_obs`,
+    are [N, ...], actions [N, ...], rewards [N]; `observation` and `action` are those of
+    one player. The episode ends for all of them.
 
     Attributes:
         reset: `key -> (state, obs)`.
@@ -91,11 +96,11 @@ class Env(NamedTuple):
         at: `params -> Env`, the environment of a task, with the same spaces and
             `max_steps`; `params` may be traced. The functions above are those of a task
             in the middle. None where `task` is.
-        num_players: 2 for a game whose players take turns; `step` then takes the action
-            of the one to move, `obs` is what that one sees, `reward` what the move gave
-            to who made it, and `info["rewards"]` [num_players] what it gave to each.
-        player: `state -> int32`, who is to move, in [0, num_players); 0 moves first.
-            None where there is one player.
+        num_players: N, players that act at once.
+        player: `state -> int32`, who is to move, of two players who take turns; 0 moves
+            first. `step` then takes the action of that one, `obs` is what that one
+            sees, `reward` what the move gave to who made it, and `info["rewards"]` [2]
+            what it gave to each. None: nobody takes turns.
     """
 
     reset: Callable[[Key], tuple[PyTree, jax.Array]]
@@ -161,12 +166,14 @@ def unit_box(action: Box) -> tuple[Callable, Callable]:
 
 
 def legal_actions(env: Env, state: PyTree) -> jax.Array | None:
-    """The legal actions in a state, [num_actions] bool; None: the environment has no
-    `action_mask`."""
+    """The legal actions in a state, [num_actions] bool; of N > 1 players [N, ...].
+
+    None: the environment has no `action_mask`.
+    """
     if env.action_mask is None:
         return None
     mask = env.action_mask(state).astype(bool)
-    return mask | ~mask.any()
+    return mask | ~mask.any(-1, keepdims=True)
 
 
 def packed(env: Env, obs: jax.Array) -> jax.Array:
@@ -225,6 +232,72 @@ def select(env: Env, indices: Sequence[int]) -> Env:
         step_raw=masked(env.step_raw),
         observation=Box((len(chosen),), low, high),
         at=(lambda params: select(at(params), indices)) if (at := env.at) else None,
+    )
+
+
+def each_player(env: Env, act: Callable) -> Callable:
+    """The function by which all players act, from that of one.
+
+    Args:
+        act: `(key, carry, obs, state, mask) -> (action, carry)` of one player. With
+            N > 1 players all of these but `key` and `state` gain a leading axis N.
+    """
+    if env.num_players == 1:
+        return act
+
+    def everyone(key, carry, obs, state, mask):
+        keys = jax.random.split(key, env.num_players)
+        axes = 0, 0, 0, None, None if mask is None else 0
+        return jax.vmap(act, axes)(keys, carry, obs, state, mask)
+
+    return everyone
+
+
+def against(env: Env, play: Callable[[jax.Array], jax.Array]) -> Env:
+    """The environment of the second of two players, against a fixed first one.
+
+    `info["metrics"]` of a step holds both rewards: `partner_reward`, the first
+    player's, and `own_reward`.
+
+    Args:
+        env: of two players.
+        play: `observation of the first player -> its action`; it may close over traced
+            values.
+
+    Raises:
+        ConfigError: the environment has another number of players, or an action mask.
+    """
+    if env.num_players != 2 or env.action_mask is not None:
+        raise ConfigError(
+            f"env={env.name!r}: needs 2 players, without an action mask; it has "
+            f"{env.num_players}"
+        )
+
+    def reset(key):
+        state, obs = env.reset(key)
+        return (state, obs[0]), obs[1]
+
+    def step_raw(key, state, action):
+        state, theirs = state
+        actions = jnp.stack([play(theirs).astype(action.dtype), action])
+        state, out = env.step_raw(key, state, actions)
+        paid = {"partner_reward": out.reward[0], "own_reward": out.reward[1]}
+        metrics = {**out.info.get("metrics", {}), **paid}
+        seen = {"obs": out.obs[1], "final_obs": out.final_obs[1]}
+        info = {**out.info, "metrics": metrics}
+        step = out._replace(**seen, reward=out.reward[1], info=info)
+        return (state, out.final_obs[0]), step
+
+    return env._replace(
+        reset=reset,
+        step=with_auto_reset(reset, step_raw),
+        step_raw=step_raw,
+        render=(lambda states: draw([x for x, _ in states]))
+        if (draw := env.render)
+        else None,
+        task=None,
+        at=None,
+        num_players=1,
     )
 
 

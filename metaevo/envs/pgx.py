@@ -119,7 +119,6 @@ def make(name: str) -> Env:
         max_steps=max_moves,
         action_mask=lambda state: state.game.legal_action_mask,
         name=f"pgx/{name}",
-        num_players=2,
         player=player,
         render=partial(_frames, name) if name in BOARDS else None,
     )

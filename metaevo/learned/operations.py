@@ -54,7 +54,6 @@ MODULES = (
     "metaevo.rewards",
     "metaevo.messages",
     "metaevo.exploration",
-    "metaevo.q_transforms",
     "metaevo.closed_forms",
     "metaevo.schedules",
     "metaevo.policies",

@@ -21,9 +21,9 @@ __all__ = [
     "lifetime",
     "masks",
     "minibatched",
-    "players",
     "positive",
     "ring",
+    "turns",
 ]
 
 
@@ -105,19 +105,19 @@ def masks(env: envs.Env, honored: bool) -> None:
         )
 
 
-def players(env: envs.Env, taken: int) -> None:
+def turns(env: envs.Env, taken: bool) -> None:
     """Check that the algorithm can play the games of `env`.
 
     Args:
-        taken: number of players that take turns, at most.
+        taken: whether it plays for both players of a game of turns.
 
     Raises:
-        ConfigError: `env` has more.
+        ConfigError: `env` is such a game and it does not.
     """
-    if env.num_players > taken:
+    if env.player is not None and not taken:
         raise ConfigError(
-            f"env={env.name!r} is a game of {env.num_players} players who take turns; "
-            "see alphazero, gumbel_alphazero"
+            f"env={env.name!r} is a game of two players who take turns; see alphazero, "
+            "gumbel_alphazero"
         )
 
 

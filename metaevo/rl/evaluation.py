@@ -24,7 +24,8 @@ def first_episodes(
 ) -> Metrics:
     """Mean return and length of the first episode of each of `num_envs` environments.
 
-    Counting all episodes of a fixed window instead would favor short ones.
+    Counting all episodes of a fixed window instead would favor short ones. Of several
+    players, who all act by `act`, the return is the mean.
 
     Args:
         act: `(key, carry, obs, state, mask) -> (action, carry)` for one environment;
@@ -36,14 +37,18 @@ def first_episodes(
     """
     reset_key, run_key = jax.random.split(key)
     env_state, obs = jax.vmap(env.reset)(jax.random.split(reset_key, num_envs))
-    carry = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_envs, *x.shape)), carry)
+    seats = () if env.num_players == 1 else (env.num_players,)
+    carry = jax.tree.map(
+        lambda x: jnp.broadcast_to(x, (num_envs, *seats, *jnp.shape(x))), carry
+    )
+    everyone = envs.each_player(env, act)
     alive = jnp.ones(num_envs, bool)
     totals = jnp.zeros(num_envs), jnp.zeros(num_envs)
 
     def one(key, env_state, carry, obs):
         act_key, step_key = jax.random.split(key)
         mask = envs.legal_actions(env, env_state)
-        action, carry = act(act_key, carry, obs, env_state, mask)
+        action, carry = everyone(act_key, carry, obs, env_state, mask)
         env_state, step = env.step_raw(step_key, env_state, action)
         return env_state, carry, step
 
@@ -51,7 +56,8 @@ def first_episodes(
         env_state, carry, obs, alive, (returns, lengths) = state
         keys = jax.random.split(key, num_envs)
         env_state, carry, step = jax.vmap(one)(keys, env_state, carry, obs)
-        returns = returns + jnp.where(alive, step.reward, 0.0)
+        reward = step.reward if env.num_players == 1 else step.reward.mean(-1)
+        returns = returns + jnp.where(alive, reward, 0.0)
         lengths = lengths + alive
         alive = alive & ~step.done
         return (env_state, carry, step.obs, alive, (returns, lengths)), None

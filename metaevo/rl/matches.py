@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaevo import envs, q_transforms
+from metaevo import envs
 from metaevo.envs import Env
 from metaevo.errors import ConfigError
 from metaevo.rl import planning
@@ -139,12 +139,12 @@ def playouts(env: Env, num_simulations: int, c: float = 1.25) -> Player:
         c_init=c,
         c_base=19652.0,
         temperature=1.0,
-        q_transform=q_transforms.unchanged,
+        q_transform=lambda q, context: q,
     )
     num_actions = env.action.num  # pyright: ignore[reportAttributeAccessIssue]
 
     def played_on(key, state):
-        """What who is to move gets, if both go on at random; 0 after the end."""
+        """Score of who is to move if both go on at random; 0 after the end."""
         mover = env.player(state)  # pyright: ignore[reportOptionalCall]
 
         def step(now):

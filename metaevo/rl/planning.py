@@ -33,7 +33,7 @@ Plan = Callable[..., "Found"]
 
 
 class Root(NamedTuple):
-    """Where searches begin; leaves [B, ...].
+    """Roots of searches; leaves [B, ...].
 
     Attributes:
         logits: [B, A] of the policy.
@@ -49,7 +49,7 @@ class Root(NamedTuple):
 
 
 class Thought(NamedTuple):
-    """What `InnerLoop.act` carries of its last search, to be drawn.
+    """The last search of `InnerLoop.act`, carried to be drawn.
 
     Attributes:
         visits: [A] shares of the simulations.
@@ -59,7 +59,7 @@ class Thought(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What searches found.
+    """Results of searches.
 
     Attributes:
         action: [B] int32.

@@ -1,17 +1,22 @@
 """The environments of one member: stepping them, and returns of their episodes.
 
 Leaves [E, ...]; `collect` takes T steps.
+
+In an environment of N players each seat counts as one of the E environments, so one
+agent plays all seats and learns from all (parameter sharing): E / N games, whose states
+have leaves [E / N, ...], and player i of game g is environment N g + i.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from metaevo import envs, slots
+from metaevo.errors import ConfigError
 from metaevo.slots import Context
 from metaevo.types import Key, Metrics, PyTree
 
@@ -47,6 +52,7 @@ class Finished(NamedTuple):
     episode_return: jax.Array  # where done: of the episode that ended
     episode_length: jax.Array
     diverged: jax.Array  # True where the simulation failed
+    metrics: Mapping[str, jax.Array] = {}  # `Step.info["metrics"]`
 
 
 class Transition(NamedTuple):
@@ -71,10 +77,39 @@ class Transition(NamedTuple):
 
 
 def start(key: Key, env: envs.Env, num_envs: int) -> Episodes:
-    """Fresh episodes in `num_envs` environments."""
-    env_state, obs = jax.vmap(env.reset)(jax.random.split(key, num_envs))
+    """Fresh episodes in `num_envs` environments.
+
+    Raises:
+        ConfigError: `num_envs` is no multiple of the number of players.
+    """
+    keys = jax.random.split(key, _num_games(env, num_envs))
+    env_state, obs = jax.vmap(env.reset)(keys)
     zeros = jnp.zeros(num_envs)
-    return Episodes(env_state, obs, zeros, zeros, zeros, zeros)
+    return Episodes(env_state, _by_seat(env, obs), zeros, zeros, zeros, zeros)
+
+
+def _num_games(env: envs.Env, num_envs: int) -> int:
+    if num_envs % env.num_players:
+        raise ConfigError(
+            f"inner.num_envs={num_envs} must be a multiple of the {env.num_players} "
+            f"players of env={env.name!r}: each seat counts as an environment"
+        )
+    return num_envs // env.num_players
+
+
+def _by_seat(env: envs.Env, x: jax.Array) -> jax.Array:
+    """[E / N, N, ...] -> [E, ...]; of one player as it is."""
+    return x if env.num_players == 1 else x.reshape(-1, *x.shape[2:])
+
+
+def _by_game(env: envs.Env, x: jax.Array) -> jax.Array:
+    """[E, ...] -> [E / N, N, ...]; of one player as it is."""
+    return x if env.num_players == 1 else x.reshape(-1, env.num_players, *x.shape[1:])
+
+
+def _for_each_seat(env: envs.Env, x: jax.Array) -> jax.Array:
+    """[E / N] -> [E]."""
+    return x if env.num_players == 1 else jnp.repeat(x, env.num_players)
 
 
 def worlds(
@@ -87,8 +122,10 @@ def worlds(
 
     Returns:
         a pytree to scan over, leaves [T, ...], and a function from its slice to
-        `(keys, fresh states, fresh observations)`, leaves [E, ...].
+        `(keys, fresh states, fresh observations)`, leaves [E, ...], of games with
+        several players [E / players, ...].
     """
+    num_envs = _num_games(env, num_envs)
     shape = (num_steps, num_envs)
     keys = jax.random.split(step_key, shape)
     if env.cheap_reset:
@@ -117,14 +154,25 @@ def _step(
     The last output is the mask of the state that the action led to, [E, A] or None.
     """
     keys, fresh_state, fresh_obs = world
+    action = _by_game(env, action)
     env_state, out = jax.vmap(env.step_raw)(keys, episodes.env_state, action)
     next_mask = _masks(env, env_state)
     env_state, out = jax.vmap(envs.auto_reset)(env_state, out, fresh_state, fresh_obs)
+    out = out._replace(
+        obs=_by_seat(env, out.obs),
+        final_obs=_by_seat(env, out.final_obs),
+        reward=_by_seat(env, out.reward),
+        terminated=_for_each_seat(env, out.terminated),
+        truncated=_for_each_seat(env, out.truncated),
+    )
     episode_return = episodes.episode_return + out.reward
     episode_length = episodes.episode_length + 1
-    diverged = out.info.get("diverged", jnp.zeros_like(out.done))
+    diverged = jnp.zeros_like(out.done)
+    if "diverged" in out.info:
+        diverged = _for_each_seat(env, out.info["diverged"])
     counts = out.done & (episodes.num_episodes >= 0)
-    finished = Finished(counts, episode_return, episode_length, diverged)
+    measured = out.info.get("metrics", {})
+    finished = Finished(counts, episode_return, episode_length, diverged, measured)
     # Selected, not multiplied: infinity times zero would stay NaN.
     episodes = Episodes(
         env_state,
@@ -141,7 +189,8 @@ def _masks(env: envs.Env, state: PyTree) -> jax.Array | None:
     """Legal actions [E, A] in states with leaves [E, ...]."""
     if env.action_mask is None:
         return None
-    return jax.vmap(lambda state: envs.legal_actions(env, state))(state)
+    legal = jax.vmap(lambda state: envs.legal_actions(env, state))(state)
+    return None if legal is None else _by_seat(env, legal)
 
 
 def handed_over(episodes: Episodes) -> Episodes:
@@ -249,17 +298,21 @@ def totals(finished: Finished) -> Metrics:
         "return_sum": jnp.where(done, finished.episode_return, 0.0).sum(),
         "length_sum": jnp.where(done, finished.episode_length, 0.0).sum(),
         "diverged": finished.diverged.sum(dtype=jnp.float32),
+        "metrics": jax.tree.map(jnp.mean, dict(finished.metrics)),
     }
 
 
 def metrics(episodes: Episodes, totals: Metrics) -> Metrics:
     """A segment's `return`, `length`, `episodes` and `diverged`, scalars.
 
+    And means over its steps of what the environment measures, `Step.info["metrics"]`.
+
     Args:
         episodes: after the segment.
         totals: of its rollouts, stacked.
     """
-    sums = {name: x.sum() for name, x in totals.items()}
+    measured = jax.tree.map(jnp.mean, totals["metrics"])
+    sums = {name: x.sum() for name, x in totals.items() if name != "metrics"}
     per_episode = 1 / jnp.maximum(sums["episodes"], 1)
     # If none ended: the last that did, in each environment where one has.
     ended = episodes.num_episodes > 0
@@ -271,4 +324,5 @@ def metrics(episodes: Episodes, totals: Metrics) -> Metrics:
         "length": sums["length_sum"] * per_episode,
         "episodes": sums["episodes"],
         "diverged": sums["diverged"],
+        **measured,
     }

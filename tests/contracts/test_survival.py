@@ -33,7 +33,7 @@ def tiny(name, steps_per_segment, num_segments):
     return make(**options, population_size=8, inner=inner)
 
 
-WITHOUT_ENV = {"pbt_toy", "mfos_ipd", "mfos_self_play"}
+WITHOUT_ENV = {"pbt_toy", "mfos_ipd", "mfos_self_play", "mfos_coin"}
 
 
 @pytest.mark.parametrize("name", [x for x in NAMES if x not in WITHOUT_ENV])

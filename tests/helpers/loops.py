@@ -18,6 +18,7 @@ from inner_loops import (
     gumbel_alphazero,
     impala,
     opponents,
+    partner,
     ppo,
     ppo_rnn,
     pqn,
@@ -34,7 +35,7 @@ from metaevo import (
     optimizers,
     slots,
 )
-from metaevo.envs import matrix
+from metaevo.envs import coin_game, matrix
 from metaevo.population import DEVICES, MEMBERS
 from metaevo.rl import learners
 from metaevo.types import InnerLoop
@@ -54,7 +55,8 @@ class Small(NamedTuple):
         learns: False if its result is its returns alone.
         world: makes what it is played in from `env`.
 
-    A coupled loop is in `COUPLED`, one without an `Env` in `GAMES`.
+    A coupled loop is in `COUPLED`, one without an `Env` in `GAMES`, one around another
+    loop in `PARTNERS`.
     """
 
     module: ModuleType
@@ -525,7 +527,30 @@ GAMES = {
         world=matrix.make,
     ),
 }
-ALL = EVERY | GAMES
+
+
+class Partner(Small):
+    """A loop around another, of four segments, which has the sizes."""
+
+    def make(self, meta=None, env=None, **config):
+        learner = ppo.make(env or self.world(self.env), ppo.Config(**self.config))
+        config = partner.Config(**{"num_segments": 1, **config})
+        return partner.make(learner, config, self.meta if meta is None else meta)
+
+
+PARTNERS = {
+    "partner": Partner(
+        partner,
+        "coin_game/3x3",
+        {"total_timesteps": 256, "num_envs": 4, "num_steps": 16, "features": (8,)}
+        | {"num_segments": 4},
+        partner.Meta(slots.function(coin_game.greedy)),
+        {"player": slots.function(coin_game.considerate)},
+        {},
+        learns=False,
+    ),
+}
+ALL = EVERY | GAMES | PARTNERS
 OFF_POLICY_LOOPS = ("dqn", "gorila", "td3", "sac")
 
 FOUND = sorted(

@@ -70,7 +70,7 @@ def test_other_games_are_refused():
 
 
 def test_algorithms_that_plan_for_one_player_refuse_a_game_of_two():
-    with pytest.raises(ConfigError, match="2 players who take turns; see alphazero"):
+    with pytest.raises(ConfigError, match="two players who take turns; see alphazero"):
         ppo.make(GAME)
 
 
@@ -219,6 +219,5 @@ def one_move(reward):
         1,
         action_mask=lambda state: jnp.ones(2, bool),
         name="one_move",
-        num_players=2,
         player=lambda state: state % 2,
     )

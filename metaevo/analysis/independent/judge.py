@@ -109,6 +109,11 @@ def agent_for(search: Search) -> tuple[str, tuple[str, ...]]:
                 f"run.independent=true: env={loop.env.name!r} has actions that are not "
                 "always legal, which the independent agents would take"
             )
+        if loop.env is not None and loop.env.num_players > 1:
+            raise ConfigError(
+                f"run.independent=true: env={loop.env.name!r} has "
+                f"{loop.env.num_players} players, and the independent agents play alone"
+            )
     for name, agent in AGENTS.items():
         known = set(agent.SLOTS)
         # `reward` is a slot of both; the algorithm's own loss tells them apart.
