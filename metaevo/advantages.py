@@ -283,7 +283,7 @@ def monotone_correction(num_cells: int = 6, largest: float = 8.0) -> Learned:
         return {"above": jnp.zeros(num_cells), "below": jnp.zeros(num_cells)}
 
     def covered(distance, widths):
-        """How much of each cell lies within a distance, [..., num_cells]."""
+        """The part of each cell within a distance, [..., num_cells]."""
         inside = jnp.expand_dims(distance, -1) - jnp.asarray(edges, distance.dtype)
         return jnp.clip(inside, 0.0, jnp.asarray(widths, distance.dtype))
 

@@ -1,4 +1,4 @@
-"""Probe environments for the loops with action values; PPO's are in test_ppo.py.
+"""Probe environments for all loops but PPO, whose are in test_ppo.py.
 
 Each is passed by a correct loop and failed by one kind of bug; `test_a_broken_loop`
 makes the bugs.
@@ -12,7 +12,7 @@ import numpy as np
 import probes
 import pytest
 
-from inner_loops import dqn, pqn, sac, td3
+from inner_loops import a2c, dqn, gorila, impala, pqn, sac, td3
 from metaevo.envs import Env
 from metaevo.rl import networks, returns
 
@@ -23,6 +23,10 @@ OFF_POLICY |= {"batch_size": 64, "features": (32,), "num_segments": 1}
 ON_POLICY = {"total_timesteps": 131_072, "num_envs": 16, "num_steps": 32}
 ON_POLICY |= {"features": (32,), "num_segments": 1, "anneal_lr": False}
 
+ONE_STEP = {"total_timesteps": 65_536, "num_envs": 8, "num_steps": 8}
+ONE_STEP |= {"features": (32,), "num_segments": 1, "anneal_lr": False}
+ACTOR_CRITICS = ("a2c", "impala")
+
 # name: (module, config, meta)
 LOOPS = {
     "dqn": (dqn, OFF_POLICY, dqn.Meta(lr=2e-3, gamma=GAMMA, target_rate=0.5)),
@@ -30,6 +34,21 @@ LOOPS = {
         dqn,
         OFF_POLICY | {"double": True, "dueling": True, "num_step_return": 3},
         dqn.Meta(lr=2e-3, gamma=GAMMA, target_rate=0.5),
+    ),
+    "gorila": (
+        gorila,
+        OFF_POLICY | {"num_learners": 2, "max_delay": 2},
+        gorila.Meta(lr=2e-3, gamma=GAMMA, target_rate=0.5),
+    ),
+    "a2c": (
+        a2c,
+        ONE_STEP,
+        a2c.Meta(lr=3e-3, gamma=GAMMA, gae_lambda=0.95, ent_coef=0.0),
+    ),
+    "impala": (
+        impala,
+        ONE_STEP | {"max_delay": 2},
+        impala.Meta(lr=3e-3, gamma=GAMMA, gae_lambda=0.95, ent_coef=0.0),
     ),
     "pqn": (pqn, ON_POLICY, pqn.Meta(lr=2e-3, gamma=GAMMA)),
     "td3": (
@@ -44,8 +63,9 @@ LOOPS = {
         sac.Meta(2e-3, 2e-3, 0.0, GAMMA, tau=0.05),
     ),
 }
-DISCRETE = ("dqn", "double-dueling-3-step", "pqn")
-period = {"dqn": {"target_period": 10}, "double-dueling-3-step": {"target_period": 10}}
+DISCRETE = ("dqn", "double-dueling-3-step", "gorila", "pqn", *ACTOR_CRITICS)
+OFTEN = {"target_period": 10}
+period = {"dqn": OFTEN, "double-dueling-3-step": OFTEN, "gorila": OFTEN}
 
 
 @functools.cache
@@ -71,6 +91,9 @@ def trained(name, probe, **change):
     def value(*obs):
         """Of the best action, from the weights."""
         obs = jnp.asarray(obs, jnp.float32)
+        if name in ACTOR_CRITICS:
+            net = networks.mlp((32,), 1, activation="tanh")
+            return net.apply(agent.params["critic"], obs)[..., 0]
         if continuous:
             net = networks.mlp((32,), 1, activation="relu")
             joined = jnp.concatenate([obs, act(*obs)], -1)
