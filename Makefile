@@ -36,11 +36,19 @@ test: lint
 	    tests/unit tests/contracts tests/engine
 
 # Processes that are killed, several hosts, wandb, what the docs show, and short learning.
-test-system: $(VENV)/.ray
+test-system: $(VENV)/.extras $(VENV)-torch/.installed
 	$(PYTEST) --dist loadgroup tests/system tests/learning
 
-$(VENV)/.ray: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --constraint requirements.lock -e '.[ray]'
+$(VENV)/.extras: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --constraint requirements.lock -e '.[ray,export]'
+	touch $@
+
+# Where exported files run: PyTorch, Stable-Baselines3, onnxruntime and numpy, without JAX
+# and metaevo. Any build of PyTorch will do; the CPU's is the smallest.
+$(VENV)-torch/.installed: Makefile
+	$(PYTHON) -m venv $(VENV)-torch
+	$(VENV)-torch/bin/python -m pip install --quiet 'torch>=2.5,<2.14' \
+	    onnxruntime numpy 'stable-baselines3>=2.7' gymnasium
 	touch $@
 
 # The long learning runs. ONLY=dqn-CartPole runs one, ONLY="sac or td3" some.
@@ -81,4 +89,4 @@ docs: install
 	$(BIN)/mkdocs build --strict
 
 clean:
-	rm -rf $(VENV) build site *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-torch build site *.egg-info .pytest_cache .ruff_cache .hypothesis

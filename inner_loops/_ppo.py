@@ -11,11 +11,21 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from metaevo import drifts, envs, losses, optimizers, population, rewards, slots, spaces
+from metaevo import (
+    drifts,
+    losses,
+    messages,
+    optimizers,
+    population,
+    rewards,
+    slots,
+    spaces,
+)
 from metaevo.errors import ConfigError
 from metaevo.rl import (
     config_checks,
     heads,
+    hearing,
     minibatches,
     normalization,
     returns,
@@ -131,6 +141,12 @@ class Meta(NamedTuple):
             reward that the agent learns from; `context.stats` holds `gamma`.
         optimizer: an `optimizers.Optimizer`: gives a direction.
         activation: `(x) -> [...]`, of hidden layers; None: that of the Config.
+        advantage: `(reward, value, next_value, log_ratio, terminated, done, context) ->
+            [T, E]`, from [T, E] each, `log_ratio` 0; None: generalized advantage
+            estimation, by which the critic's targets are made in any case.
+            `context.stats` holds `gamma` and `gae_lambda`.
+        message: `(obs, context) -> [..., message_size]`, seen by the networks beside
+            the flattened observation [..., n], and by nothing else; see `messages`.
 
     `context.stats` of all slots holds `entropy`, `kl` and `clip_fraction`, means over
     the last update's minibatches, 0 before the first; of the losses also `clip_eps`.
@@ -149,6 +165,8 @@ class Meta(NamedTuple):
     reward: Slot = rewards.identity
     optimizer: Slot = optimizers.adam
     activation: Slot | None = None
+    advantage: Slot | None = None
+    message: Slot = messages.silent
 
 
 TUNABLE = spaces.tune(
@@ -184,14 +202,14 @@ class Normalizers(NamedTuple):
 class Rollout(NamedTuple):
     """One rollout; leaves [T, E, ...]."""
 
-    obs: jax.Array  # normalized
+    obs: jax.Array  # with its message, normalized
     sample: Any  # of the policy, see `heads.Head`
     log_prob: jax.Array
     reward: jax.Array  # that the agent learns from
     terminated: jax.Array
     done: jax.Array
     next_obs: jax.Array  # the true one, normalized
-    raw_obs: jax.Array
+    raw_obs: jax.Array  # with its message
     finished: rollouts.Finished
     mask: jax.Array | None = None  # [T, E, A] legal actions
     memory: Any = ()  # after seeing obs
@@ -205,13 +223,13 @@ def normalizers(config: Any) -> Normalizers:
     )
 
 
-def newborn(env: envs.Env, params: Any, meta: Meta) -> Agent:
+def newborn(hears: hearing.Hearing, params: Any, meta: Meta) -> Agent:
     """An agent with these parameters."""
     return Agent(
         jnp.int32(0),
         params,
         meta.optimizer.init(params),
-        normalization.init(env.observation.shape),
+        normalization.init(hears.observation.shape),
         normalization.init(()),
         dict.fromkeys(STATS, jnp.zeros(())),
     )
@@ -226,7 +244,7 @@ def checked(config: Any) -> None:
     Raises:
         ConfigError: one is out of range.
     """
-    config_checks.positive(config)
+    config_checks.positive(config, may_be_zero=("message_size",))
     if not config.reward_scale > 0:
         raise ConfigError(f"inner.reward_scale={config.reward_scale} must be > 0")
     if config.target_kl is not None and not config.target_kl > 0:
@@ -239,6 +257,7 @@ def finish_rollout(
     context: Context,
     agent: Agent,
     normalize: normalization.Normalizer,
+    hears: hearing.Hearing,
     steps: rollouts.Transition,
     sample: Any,
     log_prob: jax.Array,
@@ -266,15 +285,17 @@ def finish_rollout(
         return jnp.where(done, 0.0, discounted), discounted
 
     last, discounted = jax.lax.scan(discount, discounted_return, (reward, steps.done))
+    obs = hears.hear(meta, context, steps.obs)
+    next_obs = hears.hear(meta, context, steps.next_obs)
     rollout = Rollout(
-        obs=normalize.apply(agent.obs_stats, steps.obs),
+        obs=normalize.apply(agent.obs_stats, obs),
         sample=sample,
         log_prob=log_prob,
         reward=reward,
         terminated=steps.terminated,
         done=steps.done,
-        next_obs=normalize.apply(agent.obs_stats, steps.next_obs),
-        raw_obs=steps.obs,
+        next_obs=normalize.apply(agent.obs_stats, next_obs),
+        raw_obs=obs,
         finished=finished,
         mask=steps.mask,
         memory=memory,
@@ -327,26 +348,40 @@ def update_of(
 
     def learn(meta, context, params, opt_state, rollout, start, order):
         value, next_value = parts.values(meta, params, rollout)
+        gamma = slots.value(meta.gamma, context)
+        gae_lambda = slots.value(meta.gae_lambda, context)
         advantage = returns.generalized_advantage(
             rollout.reward,
             value,
             next_value,
             rollout.terminated,
             rollout.done,
-            slots.value(meta.gamma, context),
-            slots.value(meta.gae_lambda, context),
+            gamma,
+            gae_lambda,
         )
         target = advantage + value
         clip_eps = slots.value(meta.clip_eps, context)
         in_loss = context._replace(
             return_std=target.std(), stats={**context.stats, "clip_eps": clip_eps}
         )
+        weight = advantage
+        if meta.advantage is not None:
+            decays = {"gamma": gamma, "gae_lambda": gae_lambda}
+            weight = meta.advantage(
+                rollout.reward,
+                value,
+                next_value,
+                jnp.zeros_like(value),
+                rollout.terminated,
+                rollout.done,
+                in_loss._replace(stats={**context.stats, **decays}),
+            )
         batch = Batch(
             rollout.obs,
             rollout.sample,
             rollout.log_prob,
             value,
-            advantage,
+            weight,
             target,
             rollout.mask,
         )

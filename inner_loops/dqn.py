@@ -8,6 +8,8 @@ returns by configuration. Defaults are those of CleanRL. Differences from the pa
 * Ten environments take one step each between updates, in place of one that takes ten.
 * Time limits are bootstrapped from the true last observation; only termination ends
   the bootstrap.
+
+Birth, targets and the loss are in `_dqn`, common with GORILA.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import jax.numpy as jnp
 import optax
 
 import metaevo
+from inner_loops import _dqn
 from metaevo import (
     envs,
     exploration,
@@ -33,15 +36,12 @@ from metaevo import (
 )
 from metaevo.rl import (
     config_checks,
-    networks,
     off_policy,
     packing,
     q_learning,
-    returns,
     rollouts,
     training,
 )
-from metaevo.rl.rollouts import learned_from
 from metaevo.slots import Slot
 from metaevo.types import InnerLoop, InnerState, on_any_env
 
@@ -153,75 +153,13 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             `meta` holds what cannot be used there.
     """
     config_checks.positive(config)
-    num_actions = config_checks.discrete(env, "DQN").num
-    sizes = off_policy.sizes(config, config.num_step_return)
-    buffer = sizes.buffer(env, config.num_envs)
-    network = networks.mlp(
-        config.features,
-        num_actions,
-        activation=config.activation,
-        dueling=config.dueling,
-        torso=networks.torso(config.torso, env.observation),
-    )
-
-    # --- the loss ---------------------------------------------------------------------
-
-    def next_value_plain(params, target_params, obs, mask):
-        """maxₐ Q⁻(o, a) over the legal actions."""
-        del params
-        q = network.apply(target_params, obs)
-        return q_learning.of_action(q, q_learning.best_action(q, mask))
-
-    def next_value_double(params, target_params, obs, mask):
-        """Q⁻(o, argmaxₐ Q(o, a)) over the legal actions."""
-        q = network.apply(target_params, obs)
-        best = q_learning.best_action(network.apply(params, obs), mask)
-        return q_learning.of_action(q, best)
-
-    next_value = next_value_double if config.double else next_value_plain
-
-    def target_of(params, target_params, batch, meta, context):
-        """n-step targets [B] of a minibatch of windows [n, B, ...]."""
-        reward = learned_from(meta, batch, context)
-        total, factor, last = returns.n_step_window(
-            reward, batch.terminated, batch.done, slots.value(meta.gamma, context)
-        )
-        next_obs, next_mask = jax.tree.map(
-            lambda x: x[last, jnp.arange(config.batch_size)],
-            (batch.next_obs, batch.next_mask),
-        )
-        return total + factor * next_value(params, target_params, next_obs, next_mask)
-
-    def loss(params, target, batch, meta, context):
-        """Of a minibatch; `context.return_std` is the deviation of its targets."""
-        q = network.apply(params, batch.obs[0])
-        q = q_learning.of_action(q, batch.action[0])
-        td_error = target - q
-        total = meta.td_loss(td_error, q, target, context).mean()
-        return total, {
-            "q": q.mean(),
-            "error": -td_error.mean(),
-            "squared": (td_error**2).mean(),
-            "return_std": context.return_std,
-        }
-
-    # --- birth ------------------------------------------------------------------------
-
-    def noise(key, num_steps):
-        return jax.random.gumbel(key, (num_steps, config.num_envs, num_actions))
+    parts = _dqn.parts(env, config, "DQN")
+    sizes, buffer, network = parts.sizes, parts.buffer, parts.network
 
     def init(key, meta):
-        network_key, env_key, noise_key, warmup_key = jax.random.split(key, 4)
-        params = network.init(network_key, jnp.zeros(env.observation.shape))
+        params, episodes, rows = parts.born(key)
         agent = Agent(jnp.int32(0), params, params, meta.optimizer.init(params))
-        state, _, steps, _, _ = rollouts.collect(
-            warmup_key,
-            env,
-            rollouts.start(env_key, env, config.num_envs),
-            noise(noise_key, sizes.num_warmup),
-            q_learning.random_actions,
-        )
-        experience = Experience(state, buffer.start(steps), jnp.int32(0))
+        experience = Experience(episodes, rows, jnp.int32(0))
         return InnerState(agent, experience, clock=training.start_clock())
 
     # --- update -----------------------------------------------------------------------
@@ -232,18 +170,11 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
         def step(carry, batch):
             params, opt_state = carry
-            target = target_of(params, target_params, batch, meta, context)
-            in_loss = context._replace(return_std=target.std())
-            gradient, info = jax.grad(loss, has_aux=True)(
-                params, target, batch, meta, in_loss
-            )
-            if meta.max_grad_norm is not None:
-                max_norm = slots.value(meta.max_grad_norm, context)
-                gradient = optimizers.clip_by_global_norm(gradient, max_norm)
+            gradient, info = parts.gradient(params, target_params, batch, meta, context)
             params, opt_state = optimizers.step(
                 meta.optimizer, gradient, params, opt_state, lr, context
             )
-            return (params, opt_state), info
+            return (params, opt_state), {k: x for k, x in info.items() if k != "loss"}
 
         (params, opt_state), info = jax.lax.scan(step, (params, opt_state), batches)
         return params, opt_state, jax.tree.map(jnp.mean, info)
@@ -259,7 +190,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             act_key,
             env,
             experience.episodes,
-            noise(noise_key, config.num_steps),
+            parts.noise(noise_key, config.num_steps),
             q_learning.explorer(
                 lambda obs: network.apply(agent.params, obs), meta, context
             ),

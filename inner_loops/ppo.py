@@ -25,7 +25,7 @@ import metaevo
 from inner_loops import _ppo
 from inner_loops._ppo import STATS, TUNABLE, Agent, Batch, Meta
 from metaevo import envs
-from metaevo.rl import config_checks, heads, networks, rollouts, training
+from metaevo.rl import config_checks, heads, hearing, networks, rollouts, training
 from metaevo.types import InnerLoop, InnerState, on_any_env
 
 __all__ = ["STATS", "TUNABLE", "Agent", "Config", "Experience", "Meta", "make"]
@@ -46,8 +46,7 @@ class Config:
         torso: before the hidden layers of policy and critic: `mlp`, nothing; `cnn`, a
             convolution as in MinAtar.
         features, activation: hidden layers of policy and critic.
-        normalize_advantage: whether advantages of a minibatch get mean 0 and deviation
-            1.
+        normalize_advantage: give a minibatch's advantages mean 0 and deviation 1.
         reward_scale: factor of the learner's reward, > 0.
         target_kl: an update's gradient steps end at 1.5 times this KL divergence;
             None: all are taken.
@@ -55,6 +54,7 @@ class Config:
             `tanh_normal`, of bounded actions, with those that the network gives.
         initial_log_std: of `normal`.
         num_eval_envs: episodes that `evaluate` averages over.
+        message_size: numbers in a message, see `Meta.message`; 0: there is none.
     """
 
     total_timesteps: int = 500_000
@@ -75,6 +75,7 @@ class Config:
     policy: str = "normal"
     initial_log_std: float = 0.0
     num_eval_envs: int = 16
+    message_size: int = 0
 
 
 class Experience(NamedTuple):
@@ -100,13 +101,14 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     batch_size = config_checks.minibatched(config)
     lifetime = config_checks.lifetime(config, batch_size)
     normalize = _ppo.normalizers(config)
+    hears = hearing.of(env, config.message_size, meta)
     head = heads.of(env.action, config.initial_log_std, config.policy)
     advantages = _ppo.advantages(config)
     network = partial(
         networks.mlp,
         config.features,
         activation=config.activation,
-        torso=networks.torso(config.torso, env.observation),
+        torso=networks.torso(config.torso, hears.observation),
     )
     actor, critic = network(head.num_outputs, 0.01), network(1, 1.0)
 
@@ -147,7 +149,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
     def init(key, meta):
         actor_key, critic_key, env_key = jax.random.split(key, 3)
-        obs = jnp.zeros(env.observation.shape)
+        obs = jnp.zeros(hears.observation.shape)
         params = {
             "actor": actor.init(actor_key, obs),
             "critic": critic.init(critic_key, obs),
@@ -156,7 +158,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         experience = Experience(
             rollouts.start(env_key, env, config.num_envs), jnp.zeros(config.num_envs)
         )
-        agent = _ppo.newborn(env, params, meta)
+        agent = _ppo.newborn(hears, params, meta)
         return InnerState(agent, experience, clock=training.start_clock())
 
     # --- rollout ----------------------------------------------------------------------
@@ -170,7 +172,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
         def choose(carry, obs, noise, state, mask):
             del state
-            obs = normalize.obs.apply(agent.obs_stats, obs)
+            obs = normalize.obs.apply(agent.obs_stats, hears.hear(meta, context, obs))
             pi = policy(meta, agent.params, obs, mask)
             sample = head.sample(pi, noise)
             return carry, head.action(sample), (pi, sample)
@@ -184,6 +186,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             context,
             agent,
             normalize.obs,
+            hears,
             steps,
             sample,
             jax.vmap(head.log_prob)(pi, sample),
@@ -196,7 +199,8 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
     def act(key, meta, agent, carry, obs, state=None, mask=None):
         del key, state
-        obs = normalize.obs.apply(agent.obs_stats, obs)
+        context = training.context(agent.age, lifetime.num_updates, agent.stats)
+        obs = normalize.obs.apply(agent.obs_stats, hears.hear(meta, context, obs))
         return head.greedy(policy(meta, agent.params, obs, mask)), carry
 
     def no_memory(experience):

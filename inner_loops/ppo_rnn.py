@@ -15,6 +15,7 @@ The loss, the slots (`Meta`) and the update are in `_ppo`, common with PPO.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -29,7 +30,7 @@ from inner_loops import _ppo
 from inner_loops._ppo import STATS, TUNABLE, Agent, Batch, Meta
 from metaevo import envs
 from metaevo.errors import ConfigError
-from metaevo.rl import config_checks, heads, networks, rollouts, training
+from metaevo.rl import config_checks, heads, hearing, networks, rollouts, training
 from metaevo.types import InnerLoop, InnerState, on_any_env
 
 __all__ = ["STATS", "TUNABLE", "Agent", "Config", "Experience", "Meta", "make"]
@@ -53,8 +54,7 @@ class Config:
         hidden: units of the GRU, and of the layer before it.
         features: hidden layers of policy and critic after it.
         activation: of all layers but the GRU's.
-        normalize_advantage: whether advantages of a minibatch get mean 0 and deviation
-            1.
+        normalize_advantage: give a minibatch's advantages mean 0 and deviation 1.
         reward_scale: factor of the learner's reward, > 0.
         target_kl: an update's gradient steps end at 1.5 times this KL divergence;
             None: all are taken.
@@ -62,6 +62,7 @@ class Config:
             `tanh_normal`, of bounded actions, with those that the network gives.
         initial_log_std: of `normal`.
         num_eval_envs: episodes that `evaluate` averages over.
+        message_size: numbers in a message, see `Meta.message`; 0: there is none.
     """
 
     total_timesteps: int = 500_000
@@ -83,6 +84,7 @@ class Config:
     policy: str = "normal"
     initial_log_std: float = 0.0
     num_eval_envs: int = 16
+    message_size: int = 0
 
 
 class Experience(NamedTuple):
@@ -150,6 +152,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         )
     lifetime = config_checks.lifetime(config, config.num_envs * config.num_steps)
     normalize = _ppo.normalizers(config)
+    hears = hearing.of(env, config.message_size, meta)
     head = heads.of(env.action, config.initial_log_std, config.policy)
     advantages = _ppo.advantages(config)
     # Initialized as all the rest: flax's own orthogonal may hang under vmap.
@@ -159,7 +162,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         config.hidden,
         math.sqrt(2),
         config.activation,
-        torso=networks.torso(config.torso, env.observation),
+        torso=networks.torso(config.torso, hears.observation),
     )
     actor = networks.mlp(config.features, head.num_outputs, 0.01, config.activation)
     critic = networks.mlp(config.features, 1, 1.0, config.activation)
@@ -217,7 +220,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     def init(key, meta):
         keys, memory = jax.random.split(key, 5), initial_carry()
         params = {
-            "embedding": embedding.init(keys[0], jnp.zeros(env.observation.shape)),
+            "embedding": embedding.init(keys[0], jnp.zeros(hears.observation.shape)),
             "cell": cell.init(keys[1], memory, memory),
             "actor": actor.init(keys[2], memory),
             "critic": critic.init(keys[3], memory),
@@ -228,7 +231,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             jnp.zeros((config.num_envs, config.hidden)),
             jnp.zeros(config.num_envs),
         )
-        agent = _ppo.newborn(env, params, meta)
+        agent = _ppo.newborn(hears, params, meta)
         return InnerState(agent, experience, clock=training.start_clock())
 
     # --- rollout ----------------------------------------------------------------------
@@ -242,7 +245,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
         def choose(memory, obs, noise, state, mask):
             del state
-            obs = normalize.obs.apply(agent.obs_stats, obs)
+            obs = normalize.obs.apply(agent.obs_stats, hears.hear(meta, context, obs))
             memory = remember(agent.params, memory, embed(meta, agent.params, obs))
             pi = policy(meta, agent.params, memory, mask)
             sample = head.sample(pi, noise)
@@ -257,6 +260,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             context,
             agent,
             normalize.obs,
+            hears,
             steps,
             sample,
             jax.vmap(head.log_prob)(pi, sample),
@@ -270,13 +274,12 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
     def act(key, meta, agent, carry, obs, state=None, mask=None):
         del key, state
-        obs = normalize.obs.apply(agent.obs_stats, obs)
+        context = training.context(agent.age, lifetime.num_updates, agent.stats)
+        obs = normalize.obs.apply(agent.obs_stats, hears.hear(meta, context, obs))
         memory = remember(agent.params, carry, embed(meta, agent.params, obs))
         return head.greedy(policy(meta, agent.params, memory, mask)), memory
 
-    def start(experience):
-        return experience.memory
-
+    start = operator.attrgetter("memory")
     parts = _ppo.Parts(rollout, start, values, split, loss, config.num_envs)
     update = _ppo.update_of(config, lifetime.num_updates, normalize, parts)
     return training.inner_loop(

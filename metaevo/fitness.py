@@ -21,6 +21,7 @@ __all__ = [
     "final_return",
     "last_segments",
     "mean",
+    "minus",
     "normalized",
     "not_scored",
     "rank_sum",
@@ -71,6 +72,19 @@ def last_segments(k: int) -> FitnessFn:
 
     name = "the last segment" if k == 1 else f"the last {k} segments"
     return FitnessFn(score, False, f"mean return of {name}")
+
+
+def minus(fitness: FitnessFn) -> FitnessFn:
+    """The negative of a fitness, for adversaries.
+
+    >>> minus(final_return).name
+    'minus final return'
+    """
+
+    def score(train, evaluation):
+        return -fitness.score(train, evaluation)
+
+    return FitnessFn(score, fitness.needs_evaluation, f"minus {fitness.name}")
 
 
 def rank_sum(fitness: jax.Array) -> Fitness:

@@ -24,7 +24,7 @@ from metaevo.learned import functions
 from metaevo.learned.functions import Learned, layers, network, positive
 from metaevo.learned.operations import operation
 
-__all__ = ["free", "identity", "impact", "potential", "units"]
+__all__ = ["free", "identity", "impact", "potential", "sizes", "units"]
 
 LARGEST = 10.0  # largest component of an input, in its units
 
@@ -103,7 +103,7 @@ def potential(
     References:
         Ng, Harada and Russell, 1999, "Policy invariance under reward transformations".
     """
-    size = _sizes(units)
+    size = sizes(units)
     positive(scale=scale)
     if not isinstance(gamma, int | float) or not 0 <= gamma <= 1:
         raise ValueError(f"gamma={gamma!r} is not in [0, 1]")
@@ -162,7 +162,7 @@ def free(
     Raises:
         ValueError, TypeError: a setting has a wrong type or value.
     """
-    size = _sizes(units)
+    size = sizes(units)
     positive(scale=scale)
     (kind, width), *more = action.items()
     width = operator.index(width)
@@ -240,7 +240,7 @@ def impact(units: Sequence[float], num_knots: int = 2, scale: float = 1.0) -> Le
         bonus is taken between learned features and divided by counts of an episode's
         states. Neither is a function of one transition.
     """
-    size = _sizes(units)
+    size = sizes(units)
     positive(scale=scale)
     num_knots = operator.index(num_knots)
     if not 2 <= num_knots <= 1000:
@@ -266,7 +266,12 @@ def _scaled(obs: jax.Array, units: np.ndarray) -> jax.Array:
     return jnp.clip(jnp.ravel(obs) / units, -LARGEST, LARGEST)
 
 
-def _sizes(units: Sequence[float]) -> np.ndarray:
+def sizes(units: Sequence[float]) -> np.ndarray:
+    """The setting `units` of a function, checked: [n], float32.
+
+    Raises:
+        ValueError: it is no sequence of positive numbers.
+    """
     found = np.asarray(units, np.float32)
     if (
         found.ndim != 1

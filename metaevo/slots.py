@@ -23,6 +23,8 @@ from metaevo.errors import ConfigError
 
 Slot = Any  # float | jax.Array | Partial
 
+_OVER_TIME = ("reward", "value", "next_value", "log_ratio", "terminated", "done")
+
 SIGNATURES: Mapping[str, tuple[str, ...]] = {
     "value_loss": ("value", "target", "old_value"),
     "td_loss": ("td_error", "q", "target"),
@@ -31,11 +33,15 @@ SIGNATURES: Mapping[str, tuple[str, ...]] = {
     "policy_loss": ("log_prob", "log_ratio", "advantage", "entropy"),
     "drift": ("log_ratio", "advantage", "clip_eps"),
     "activation": ("x",),
+    "advantage": _OVER_TIME,
+    "correction": ("log_ratio",),
     "reward": ("obs", "action", "reward", "next_obs", "terminated"),
     "exploration": ("q", "epsilon"),
+    "q_transform": ("q",),
     "optimizer": ("gradient", "state", "params"),
     "actor": ("obs",),
     "shaper": ("own", "other"),
+    "message": ("obs",),
     "number": (),
 }
 """Kind of slot -> names of its inputs, in order, before `context`.
@@ -47,7 +53,8 @@ WITHOUT_CONTEXT = frozenset({"activation"})
 """Kinds whose functions take no `context`."""
 
 ONE_TRANSITION = frozenset({"reward"})
-"""Kinds whose functions take one transition; all others take any leading axes."""
+"""Kinds whose functions take one transition; all others take any leading axes, of which
+the first is time for `advantage`."""
 
 
 class Context(NamedTuple):

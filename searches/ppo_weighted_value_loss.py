@@ -4,11 +4,15 @@ f = w(x) e^2 / 2, x = e / s the error in standard deviations of the value target
 a bounded, positive weight that starts at 1: generation 0 has the squared error. What is
 found is coercive and free of the scale of rewards, whatever its numbers. SNES (Schaul
 et al., 2011) raises the mean return over a lifetime.
+
+`lr_factor` above 1 draws the step size of each world between lr / lr_factor and
+lr * lr_factor, so that the loss is evolved for many agents instead of one.
 """
 
 import metaevo
 from inner_loops import ppo
 from metaevo import critic_losses, envs, fitness, spaces
+from metaevo.errors import ConfigError
 from strategies.snes import snes
 
 
@@ -21,11 +25,18 @@ def search(
     hidden: int = 16,
     convex: bool = False,
     max_bias: float = 1.0,
+    lr_factor: float = 1.0,
     inner: ppo.Config = ppo.Config(32_768, num_steps=64, features=(32, 32)),
     meta: ppo.Meta = ppo.Meta(lr=2.5e-3),
 ) -> metaevo.Search:
     loss = critic_losses.weighted_square((hidden,), convex, max_bias=max_bias)
     space = spaces.replace(value_loss=loss)
+    if lr_factor < 1:
+        raise ConfigError(f"lr_factor={lr_factor}: expected a number of at least 1")
+    vary = None
+    if lr_factor != 1:
+        lr = spaces.log_uniform(meta.lr / lr_factor, meta.lr * lr_factor)
+        vary = spaces.prior(lr=lr)
     return metaevo.Search(
         inner_loop=ppo.make(envs.make(env), inner, meta),
         space=space,
@@ -33,6 +44,7 @@ def search(
         num_generations=num_generations,
         fitness=fitness.area_under_curve,
         num_seeds=num_seeds,
+        vary=vary,
     )
 
 

@@ -101,11 +101,13 @@ def save(
     solution: Solution,
     held_out: Mapping[str, HeldOut],
     provenance: Mapping,
+    evidence: Mapping,
 ) -> None:
     """Save the artifact of a solution in `DIRECTORY/solution`.
 
     Args:
         held_out: its runs on held-out seeds, for the inputs that it visited.
+        evidence: of `evidence.evidence`.
     """
     space, params = solution
     default = search.tasks[0].meta
@@ -118,7 +120,7 @@ def save(
     spec = artifacts.complete(space.spec, meta, default)
     folder = run_directory.paths(directory).solution
     visited = verdicts.visited(held_out, spec, {"num_searched": len(search.tasks)})
-    artifacts.save(folder, params, spec, numbers, provenance, visited)
+    artifacts.save(folder, params, spec, numbers, provenance, visited, evidence)
 
 
 def compare(

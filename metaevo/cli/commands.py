@@ -20,11 +20,13 @@ from metaevo.cli import config, listing, runs
 from metaevo.cli.options import (
     CompareOptions,
     DistillOptions,
+    ExportOptions,
     PlayOptions,
     ResumeOptions,
 )
 from metaevo.cli.signals import on_signals
 from metaevo.errors import CheckpointError, ConfigError
+from metaevo.storage import manifests
 from metaevo.storage.history import generations_asked, generations_done
 from metaevo.storage.run_directory import check_writable, read_manifest
 
@@ -198,7 +200,8 @@ def _grouped(finished: Sequence[runs.Run]) -> dict[str, list[Path]]:
     kinds: list[tuple[str, Any]] = []
     for run in finished:
         identity = run.manifest["identity"]
-        kind = (identity["search"], identity["settings"])
+        # An earlier version's run lacks the settings that are new since.
+        kind = (identity["search"], manifests.as_before(identity["settings"]))
         if kind not in kinds:
             kinds.append(kind)
         earlier = [k for k in kinds[: kinds.index(kind)] if k[0] == kind[0]]
@@ -229,6 +232,13 @@ def _distill(directory: str, *arguments: str) -> None:
             chosen.margin,
         )
     print("\n".join([*lines, f"report: {report.write(directory)}"]))
+
+
+def _export(path: str, *arguments: str) -> None:
+    chosen = config.parse_options(ExportOptions, arguments)
+    from metaevo.export import files
+
+    print(files.write(path, chosen.to, chosen.out, chosen.slot))
 
 
 # --- files and machines ---------------------------------------------------------------
@@ -341,6 +351,16 @@ COMMANDS = {
         "the original's 95 % interval.",
         "metaevo distill runs/demo",
         DistillOptions,
+    ),
+    "export": Command(
+        _export,
+        "RUN|ARTIFACT key=value ...",
+        "writes its result as one file for another framework",
+        "Source code for PyTorch, JAX or numpy that needs nothing else, a\n"
+        ".stablehlo of jax.export, or an .onnx. A learned optimizer becomes a\n"
+        "torch.optim.Optimizer.",
+        "metaevo export runs/demo to=torch out=value_loss.py",
+        ExportOptions,
     ),
     "verify": Command(
         _verify,

@@ -97,6 +97,17 @@ class DistillOptions:
             raise ConfigError(f"margin={self.margin} must be above 0")
 
 
+@dataclass(frozen=True)
+class ExportOptions:
+    """Options of `metaevo export`."""
+
+    to: Literal["torch", "jax", "numpy", "stablehlo", "onnx"] = _option(
+        "torch", "torch, jax, numpy, stablehlo or onnx"
+    )
+    slot: str | None = _option(None, "the one slot to write; default all")
+    out: str | None = _option(None, "the file; default RUN/export/SLOT_FORMAT.py")
+
+
 def _check_least(options: Any, **least: int) -> None:
     for key, minimum in least.items():
         value = getattr(options, key)

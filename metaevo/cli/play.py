@@ -13,17 +13,18 @@ import numpy as np
 
 from metaevo import envs, population, slots
 from metaevo.errors import CheckpointError, ConfigError
+from metaevo.rl import planning
 from metaevo.storage import artifacts, checkpoint, run_directory
 from metaevo.storage._files import replace_file
 from metaevo.types import InnerLoop, Key, PyTree, Search
 
 AGENTS: tuple = ("solution", "hand-made", "best", "trained")
-MILLISECONDS = 50  # for which a frame is shown
+MILLISECONDS, MILLISECONDS_A_MOVE = 50, 900  # for which a frame is shown
 
 
 def episode(
     key: Key, loop: InnerLoop, meta: Any, agent: PyTree
-) -> tuple[list[PyTree], float]:
+) -> tuple[list[PyTree], list[PyTree], float]:
     """Play one episode of a trained agent under its deterministic policy.
 
     Args:
@@ -33,8 +34,9 @@ def episode(
         agent: Agent of one run, without leading axes.
 
     Returns:
-        The environment's states from the first to the last, on the host, and the
-        undiscounted return, of several players their mean.
+        The environment's states from the first to the last, what `act` carried after
+        each step, on the host, and the undiscounted return: of several players their
+        mean, in a game of turns that of the first.
     """
     env = loop.env
     assert env is not None
@@ -54,8 +56,7 @@ def episode(
         mask = envs.legal_actions(env, state)
         action, carry = everyone(act_key, carry, obs, state, mask)
         state, out = env.step_raw(step_key, state, action)
-        reward = out.reward if env.num_players == 1 else out.reward.mean(-1)
-        return (state, carry, out.obs), (state, reward, out.done)
+        return (state, carry, out.obs), (state, carry, _reward(env, out), out.done)
 
     @jax.jit
     def whole(key):
@@ -64,10 +65,21 @@ def episode(
         keys = jax.random.split(run_key, env.max_steps)
         return state, jax.lax.scan(step, (state, carry, obs), keys)[1]
 
-    first, (states, rewards, done) = jax.device_get(whole(key))
+    first, (states, carries, rewards, done) = jax.device_get(whole(key))
     length = int(done.argmax()) + 1 if done.any() else len(done)
-    rest = [jax.tree.map(lambda x, t=t: x[t], states) for t in range(length)]
-    return [first, *rest], float(rewards[:length].sum())
+
+    def unstacked(tree):
+        return [jax.tree.map(lambda x, t=t: x[t], tree) for t in range(length)]
+
+    total = float(rewards[:length].sum())
+    return [first, *unstacked(states)], unstacked(carries), total
+
+
+def _reward(env: envs.Env, out: envs.Step) -> jax.Array:
+    """A step's reward, as one number."""
+    if env.player is not None:
+        return out.info["rewards"][0]
+    return out.reward if env.num_players == 1 else out.reward.mean(-1)
 
 
 def play(
@@ -135,17 +147,21 @@ def play(
         meta = slots.replace(meta, **artifacts.load(directory).slots)
     arrays = {name: x[seed] for name, x in arrays.items()}
     trained = checkpoint.from_arrays(population.agent_shapes(loop), arrays)
-    states, total = episode(key, loop, meta, trained)
-    _write_gif(path, loop.env.render(states))
+    states, carries, total = episode(key, loop, meta, trained)
+    if loop.env.player is not None:
+        shares = [x.visits for x in carries if isinstance(x, planning.Thought)]
+        _write_gif(path, loop.env.render(states, shares), MILLISECONDS_A_MOVE)
+    else:
+        _write_gif(path, loop.env.render(states), MILLISECONDS)
     return path, len(states) - 1, total
 
 
-def _write_gif(path: Path, frames: list[np.ndarray]) -> None:
+def _write_gif(path: Path, frames: list[np.ndarray], milliseconds: int) -> None:
     from PIL import Image
 
     first, *rest = [Image.fromarray(frame) for frame in frames]
     path.parent.mkdir(parents=True, exist_ok=True)
     data = io.BytesIO()
-    options = {"append_images": rest, "duration": MILLISECONDS, "loop": 0}
+    options = {"append_images": rest, "duration": milliseconds, "loop": 0}
     first.save(data, "gif", save_all=True, **options)
     replace_file(path, data.getvalue())

@@ -100,12 +100,13 @@ def _run(
         print("\n".join(config.assignments(given)))
         return
     run_config = given["run"]
+    from metaevo.cli import several
     from metaevo.storage import run_directory
 
     if run_config.directory:
-        run_directory.check_free(run_config.directory)
+        for directory in several.directories(run_config.directory, run_config):
+            run_directory.check_free(directory)
         run_directory.check_writable("run.directory", run_config.directory)
-    from metaevo.cli import several
     from metaevo.engine import dry_run
     from metaevo.engine import loop as engine
     from metaevo.evaluators.devices import configure

@@ -58,8 +58,9 @@ def run(
         )
     limit = float("inf") if config.max_seconds is None else config.max_seconds
     deadline = time.monotonic() + limit
-    directories = []
-    for i in range(config.seeds):
+    found = []
+    where = [None] * config.seeds if root is None else directories(root, config)
+    for i, directory in enumerate(where):
         seed = config.seed + i
         left = max(deadline - time.monotonic(), 0.0)
         print(f"search {i + 1} of {config.seeds}: run.seed={seed}", flush=True)
@@ -68,21 +69,28 @@ def run(
                 config,
                 seed=seed,
                 seeds=1,
-                directory=None if root is None else str(root / f"seed{seed}"),
+                directory=None if directory is None else str(directory),
                 max_seconds=None if config.max_seconds is None else left,
             )
         )
         assert result is not None, "this is the only process"
-        directories.append(result.directory)
+        found.append(result.directory)
     for line in _compared(
         search,
         config,
         name,
-        directories,
-        root or directories[0],
+        found,
+        root or found[0],
         lambda: should_stop() or time.monotonic() > deadline,
     ):
         print(line)
+
+
+def directories(root: str | Path, config: RunConfig) -> list[Path]:
+    """Return where each of `run.seeds` runs goes with `run.directory=root`."""
+    if config.seeds == 1:
+        return [Path(root)]
+    return [Path(root) / f"seed{config.seed + i}" for i in range(config.seeds)]
 
 
 def _compared(

@@ -16,7 +16,14 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from metaevo.analysis import holdout, lineage, report, results, verdicts
+from metaevo.analysis import (
+    evidence,
+    holdout,
+    lineage,
+    report,
+    results,
+    verdicts,
+)
 from metaevo.analysis.holdout import HeldOut
 from metaevo.analysis.independent import judge
 from metaevo.analysis.independent.judge import Judged
@@ -349,8 +356,16 @@ def _publish(
         "run": job.manifest,
         "generation": progress.generation,
     }
+    shown = evidence.evidence(
+        ending.held_out,
+        {"measure": job.search.fitness.name, **ending.facts},
+        ending.judged.verdicts if ending.judged else (),
+        costs.task_names(job.search),
+        jsonl.read(paths.metrics),
+        job.manifest.get("versions", {}).get("metaevo"),
+    )
     results.save(
-        job.directory, job.search, ending.solution, ending.held_out, provenance
+        job.directory, job.search, ending.solution, ending.held_out, provenance, shown
     )
     if ending.held_out:
         holdout.save(paths.held_out, ending.held_out, ending.facts)

@@ -18,7 +18,7 @@ import numpy as np
 from metaevo.errors import ConfigError
 from metaevo.types import Key, PyTree
 
-SUITES = ("gymnax", "brax", "grid", "coin_game")
+SUITES = ("gymnax", "brax", "grid", "pgx", "coin_game")
 
 
 class Box(NamedTuple):
@@ -89,13 +89,18 @@ class Env(NamedTuple):
         name: the argument of `make` that gives it.
         cheap_reset: True if a reset costs about as much as a step.
         render: `[state, ...] -> [frame, ...]`, uint8 [height, width, 3] each, not
-            traced; None where the suite cannot draw it.
+            traced; None where the suite cannot draw it. Of a game of two it also takes
+            `shares`, [num_actions] for each move: of the search that found it.
         task: `key -> params`, drawn once for each lifetime and kept to its end, and the
             same for all members of a world; None: there is one task alone.
         at: `params -> Env`, the environment of a task, with the same spaces and
             `max_steps`; `params` may be traced. The functions above are those of a task
             in the middle. None where `task` is.
-        num_players: N.
+        num_players: N, players that act at once.
+        player: `state -> int32`, who is to move, of two players who take turns; 0 moves
+            first. `step` then takes the action of that one, `obs` is what that one
+            sees, `reward` what the move gave to who made it, and `info["rewards"]` [2]
+            what it gave to each. None: nobody takes turns.
     """
 
     reset: Callable[[Key], tuple[PyTree, jax.Array]]
@@ -111,6 +116,7 @@ class Env(NamedTuple):
     task: Callable[[Key], PyTree] | None = None
     at: Callable[[PyTree], Env] | None = None
     num_players: int = 1
+    player: Callable[[PyTree], jax.Array] | None = None
 
 
 def make(name: str) -> Env:

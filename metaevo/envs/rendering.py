@@ -1,7 +1,7 @@
 """Pictures of environment states: uint8 [height, width, 3] frames, with Pillow.
 
 `classic` draws the classic control tasks from their state, `grid` whatever is a board
-of cells. Suites choose; see `metaevo.envs.gymnax`.
+of cells, `board` games with stones. Suites choose; see `metaevo.envs.gymnax`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 
 WIDTH, HEIGHT, SMOOTH = 480, 320, 2  # pixels; drawn SMOOTH times as large
 PAPER, INK, BLUE, ORANGE, GREY = "#ffffff", "#1a1a1a", "#0072b2", "#d55e00", "#b0b0b0"
+GREEN = "#009e73"
 # Colors of a grid's channels on black: Okabe & Ito's, safe for the color-blind.
 _CHANNELS = (
     (0, 158, 115),
@@ -49,6 +50,21 @@ def classic(name: str, state: Any, params: Any) -> np.ndarray:
 
     CLASSIC[name](line, disc, state, params)
     return np.asarray(image.reduce(SMOOTH))
+
+
+def mark(frame: np.ndarray, place: tuple[float, float]) -> np.ndarray:
+    """`frame` of a classic control task with a disc at `place`.
+
+    Args:
+        frame: uint8 [HEIGHT, WIDTH, 3].
+        place: x in [-1.5, 1.5], y in [-1, 1], upwards.
+    """
+    from PIL import Image, ImageDraw
+
+    image = Image.fromarray(frame)
+    x, y = _pixel(place)
+    ImageDraw.Draw(image).circle((x / SMOOTH, y / SMOOTH), 7, GREEN, INK)
+    return np.asarray(image)
 
 
 def _pixel(point: tuple[float, float]) -> tuple[float, float]:
@@ -125,3 +141,33 @@ def grid(cells: np.ndarray) -> np.ndarray:
         picture[cells[..., i]] = _CHANNELS[i % len(_CHANNELS)]
     size = max(min(HEIGHT // cells.shape[0], WIDTH // cells.shape[1]), 1)
     return picture.repeat(size, 0).repeat(size, 1)
+
+
+def board(stones: np.ndarray, shares: np.ndarray | None = None) -> np.ndarray:
+    """A frame of a board with stones of two players.
+
+    Args:
+        stones: [rows, columns] int; 0 is empty, 1 of the player who moves first, 2 of
+            the other.
+        shares: [rows, columns] in [0, 1], written in per cent where they are not 0;
+            None: nothing is.
+    """
+    from PIL import Image, ImageDraw
+
+    rows, columns = stones.shape
+    cell = SMOOTH * max(min(HEIGHT // rows, WIDTH // columns), 8)
+    image = Image.new("RGB", (columns * cell, rows * cell), PAPER)
+    draw = ImageDraw.Draw(image)
+    for i in range(1, rows):
+        draw.line([(0, i * cell), (columns * cell, i * cell)], GREY, SMOOTH)
+    for j in range(1, columns):
+        draw.line([(j * cell, 0), (j * cell, rows * cell)], GREY, SMOOTH)
+    for i, j in np.argwhere(stones):
+        center = (j + 0.5) * cell, (i + 0.5) * cell
+        draw.circle(center, 0.38 * cell, ORANGE if stones[i, j] == 1 else BLUE)
+    for i, j in np.argwhere(shares) if shares is not None else ():
+        assert shares is not None
+        center = (j + 0.5) * cell, (i + 0.5) * cell
+        text = f"{100 * shares[i, j]:.0f}"
+        draw.text(center, text, INK, font_size=0.3 * cell, anchor="mm")
+    return np.asarray(image.reduce(SMOOTH))

@@ -20,8 +20,10 @@ from metaevo.slots import Context
 from metaevo.types import Key, Params
 
 __all__ = [
+    "Cell",
     "Learned",
     "Network",
+    "gru",
     "inputs",
     "largest",
     "layers",
@@ -104,6 +106,47 @@ def network(
         return x
 
     return Network(init, apply)
+
+
+class Cell(NamedTuple):
+    """One step of a recurrent network.
+
+    Attributes:
+        init: `keys -> params`, of four keys.
+        apply: `(params, x [..., num_inputs], memory [..., hidden]) -> memory`.
+    """
+
+    init: Callable[[Sequence[Key] | jax.Array], Params]
+    apply: Callable[[Params, jax.Array, jax.Array], jax.Array]
+
+
+def gru(num_inputs: int, hidden: int) -> Cell:
+    """A gated recurrent unit with random weights; `init` takes four keys.
+
+    References:
+        Cho et al., 2014, https://arxiv.org/abs/1406.1078.
+    """
+
+    def init(keys):
+        shapes = {
+            "gates_x": (num_inputs, 2 * hidden),
+            "gates_h": (hidden, 2 * hidden),
+            "new_x": (num_inputs, hidden),
+            "new_h": (hidden, hidden),
+        }
+        weights = {
+            name: jax.random.normal(k, shape) / math.sqrt(shape[0])
+            for k, (name, shape) in zip(keys, shapes.items(), strict=True)
+        }
+        return weights | {"gates_b": jnp.zeros(2 * hidden), "new_b": jnp.zeros(hidden)}
+
+    def apply(params, x, memory):
+        gates = x @ params["gates_x"] + memory @ params["gates_h"] + params["gates_b"]
+        keep, reset = jnp.split(jax.nn.sigmoid(gates), 2, -1)
+        seen = x @ params["new_x"] + (reset * memory) @ params["new_h"]
+        return keep * memory + (1 - keep) * jnp.tanh(seen + params["new_b"])
+
+    return Cell(init, apply)
 
 
 def largest(params: Params) -> float:

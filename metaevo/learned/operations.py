@@ -48,9 +48,11 @@ MODULES = (
     "metaevo.losses",
     "metaevo.critic_losses",
     "metaevo.drifts",
+    "metaevo.advantages",
     "metaevo.activations",
     "metaevo.learned.optimizers",
     "metaevo.rewards",
+    "metaevo.messages",
     "metaevo.exploration",
     "metaevo.closed_forms",
     "metaevo.schedules",
@@ -69,6 +71,9 @@ GUARANTEES: Mapping[str, str] = {
     "convex": "a loss whose slope in value - target never falls",
     "drift": "D(r, A) >= 0, D(1, A) = 0, dD/dr(1, A) = 0",
     "potential": "a reward that adds gamma (1 - terminated) Phi(o') - Phi(o)",
+    "increasing": "a function of one number that never falls, from 0 at 0 to 1 at 1",
+    "between": "a weight that never falls with the ratio, lies between 1 and it, and "
+    "is at most `largest` of its settings",
     "bounded": "|output| <= `bound` of its facts; of a reward, where the reward is 0",
 }
 """Guarantees that a family may give for all parameters: name -> meaning."""

@@ -7,7 +7,6 @@ they run on networks of any shape. Plain jnp, so that an artifact loads without 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -209,23 +208,13 @@ def recurrent(
         noise=noise,
     )
     width = 3 + 2 * len(DECAYS) + 1 + bool(temporal)
+    cell = functions.gru(width, hidden)
     head = functions.network(hidden, features, 2 + noise)
     noisy, extra_inputs = noise, ("layer", "noise")[: 1 + noise]
 
     def init(key):
         head_key, *keys = jax.random.split(key, 5)
-        shapes = {
-            "gates_x": (width, 2 * hidden),
-            "gates_h": (hidden, 2 * hidden),
-            "new_x": (width, hidden),
-            "new_h": (hidden, hidden),
-        }
-        weights = {
-            name: jax.random.normal(k, shape) / math.sqrt(shape[0])
-            for k, (name, shape) in zip(keys, shapes.items(), strict=True)
-        }
-        biases = {"gates_b": jnp.zeros(2 * hidden), "new_b": jnp.zeros(hidden)}
-        return {"gru": weights | biases, "head": head.init(head_key)}
+        return {"gru": cell.init(keys), "head": head.init(head_key)}
 
     def start(agent):
         zeros = jax.tree.map(jnp.zeros_like, agent)
@@ -265,7 +254,7 @@ def recurrent(
             sizes = [f(x) for x in (g, *momenta) for f in (jnp.sign, _log)]
             seen = [_normalized(x) for x in (p, *sizes)]
             x = functions.inputs([*seen, jnp.float32(layer), *time], False, None)
-            memory = _gru(params["gru"], x, memory)
+            memory = cell.apply(params["gru"], x, memory)
             out = LIMIT * jnp.tanh(head.apply(params["head"], memory) / LIMIT)
             gain, added, *spread = jnp.unstack(out, axis=-1)
             if noisy:
@@ -279,14 +268,6 @@ def recurrent(
         return steps, Memory(count, state.seed, *memory)
 
     return LearnedOptimizer(init, start, update, description, True, extra_inputs)
-
-
-def _gru(params, x, hidden):
-    """Cho et al., 2014, https://arxiv.org/abs/1406.1078."""
-    gates = x @ params["gates_x"] + hidden @ params["gates_h"] + params["gates_b"]
-    keep, reset = jnp.split(jax.nn.sigmoid(gates), 2, -1)
-    seen = x @ params["new_x"] + (reset * hidden) @ params["new_h"] + params["new_b"]
-    return keep * hidden + (1 - keep) * jnp.tanh(seen)
 
 
 def _log(x):

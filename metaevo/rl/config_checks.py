@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -22,16 +23,20 @@ __all__ = [
     "minibatched",
     "positive",
     "ring",
+    "turns",
 ]
 
 
-def positive(config: Any) -> None:
+def positive(config: Any, may_be_zero: Sequence[str] = ()) -> None:
     """Check that a Config's integers are positive and its activation exists.
 
+    Args:
+        may_be_zero: names of integers that may be 0.
+
     Raises:
-        ConfigError: an integer is below 1, or flax.linen has no such activation.
+        ConfigError: an integer is too small, or flax.linen has no such activation.
     """
-    integers(config)
+    integers(config, may_be_zero)
     if not hasattr(nn, config.activation):
         raise ConfigError(
             f"inner.activation={config.activation!r} is not a function of flax.linen; "
@@ -39,16 +44,19 @@ def positive(config: Any) -> None:
         )
 
 
-def integers(config: Any) -> None:
+def integers(config: Any, may_be_zero: Sequence[str] = ()) -> None:
     """Check that a Config's integers are positive.
+
+    Args:
+        may_be_zero: names of integers that may be 0.
 
     Raises:
         ConfigError: an integer is below 1.
     """
     for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if isinstance(value, int) and not isinstance(value, bool) and value < 1:
-            raise ConfigError(f"inner.{field.name}={value} must be >= 1")
+        value, least = getattr(config, field.name), int(field.name not in may_be_zero)
+        if isinstance(value, int) and not isinstance(value, bool) and value < least:
+            raise ConfigError(f"inner.{field.name}={value} must be >= {least}")
 
 
 def box(env: envs.Env, algorithm: str) -> envs.Box:
@@ -93,7 +101,23 @@ def masks(env: envs.Env, honored: bool) -> None:
     if not honored:
         raise ConfigError(
             f"env={env.name!r} has an action_mask, which this inner loop does not "
-            "honor (InnerLoop.masks); ppo, ppo_rnn, dqn, pqn, sac and fixed_policy do"
+            "honor (InnerLoop.masks); those of discrete actions do"
+        )
+
+
+def turns(env: envs.Env, taken: bool) -> None:
+    """Check that the algorithm can play the games of `env`.
+
+    Args:
+        taken: whether it plays for both players of a game of turns.
+
+    Raises:
+        ConfigError: `env` is such a game and it does not.
+    """
+    if env.player is not None and not taken:
+        raise ConfigError(
+            f"env={env.name!r} is a game of two players who take turns; see alphazero, "
+            "gumbel_alphazero"
         )
 
 

@@ -22,7 +22,7 @@ from metaevo.rl import packing
 from metaevo.rl.packing import Packed
 from metaevo.types import PyTree
 
-__all__ = ["Replay", "least_warmup", "make"]
+__all__ = ["Replay", "least_warmup", "make", "write"]
 
 
 class Replay(NamedTuple):
@@ -94,7 +94,7 @@ def make(
 
     def add(rows, inserted, steps):
         at = (num_warmup + inserted) % num_rows
-        return jax.tree.map(lambda x, new: _write(x, new, at), rows, pack(steps))
+        return jax.tree.map(lambda x, new: write(x, new, at), rows, pack(steps))
 
     def draw(key, inserted, own, shape):
         # Own steps are the rows from `oldest` on, around the ring's end. Of the
@@ -138,7 +138,7 @@ def _gather(rows: jax.Array, indices: jax.Array) -> jax.Array:
     return rows.reshape(-1, rows.shape[-1])[indices]
 
 
-def _write(rows: jax.Array, steps: jax.Array, at: jax.Array, axis: int = 0):
+def write(rows: jax.Array, steps: jax.Array, at: jax.Array, axis: int = 0) -> jax.Array:
     """Write `steps` into `rows` from index `at` of `axis` on.
 
     JAX batches such a write into a scatter even if all write at one index, which on CPU
@@ -148,9 +148,9 @@ def _write(rows: jax.Array, steps: jax.Array, at: jax.Array, axis: int = 0):
     def plain(rows, steps, at):
         return jax.lax.dynamic_update_slice_in_dim(rows, steps, at, axis)
 
-    write = jax.custom_batching.custom_vmap(plain)
+    put = jax.custom_batching.custom_vmap(plain)
 
-    @write.def_vmap
+    @put.def_vmap
     def rule(axis_size, in_batched, rows, steps, at):
         if in_batched[2]:
             axes = [0 if batched else None for batched in in_batched]
@@ -159,6 +159,6 @@ def _write(rows: jax.Array, steps: jax.Array, at: jax.Array, axis: int = 0):
             x if batched else jnp.broadcast_to(x, (axis_size, *x.shape))
             for x, batched in zip((rows, steps), in_batched, strict=False)
         )
-        return _write(rows, steps, at, axis + 1), True
+        return write(rows, steps, at, axis + 1), True
 
-    return write(rows, steps, at)
+    return put(rows, steps, at)

@@ -7,10 +7,21 @@ t, never of a reset's.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 
-__all__ = ["generalized_advantage", "lambda_return", "n_step_return", "n_step_window"]
+__all__ = [
+    "VTrace",
+    "generalized_advantage",
+    "importance_ratio",
+    "lambda_return",
+    "n_step_return",
+    "n_step_window",
+    "vtrace",
+    "vtrace_weight",
+]
 
 
 def generalized_advantage(
@@ -50,8 +61,93 @@ def generalized_advantage(
         advantage = delta + decay * following
         return advantage, advantage
 
-    zero = jnp.zeros_like(delta[0])
+    zero = jnp.zeros(delta.shape[1:], delta.dtype)
     return jax.lax.scan(step, zero, (delta, decay), reverse=True)[1]
+
+
+class VTrace(NamedTuple):
+    """V-trace of a trajectory; [T, ...] each."""
+
+    error: jax.Array  # of the value: target − value
+    advantage: jax.Array  # for the policy's gradient
+
+
+def vtrace(
+    reward: jax.Array,
+    value: jax.Array,
+    next_value: jax.Array,
+    terminated: jax.Array,
+    done: jax.Array,
+    gamma: jax.Array | float,
+    trace: jax.Array | float,
+    rho: jax.Array | float,
+    c: jax.Array | float,
+    pg_rho: jax.Array | float,
+) -> VTrace:
+    """V-trace: value targets and advantages of a policy that others' actions tell of.
+
+    δₜ = ρₜ (rₜ + γ (1 − terminatedₜ) V(oₜ₊₁) − V(oₜ))
+    eₜ = δₜ + γ λ cₜ (1 − doneₜ) eₜ₊₁
+    Aₜ = ρᵖᵍₜ (rₜ + γ (1 − terminatedₜ) V(oₜ₊₁) + γ λ (1 − doneₜ) eₜ₊₁ − V(oₜ))
+
+    The target of V(oₜ) is V(oₜ) + eₜ. Where all weights are 1, e and A are generalized
+    advantages.
+
+    Args:
+        reward, value, next_value: [T, ...] float32.
+        terminated, done: [T, ...] bool.
+        gamma, trace: γ and λ, in [0, 1].
+        rho, c, pg_rho: the truncated importance weights ρ, c and ρᵖᵍ, each [T, ...] or
+            a scalar, >= 0; see `vtrace_weight`. V-trace contracts where c <= ρ <= 1 on
+            average.
+
+    References:
+        Espeholt et al., 2018, https://arxiv.org/abs/1802.01561, section 4.1.
+    """
+    delta = reward + gamma * jnp.where(terminated, 0.0, next_value) - value
+    decay = jnp.where(done, 0.0, gamma * trace)
+
+    # Weighed outside of the scan: with weights of 1 it is then that of
+    # `generalized_advantage`, to the bit.
+    def step(following, at):
+        delta, decay, weighed, carried = at
+        error = weighed + carried * following
+        return error, (error, delta + decay * following)
+
+    zero = jnp.zeros(delta.shape[1:], delta.dtype)
+    steps = (delta, decay, rho * delta, c * decay)
+    error, advantage = jax.lax.scan(step, zero, steps, reverse=True)[1]
+    return VTrace(error, pg_rho * advantage)
+
+
+LARGEST_LOG_RATIO = 20.0
+"""Beyond it the ratio of two policies' probabilities grows no more: it stays finite."""
+
+
+def importance_ratio(log_ratio: jax.Array) -> jax.Array:
+    """π(a|o) / μ(a|o) of its logarithm, finite."""
+    return jnp.exp(jnp.minimum(log_ratio, LARGEST_LOG_RATIO))
+
+
+def vtrace_weight(
+    ratio: jax.Array, clip: jax.Array | float, leak: jax.Array | float = 0.0
+) -> jax.Array:
+    """A truncated importance weight, (1 − leak) min(clip, ratio) + leak ratio.
+
+    Args:
+        ratio: π(a|o) / μ(a|o), of the policy that learns to the one that acted.
+        clip: > 0.
+        leak: in [0, 1]; 0 is V-trace, 1 importance sampling without truncation.
+
+    References:
+        Zahavy et al., 2020, https://arxiv.org/abs/2002.12928, equation 11: leaky
+        V-trace, with α = 1 − leak.
+
+    >>> vtrace_weight(jnp.array([0.5, 3.0]), 1.0, 0.25).tolist()
+    [0.5, 1.5]
+    """
+    clipped = jnp.minimum(clip, ratio)
+    return clipped + leak * (ratio - clipped)
 
 
 def n_step_return(

@@ -66,6 +66,7 @@ def inner_loop(
     *,
     episodes: Callable[[Any], rollouts.Episodes] = operator.attrgetter("episodes"),
     masks: bool = False,
+    takes_turns: bool = False,
     **fields: Any,
 ) -> InnerLoop:
     """The inner loop that makes `update` after `update`.
@@ -82,13 +83,15 @@ def inner_loop(
             `value_error_mean` and `value_error_rms`.
         episodes: `experience -> rollouts.Episodes`: itself, or its field `episodes`.
         masks: whether `update` and `act` take only legal actions.
+        takes_turns: whether the algorithm plays for both players of a game of turns.
         **fields: further fields of the `InnerLoop`, such as `tunable`.
 
     Raises:
-        ConfigError: a slot of `meta` holds what cannot be used there, or `env` has an
-            action mask that the loop does not honor.
+        ConfigError: a slot of `meta` holds what cannot be used there, `env` has an
+            action mask that the loop does not honor, or is a game of turns.
     """
     config_checks.masks(env, masks)
+    config_checks.turns(env, takes_turns)
 
     def train(key: Key, meta: Any, state: InnerState) -> tuple[InnerState, Metrics]:
         def step(state, _):

@@ -4,9 +4,10 @@
     loss = metaevo.load("runs/.../solution").value_loss
     loss(value, target, old_value).mean()
 
-An artifact is a folder with `arrays.safetensors` (the evolved numbers) and
+An artifact is a folder with `arrays.safetensors` (the evolved numbers),
 `manifest.json` (for each slot the name and the settings of an operation of
-`metaevo.learned.operations`). Nothing is pickled. A file names no module: operations
+`metaevo.learned.operations`, and the evidence of its run) and `README.md`, a card that
+says the same to readers. Nothing is pickled. A file names no module: operations
 are looked up in the modules of metaevo and in those that installed packages declare.
 Loading needs jax, numpy and safetensors alone.
 """
@@ -25,7 +26,7 @@ import numpy as np
 from metaevo import schedules, slots
 from metaevo.errors import ArtifactError, CheckpointError, ConfigError
 from metaevo.learned import operations
-from metaevo.storage import properties, verified
+from metaevo.storage import card, properties, verified
 from metaevo.storage.properties import Properties
 from metaevo.types import Params, Space
 
@@ -41,7 +42,8 @@ class Artifact:
     of which it reads `progress`.
 
     Printed, it describes each slot: what its family guarantees, where a loss is least,
-    and the range of inputs that was visited in training.
+    and the range of inputs that was visited in training; and the evidence of its run:
+    verdicts, scores on held-out seeds, cost and origin. A notebook shows it as a card.
 
     Attributes:
         slots: slot name -> function or number.
@@ -72,8 +74,11 @@ class Artifact:
     def __str__(self) -> str:
         return self.describe()
 
+    def _repr_markdown_(self) -> str:
+        return card.markdown(self.manifest, self.properties)
+
     def describe(self) -> str:
-        """A description of each slot, several lines of text."""
+        """A description of each slot and of the evidence, several lines of text."""
         lines = []
         for name, value in sorted(self.slots.items()):
             known = self.properties.get(name)
@@ -82,7 +87,7 @@ class Artifact:
             else:
                 lines.append(f"{name}: {known.title}")
                 lines += [f"  {line}" for line in known.lines()]
-        return "\n".join(lines)
+        return "\n".join([*lines, *card.lines(self.manifest)])
 
     def inside(
         self, error: Any, return_std: Any = None, *, slot: str | None = None
@@ -115,6 +120,7 @@ def save(
     values: Mapping[str, float],
     provenance: Mapping[str, Any],
     visited: Mapping[str, tuple[float, float]] | None = None,
+    evidence: Mapping[str, Any] | None = None,
 ) -> None:
     """Save a solution.
 
@@ -125,6 +131,7 @@ def save(
         provenance: plain data: which search, seed, versions, configuration.
         visited: slot -> range of value - target in training, in the unit of
             `properties.unit`.
+        evidence: plain data as `card` describes it; None: none.
     """
     arrays = {name: np.asarray(x) for name, x in _named(params).items()}
     slots = {
@@ -137,8 +144,13 @@ def save(
         "properties": _properties(params, spec, visited or {}),
         "reference": _references(params, spec),
         "provenance": dict(provenance),
+        **({} if evidence is None else {"evidence": dict(evidence)}),
     }
-    verified.write(Path(path), arrays, manifest)
+    known = {
+        name: properties.of(spec[name], params[name], recorded)
+        for name, recorded in manifest["properties"].items()
+    }
+    verified.write(Path(path), arrays, manifest, card.markdown(manifest, known))
 
 
 def _properties(

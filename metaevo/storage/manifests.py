@@ -16,6 +16,9 @@ RETIRED_SETTINGS = ("shared_critic", "num_diversity_states", "diversity_coef")
 
 NEW_SETTINGS: Mapping[str, tuple] = {
     "critic_layer_norm": (False,),
+    "lr_factor": (1.0,),
+    "message": ("silent",),
+    "message_size": (0,),
     "normalize_advantage": (True,),
     "num_critics": (2,),
     "num_step_return": (1,),
@@ -27,8 +30,9 @@ NEW_SETTINGS: Mapping[str, tuple] = {
     "target_kl": (None,),
     "torso": ("mlp",),
 }
-"""Settings of inner loops that earlier versions did not have, and the values that mean
-what those versions did: a run with one of them is the same run without the setting."""
+"""Settings of inner loops and searches that earlier versions did not have, and the
+values that mean what those versions did: a run with one of them is the same run without
+the setting."""
 
 MAY_CHANGE = "num_generations"  # a larger value extends a run
 

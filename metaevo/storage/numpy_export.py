@@ -21,12 +21,13 @@ from metaevo.learned import operations
 from metaevo.learned.functions import Learned
 from metaevo.learned.optimizers import LearnedOptimizer
 from metaevo.slots import Context
-from metaevo.storage.numpy_reference import OPERATIONS
+from metaevo.storage.numpy_operations import OPERATIONS
 
 __all__ = ["Signature", "context_of", "describe", "program", "signature"]
 
 _N, _A = jax.export.symbolic_shape("n, a")
 _OPEN = {"n": _N, "a": _A}
+Note = Callable[[Any, Any, tuple], Any]
 
 
 class Signature(NamedTuple):
@@ -85,7 +86,13 @@ def _transitions(apply, params, given, context):
     return jax.vmap(one)(*given)
 
 
-def describe(slot: str, op: Mapping[str, Any], learned: Any, params: Any) -> dict:
+def describe(
+    slot: str,
+    op: Mapping[str, Any],
+    learned: Any,
+    params: Any,
+    note: Note | None = None,
+) -> dict:
     """A slot's function or optimizer as plain data, for `numpy_reference`.
 
     Args:
@@ -93,6 +100,7 @@ def describe(slot: str, op: Mapping[str, Any], learned: Any, params: Any) -> dic
         op: its entry in `Space.spec`.
         learned: a `Learned` or a `LearnedOptimizer`.
         params: nested dicts of arrays, or one array.
+        note: as for `program`.
 
     Raises:
         NotImplementedError: it has an operation that the reference does not have.
@@ -100,43 +108,48 @@ def describe(slot: str, op: Mapping[str, Any], learned: Any, params: Any) -> dic
     writer = _WRITERS.get(type(learned))
     if writer is None:
         raise NotImplementedError(f"a {type(learned).__name__} has no reference")
-    return writer(slot, op, learned, params)
+    return writer(slot, op, learned, params, note)
 
 
-def _function(slot: str, op: Mapping[str, Any], learned: Learned, params: Any) -> dict:
+def _function(
+    slot: str,
+    op: Mapping[str, Any],
+    learned: Learned,
+    params: Any,
+    note: Note | None,
+) -> dict:
     """A function's values and gradients, and the names of its parameters."""
-    apply = learned.apply
-    given, seen, call = signature(op)
     leaves, tree, paths = _leaves(slot, params)
 
     def value(*arrays):
         inside = jax.tree.unflatten(tree, arrays[: len(leaves)])
-        inputs = arrays[len(leaves) :]
-        scalars = dict(zip(seen, inputs[len(given) :], strict=True))
-        context = context_of(scalars) if seen else None
-        return call(apply, inside, inputs[: len(given)], context)
+        return call(inside, *arrays[len(leaves) :])
 
     def gradient(*arrays):
         *arrays, along = arrays
         inputs = tuple(range(len(leaves), len(arrays)))
         return jax.grad(lambda *x: (value(*x) * along).sum(), inputs)(*arrays)
 
-    shapes = [*map(np.shape, leaves), *given.values(), *[()] * len(seen)]
     # In double precision: a constant such as 0.2 is then written down as what it is.
     with jax.enable_x64(True):
-        arrays = [jax.ShapeDtypeStruct(shape, jnp.float64) for shape in shapes]
+        call, inputs = _value(op, learned)
+        arrays = [*map(_array, map(np.shape, leaves)), *inputs.values()]
         values = jax.eval_shape(value, *arrays)
         chooses = jnp.issubdtype(values.dtype, jnp.integer)
         return {
-            "inputs": [*given, *seen],
+            "inputs": [*inputs],
             "params": paths,
-            "value": program(value, arrays),
-            "gradient": None if chooses else program(gradient, [*arrays, values]),
+            "value": program(value, arrays, note),
+            "gradient": None if chooses else program(gradient, [*arrays, values], note),
         }
 
 
 def _optimizer(
-    slot: str, op: Mapping[str, Any], learned: LearnedOptimizer, params: Any
+    slot: str,
+    op: Mapping[str, Any],
+    learned: LearnedOptimizer,
+    params: Any,
+    note: Note | None,
 ) -> dict:
     """An optimizer's step for one array [n] of the agent, as plain data.
 
@@ -144,49 +157,90 @@ def _optimizer(
     `outputs` name those of its program.
     """
     leaves, tree, paths = _leaves(slot, params)
-    extra = list(learned.extra_inputs) + ["progress"] * bool(op.get("temporal"))
 
     def step(*arrays):
         inside = jax.tree.unflatten(tree, arrays[: len(leaves)])
-        gradient, agent, *rest = arrays[len(leaves) :]
+        return call(inside, *arrays[len(leaves) :])
+
+    with jax.enable_x64(True):
+        call, inputs = _step(op, learned)
+        arrays = [*map(_array, map(np.shape, leaves)), *inputs.values()]
+        first = learned.start(jnp.zeros(1))._asdict()
+        kinds = [name for name in inputs if name in first and name != "params"]
+        return {
+            "inputs": [*inputs],
+            "params": paths,
+            "state": {
+                name: {
+                    "shape": [_size(x) for x in inputs[name].shape],
+                    "type": str(inputs[name].dtype),
+                    "start": float(np.asarray(first[name]).flat[0]),
+                }
+                for name in kinds
+            },
+            "outputs": ["direction", *kinds],
+            "step": program(step, arrays, note),
+        }
+
+
+_WRITERS = {Learned: _function, LearnedOptimizer: _optimizer}
+
+
+# --- what is traced -------------------------------------------------------------------
+
+Inputs = dict[str, jax.ShapeDtypeStruct]
+
+
+def traceable(op: Mapping[str, Any], learned: Any) -> tuple[Callable, Inputs]:
+    """A function of arrays, and its inputs by name; n and a are open.
+
+    Args:
+        op: its entry in `Space.spec`.
+        learned: a `Learned`, or a `LearnedOptimizer`, of which it is a step for one
+            array [n].
+
+    Returns:
+        `(params, *inputs) -> values`, or `-> (direction, what is kept ...)`.
+    """
+    if isinstance(learned, LearnedOptimizer):
+        return _step(op, learned)
+    return _value(op, learned)
+
+
+def _array(shape: tuple) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, jnp.result_type(float))
+
+
+def _value(op: Mapping[str, Any], learned: Learned) -> tuple[Callable, Inputs]:
+    given, seen, call = signature(op)
+
+    def value(params, *inputs):
+        scalars = dict(zip(seen, inputs[len(given) :], strict=True))
+        context = context_of(scalars) if seen else None
+        return call(learned.apply, params, inputs[: len(given)], context)
+
+    shapes = {**given, **dict.fromkeys(seen, ())}
+    return value, {name: _array(shape) for name, shape in shapes.items()}
+
+
+def _step(op: Mapping[str, Any], learned: LearnedOptimizer) -> tuple[Callable, Inputs]:
+    extra = list(learned.extra_inputs) + ["progress"] * bool(op.get("temporal"))
+    whole = jax.eval_shape(learned.start, _array((_N,)))
+    kinds = {name: x for name, x in whole._asdict().items() if name != "seed"}
+
+    def step(params, gradient, agent, *rest):
         kept = dict(zip(kinds, rest, strict=False))
         more = dict(zip(extra, rest[len(kinds) :], strict=True))
         context = context_of({"progress": more.pop("progress", 0.0)})
         # The seed stays out: noise is given.
         direction, state = learned.update(
-            inside, gradient, whole._replace(**kept), agent, context, **more
+            params, gradient, whole._replace(**kept), agent, context, **more
         )
         return direction, *(getattr(state, name) for name in kinds)
 
-    with jax.enable_x64(True):
-        array = jax.ShapeDtypeStruct((_N,), jnp.float64)
-        whole = jax.eval_shape(learned.start, array)
-        kinds = {name: x for name, x in whole._asdict().items() if name != "seed"}
-        first = learned.start(jnp.zeros(1))
-        shapes = [*map(np.shape, leaves), (_N,), (_N,)]
-        arrays = [jax.ShapeDtypeStruct(shape, jnp.float64) for shape in shapes]
-        arrays += kinds.values()
-        arrays += [
-            jax.ShapeDtypeStruct((_N,) if x == "noise" else (), jnp.float64)
-            for x in extra
-        ]
-        return {
-            "inputs": ["gradient", "params", *kinds, *extra],
-            "params": paths,
-            "state": {
-                name: {
-                    "shape": [_size(x) for x in kind.shape],
-                    "type": str(kind.dtype),
-                    "start": float(np.asarray(getattr(first, name)).flat[0]),
-                }
-                for name, kind in kinds.items()
-            },
-            "outputs": ["direction", *kinds],
-            "step": program(step, arrays),
-        }
-
-
-_WRITERS = {Learned: _function, LearnedOptimizer: _optimizer}
+    inputs = {"gradient": _array((_N,)), "params": _array((_N,)), **kinds}
+    scalars = {x: _array((_N,) if x == "noise" else ()) for x in extra}
+    return step, inputs | scalars
 
 
 def _leaves(slot: str, params: Any) -> tuple[list, Any, list[str]]:
@@ -203,22 +257,38 @@ def context_of(scalars: Mapping[str, Any]) -> Context:
     return Context(**fields, stats=stats)
 
 
-def program(fn: Callable, arrays: Sequence[jax.ShapeDtypeStruct]) -> dict[str, Any]:
+def program(
+    fn: Callable,
+    arrays: Sequence[jax.ShapeDtypeStruct],
+    note: Note | None = None,
+) -> dict[str, Any]:
     """`fn` of arrays as `{"inputs", "shapes", "equations", "outputs"}`.
 
-    A variable is a number; an equation is [operation, operands, result, settings].
+    A variable is a number; an equation is [operation, operands, result, settings]. That
+    of a `scan` has several results, and in its settings the program of one step.
+
+    Args:
+        note: called as `note(equation, variable, calls)` for each result, `calls` the
+            equations that the equation is inside of, outermost first. What it returns
+            is kept under `notes`, by the result's number; None keeps nothing.
 
     Raises:
         NotImplementedError: an operation that is not in the reference's list.
     """
     closed = jax.jit(fn).trace(*arrays).jaxpr
+    return _written(closed, note, nested=False)
+
+
+def _written(closed: Any, note: Note | None, nested: bool) -> dict[str, Any]:
+    """A program; `nested` is that of one step of a `scan`, which holds no other."""
     numbers = itertools.count()
     equations: list = []
+    notes: dict[int, Any] = {}
 
     def atom(x, scope):
         return _constant(x.val) if isinstance(x, core.Literal) else scope[x]
 
-    def walk(closed, operands):
+    def walk(closed, operands, calls=()):
         """Write a function's equations down; return its results."""
         jaxpr = closed.jaxpr
         constants = map(_constant, closed.consts)
@@ -226,34 +296,58 @@ def program(fn: Callable, arrays: Sequence[jax.ShapeDtypeStruct]) -> dict[str, A
         scope |= dict(zip(jaxpr.invars, operands, strict=True))
         for equation in jaxpr.eqns:
             inputs = [atom(x, scope) for x in equation.invars]
+            name = equation.primitive.name
             called = _called(equation)
-            if called is not None:
-                found = walk(called, inputs)
-            elif equation.primitive.name == "split":
+            found: list[Any]
+            if name in ("scan", "split", "unstack"):
                 found = [next(numbers) for _ in equation.outvars]
-                equations.extend(_pieces(equation, inputs, found))
-            elif equation.primitive.name == "unstack":
-                found = [next(numbers) for _ in equation.outvars]
-                for i, number in enumerate(found):
-                    at = {"axis": _size(equation.params["axis"]), "index": i}
-                    equations.append(["take", inputs, number, at])
+                if name == "scan":
+                    settings = _steps(equation, nested, note)
+                    equations.append([name, inputs, found, settings])
+                elif name == "split":
+                    equations.extend(_pieces(equation, inputs, found))
+                else:
+                    axis = _size(equation.params["axis"])
+                    equations.extend(
+                        ["take", inputs, number, {"axis": axis, "index": i}]
+                        for i, number in enumerate(found)
+                    )
+            elif called is not None:
+                found = walk(called, inputs, (*calls, equation))
             else:
-                operation = equation.primitive.name
-                if operation not in OPERATIONS:
-                    raise NotImplementedError(f"operation {operation!r}")
+                if name not in OPERATIONS:
+                    raise NotImplementedError(f"operation {name!r}")
                 found = [next(numbers)]
-                settings = _settings(operation, equation.params)
-                equations.append([operation, inputs, found[0], settings])
+                settings = _settings(name, equation.params)
+                equations.append([name, inputs, found[0], settings])
+            if note is not None and (called is None or name == "scan"):
+                noted = (note(equation, x, calls) for x in equation.outvars)
+                notes.update(zip(found, noted, strict=True))
             scope |= dict(zip(equation.outvars, found, strict=True))
         return [atom(x, scope) for x in jaxpr.outvars]
 
-    inputs = [next(numbers) for _ in arrays]
+    shapes = [[_size(size) for size in x.shape] for x in closed.in_avals]
+    inputs = [next(numbers) for _ in shapes]
     outputs = walk(closed, inputs)
     return {
         "inputs": inputs,
-        "shapes": [[_size(size) for size in x.shape] for x in arrays],
+        "shapes": shapes,
         "equations": equations,
         "outputs": outputs,
+        **({} if note is None else {"notes": notes}),
+    }
+
+
+def _steps(equation: Any, nested: bool, note: Note | None) -> dict[str, Any]:
+    """Settings of a `scan`: the program of a step, and which operands are what."""
+    given = equation.params
+    if nested or len(equation.invars) == given["num_consts"] + given["num_carry"]:
+        raise NotImplementedError("a scan inside another, or over nothing")
+    return {
+        "program": _written(given["jaxpr"], note, nested=True),
+        "num_consts": given["num_consts"],
+        "num_carry": given["num_carry"],
+        "reverse": bool(given["reverse"]),
     }
 
 

@@ -16,7 +16,7 @@ closed list; nothing is compiled, imported or executed. Needs numpy and safetens
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ import numpy as np
 
 from metaevo.errors import MetaevoError
 from metaevo.storage import verified
+from metaevo.storage.numpy_operations import OPERATIONS
 
 __all__ = ["Function", "Optimizer", "Reference", "load", "run"]
 
@@ -35,6 +36,7 @@ _TYPES += ("float16", "float32", "float64")
 _SETTINGS = {
     *("y", "shape", "axes", "low", "high", "size", "axis", "type", "to"),
     *("contract", "batch", "start", "stop", "step", "index"),
+    *("program", "num_consts", "num_carry", "reverse"),
 }
 
 
@@ -247,8 +249,11 @@ def load(path: str | Path) -> Reference:
     return Reference(slots)
 
 
-def _check_program(program: Mapping[str, Any]) -> None:
+def _check_program(program: Mapping[str, Any], nested: bool = False) -> None:
     """Check what a program is made of, before it is carried out.
+
+    Args:
+        nested: True for that of one step of a `scan`.
 
     Raises:
         ValueError, TypeError, KeyError: an operation, a setting or a type is unknown,
@@ -258,7 +263,9 @@ def _check_program(program: Mapping[str, Any]) -> None:
         raise ValueError(f"more than {MAX_EQUATIONS} operations")
     atoms = [*program["outputs"]]
     for name, operands, _, settings in program["equations"]:
-        if name not in OPERATIONS:
+        if name == "scan" and not nested:
+            _check_program(settings["program"], nested=True)
+        elif name not in OPERATIONS:
             raise ValueError(f"unknown operation {name!r}")
         if not settings.keys() <= _SETTINGS:
             raise ValueError(f"{name}: unknown settings {sorted(settings)}")
@@ -287,16 +294,19 @@ def run(program: Mapping[str, Any], inputs: Sequence[np.ndarray], dtype: Any) ->
     Raises:
         ValueError: an operation that is not in the list, or an absurdly large result.
     """
-    known: dict[int, np.ndarray] = {}
     sizes: dict[str, int] = {}
-    for variable, shape, x in zip(
-        program["inputs"], program["shapes"], inputs, strict=True
-    ):
+    for shape, x in zip(program["shapes"], inputs, strict=True):
         for axis, size in enumerate(shape):
             if isinstance(size, str):
                 sizes[size] = np.shape(x)[axis]
-        known[variable] = _as(x, dtype)
     most = MAX_SIZE + MAX_PER_ELEMENT * math.prod(sizes.values())
+    return _run(program, inputs, dtype, sizes, most)
+
+
+def _run(program, inputs, dtype, sizes: Mapping[str, int], most: int) -> list:
+    """`run`, with the open sizes and the most numbers that a result may have."""
+    pairs = zip(program["inputs"], inputs, strict=True)
+    known = {variable: _as(x, dtype) for variable, x in pairs}
 
     def value(atom):
         if isinstance(atom, int):
@@ -309,16 +319,45 @@ def run(program: Mapping[str, Any], inputs: Sequence[np.ndarray], dtype: Any) ->
         return sizes.get(x, x) if isinstance(x, str) else x
 
     for name, operands, result, settings in program["equations"]:
+        given = [value(x) for x in operands]
+        if name == "scan":
+            found = _scan(given, settings, dtype, sizes, most)
+            known |= zip(result, found, strict=True)
+            continue
         if name not in OPERATIONS:
             raise ValueError(f"unknown operation {name!r}")
         settings = {key: concrete(x) for key, x in settings.items()}
-        given = [value(x) for x in operands]
         if _size(given, settings) > most:
             raise ValueError(f"{name}: more than {most} numbers")
         with np.errstate(all="ignore"):
             found = OPERATIONS[name](*given, **settings)
         known[result] = _as(found, dtype)
     return [value(atom) for atom in program["outputs"]]
+
+
+def _scan(operands, settings, dtype, sizes: Mapping[str, int], most: int) -> list:
+    """A program for each index of the first axis of some operands, one by one.
+
+    Operands are constants, the carry that a step gives to the next, and what is gone
+    over; results the last carry, and each step's other results, stacked.
+    """
+    num_consts, num_carry = settings["num_consts"], settings["num_carry"]
+    constants, operands = operands[:num_consts], operands[num_consts:]
+    carry, over = operands[:num_carry], operands[num_carry:]
+    steps = range(min(len(x) for x in over))
+    if len(steps) > max(sizes.values(), default=0):
+        raise ValueError(f"scan: more than {max(sizes.values(), default=0)} steps")
+    kept: list[list] = []
+    for i in reversed(steps) if settings["reverse"] else steps:
+        inputs = [*constants, *carry, *(x[i] for x in over)]
+        found = _run(settings["program"], inputs, dtype, sizes, most)
+        carry = found[:num_carry]
+        kept.append(found[num_carry:])
+        if len(steps) * sum(x.size for x in kept[0]) > most:
+            raise ValueError(f"scan: more than {most} numbers")
+    if settings["reverse"]:
+        kept.reverse()
+    return [*carry, *(np.stack(x) for x in zip(*kept, strict=True))]
 
 
 def _size(operands: Sequence[np.ndarray], settings: Mapping[str, Any]) -> int:
@@ -343,104 +382,3 @@ def _size(operands: Sequence[np.ndarray], settings: Mapping[str, Any]) -> int:
 def _as(x: Any, dtype: Any) -> np.ndarray:
     x = np.asarray(x)
     return x.astype(dtype) if np.issubdtype(x.dtype, np.floating) else x
-
-
-def _convert(x, to):
-    return np.asarray(x).astype(to)
-
-
-def _broadcast(x, shape, axes):
-    expanded = [1] * len(shape)
-    for axis, size in zip(axes, np.shape(x), strict=True):
-        expanded[axis] = size
-    return np.broadcast_to(np.reshape(x, expanded), shape)
-
-
-def _dot(a, b, contract, batch):
-    """Batch axes first, then those left of a, then those left of b."""
-    letters = iter("abcdefghijklmnopqrstuvwxyz")
-    left = [next(letters) for _ in range(a.ndim)]
-    right = [next(letters) for _ in range(b.ndim)]
-    for pairs in (contract, batch):
-        for i, j in zip(*pairs, strict=True):
-            right[j] = left[i]
-    used = {left[i] for i in contract[0]} | {left[i] for i in batch[0]}
-    out = [left[i] for i in batch[0]]
-    out += [x for x in left if x not in used] + [x for x in right if x not in used]
-    return np.einsum(f"{''.join(left)},{''.join(right)}->{''.join(out)}", a, b)
-
-
-def _iota(shape, axis, type):
-    along = np.arange(shape[axis], dtype=np.dtype(type))
-    return _broadcast(along, shape, [axis])
-
-
-def _pad(x, value, low, high):
-    around = list(zip(low, high, strict=True))
-    return np.pad(x, around, constant_values=float(value))
-
-
-def _logistic(x):
-    return 0.5 * (np.tanh(0.5 * x) + 1)
-
-
-OPERATIONS: dict[str, Callable] = {
-    "abs": np.abs,
-    "add": np.add,
-    "add_any": np.add,
-    "and": np.logical_and,
-    "argmax": lambda x, axes: np.argmax(x, axes[0]),
-    "broadcast_in_dim": _broadcast,
-    "clamp": lambda low, x, high: np.minimum(np.maximum(x, low), high),
-    "concatenate": lambda *x, axis: np.concatenate(x, axis),
-    "convert_element_type": _convert,
-    "copy": np.asarray,
-    "cos": np.cos,
-    "dim_as_value": lambda size: np.asarray(size),
-    "div": np.true_divide,
-    "dot_general": _dot,
-    "eq": np.equal,
-    "exp": np.exp,
-    "expm1": np.expm1,
-    "floor": np.floor,
-    "ge": np.greater_equal,
-    "gt": np.greater,
-    "integer_pow": lambda x, y: np.power(x, float(y)),
-    "iota": _iota,
-    "is_finite": np.isfinite,
-    "le": np.less_equal,
-    "log": np.log,
-    "log1p": np.log1p,
-    "logistic": _logistic,
-    "lt": np.less,
-    "max": np.maximum,
-    "min": np.minimum,
-    "mul": np.multiply,
-    "ne": np.not_equal,
-    "neg": np.negative,
-    "not": np.logical_not,
-    "or": np.logical_or,
-    "pad": _pad,
-    "pow": np.power,
-    "reduce_max": lambda x, axes: np.max(x, tuple(axes)),
-    "reduce_min": lambda x, axes: np.min(x, tuple(axes)),
-    "reduce_sum": lambda x, axes: np.sum(x, tuple(axes)),
-    "reshape": lambda x, shape: np.reshape(x, shape),
-    "rsqrt": lambda x: 1 / np.sqrt(x),
-    "select_n": lambda which, *x: np.choose(np.asarray(which, int), x),
-    "sign": np.sign,
-    "sin": np.sin,
-    "slice": lambda x, start, stop, step: x[
-        tuple(slice(*at) for at in zip(start, stop, step, strict=True))
-    ],
-    "sqrt": np.sqrt,
-    "square": np.square,
-    "squeeze": lambda x, axes: np.squeeze(x, tuple(axes)),
-    "stack": lambda *x, axis: np.stack(x, axis),
-    "stop_gradient": np.asarray,
-    "sub": np.subtract,
-    "take": lambda x, axis, index: np.take(x, index, axis),
-    "tanh": np.tanh,
-    "transpose": lambda x, axes: np.transpose(x, axes),
-}
-"""The closed list: operation -> how numpy does it."""

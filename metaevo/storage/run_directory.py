@@ -39,7 +39,7 @@ from metaevo.storage._files import (
     read_json,
     replace_file,
 )
-from metaevo.storage.verified import FILES, MAX_JSON
+from metaevo.storage.verified import CARD, FILES, MAX_JSON
 
 RENAMED_SEARCHES = {
     "dpo_two_parameters": "ppo_dpo_constants",
@@ -411,10 +411,11 @@ def require_finished(directory: str | Path) -> None:
 def artifact_files(directory: str | Path) -> list[Path]:
     """Return the files of a finished run that may be sent elsewhere.
 
-    These are the pictures of its report and the two files of its solution.
+    These are the pictures of its report and the files of its solution.
     """
     parts = paths(directory)
-    found = [*sorted(parts.report.glob("*.png")), *(parts.solution / x for x in FILES)]
+    solution = [parts.solution / name for name in (*FILES, CARD)]
+    found = [*sorted(parts.report.glob("*.png")), *solution]
     return [path for path in found if path.is_file() and not path.is_symlink()]
 
 

@@ -33,6 +33,7 @@ SCHEMA = 1
 MAX_JSON = 16 << 20  # bytes
 MAX_ARTIFACT = 64 << 20  # bytes of the arrays of an artifact
 FILES = ("arrays.safetensors", "manifest.json")
+CARD = "README.md"
 _UNFINISHED = re.compile(r"\.tmp\w{6}")
 _MALFORMED = (
     OSError,
@@ -45,13 +46,19 @@ _MALFORMED = (
 )
 
 
-def write(folder: Path, arrays: Mapping[str, np.ndarray], manifest: Mapping) -> None:
+def write(
+    folder: Path,
+    arrays: Mapping[str, np.ndarray],
+    manifest: Mapping,
+    card: str | None = None,
+) -> None:
     """Write a folder; it appears complete or not at all.
 
     Args:
         folder: replaced if it exists.
         arrays: arrays by name.
         manifest: further data to keep, JSON-compatible.
+        card: a description for readers, written to `CARD` and never read; None: none.
 
     Raises:
         ConfigError: the folder that would be replaced holds other files.
@@ -80,6 +87,8 @@ def write(folder: Path, arrays: Mapping[str, np.ndarray], manifest: Mapping) -> 
             f"most {MAX_JSON >> 20}: {len(arrays):,} arrays are too many"
         )
     write_synced(temporary / "manifest.json", described)
+    if card is not None:
+        write_synced(temporary / CARD, card.encode())
     sync_folder(temporary)
     discard(folder)
     os.rename(temporary, folder)
@@ -127,7 +136,8 @@ def _check_ours(folder: Path) -> None:
     check_folder(folder)
     names = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
     # safetensors writes under a name of its own first.
-    foreign = [x for x in names if x not in FILES and not _UNFINISHED.fullmatch(x)]
+    ours = (*FILES, CARD)
+    foreign = [x for x in names if x not in ours and not _UNFINISHED.fullmatch(x)]
     if foreign:
         raise ConfigError(
             f"{folder} holds files that are not of this run ({', '.join(foreign[:3])}) "

@@ -312,9 +312,30 @@ def test_an_output_stays_within_its_bound(name):
     assert reached > 0.05
 
 
+@of_each("between")
+def test_a_weight_lies_between_one_and_the_ratio(name):
+    """And never falls with it; a smaller clip gives a smaller weight."""
+    case = CASES[name]
+    made = case.make()
+    log_ratio = np.linspace(-6, 6, 1201, dtype=np.float32)
+    weight = jax.jit(jax.vmap(lambda params, x: made.apply(params, x), (0, None)))
+    found = np.asarray(weight(members(made), log_ratio))
+    ratio, rounding = np.exp(log_ratio), 1 + 1e-5
+    assert (found >= np.minimum(1, ratio) / rounding).all()
+    assert (found <= np.maximum(1, ratio) * rounding).all()
+    assert found.max() <= made.spec["largest"] * rounding
+    assert found.max() > 0.5 * made.spec["largest"]
+    assert (np.diff(found, axis=1) >= -1e-5 * found[:, 1:]).all()
+    # c f(r / c) grows with c where log f rises by no more than log r.
+    assert (np.diff(np.log(found), axis=1) <= np.diff(log_ratio) + 1e-5).all()
+    # Where both policies agree an action counts once.
+    np.testing.assert_array_equal(found[:, 600], 1.0)
+
+
 # --- the registry ---------------------------------------------------------------------
 
 TESTED = {"nonnegative", "coercive", "scale-equivariant", "convex", "potential"}
+TESTED |= {"between"}
 TESTED |= {"bounded", "drift"}  # drifts are held to theirs in tests/unit/test_drifts.py
 
 

@@ -19,7 +19,7 @@ from jax.tree_util import Partial
 from loops import ALL, OFF_POLICY_LOOPS, SMALL
 
 from inner_loops import ppo
-from metaevo import envs, fitness, losses, slots, spaces
+from metaevo import advantages, envs, fitness, losses, slots, spaces
 from metaevo.errors import ConfigError
 from metaevo.evaluators.lift import lift
 from metaevo.evaluators.local import LocalEvaluator
@@ -78,6 +78,8 @@ NOTHING = {
     "learn": 1.0,
     "max_grad_norm": 1e9,
     "policy_delay": 2.0,
+    "delay": 2.0,
+    "advantage": advantages.vtrace.func,
 }
 DEFAULT, CHANGED, REWRITTEN = range(3)
 
@@ -384,7 +386,7 @@ def test_the_buffer_is_written_in_place_and_conds_stay(name):
     passes |= {"dynamic_update_slice", "broadcast_in_dim", "custom_vmap_call"}
     assert set(found) <= passes, set(found) - passes
     assert "dynamic_update_slice" in found
-    assert (conds > 0) == (name == "dqn")
+    assert (conds > 0) == (name in ("dqn", "gorila"))
 
     loop = SMALL[name].make(buffer_size=4096, total_timesteps=5000)
     meta = loop.meta
@@ -406,8 +408,9 @@ def test_bad_sizes_are_refused(name):
     small = ALL[name]
     for field in dataclasses.fields(small.module.Config):
         if field.type == "int":
-            with pytest.raises(ConfigError, match=rf"inner\.{field.name}=0"):
-                small.make(**{field.name: 0})
+            wrong = -1 if field.name == "max_delay" else 0
+            with pytest.raises(ConfigError, match=rf"inner\.{field.name}={wrong}"):
+                small.make(**{field.name: wrong})
     if name in loops.GAMES or name in loops.PARTNERS:
         return
     with pytest.raises(ConfigError, match="swoosh"):
@@ -428,6 +431,7 @@ def test_a_buffer_too_small_for_the_warm_up_is_refused(name):
     ("name", "env"),
     [
         ("dqn", "gymnax/Pendulum-v1"),
+        ("gorila", "gymnax/Pendulum-v1"),
         ("pqn", "gymnax/Pendulum-v1"),
         ("td3", "gymnax/CartPole-v1"),
         ("td3_shared", "gymnax/CartPole-v1"),

@@ -241,6 +241,8 @@ def test_temporal_is_a_setting_of_what_evolves_as_a_network_or_as_constants():
     closed |= {"scaled_error_loss", "scaled_td_error_loss"}
     numbers = {"steps", "knots", "feedback"}
     others = {"piecewise", "potential", "impact", "graded", "policy", "shaper"}
+    others |= {"monotone_correction"}
+    others |= {"message_network"}
     assert {n for n in without if _is_ours(n)} == closed | numbers | others
     for name in without:
         example = operations.get(name).examples[0]
@@ -275,6 +277,7 @@ REFUSED: dict[str, tuple] = {
     "convex": (1,),
     "max_weight": (1.0, 0.0, "x"),
     "max_bias": (-1.0, float("nan"), "x"),
+    "size": (0, 2.5),
 }
 """Values that no operation with a setting of that name takes."""
 
@@ -471,7 +474,7 @@ def test_artifacts_load_and_run_with_jax_numpy_and_safetensors_alone(tmp_path):
             sys.modules[name] = None
         import jax, numpy
         import metaevo
-        stats = dict(entropy=1.0, kl=0.01, clip_fraction=0.1)
+        stats = {helper.READ!r}
         context = metaevo.Context(0.5, 1.0, stats)
         for path in sorted(pathlib.Path({str(tmp_path)!r}).iterdir()):
             (slot, found), = metaevo.load(path).slots.items()
@@ -539,6 +542,7 @@ TEN_STEPS: dict[str, dict[str, Any]] = {
     "ppo": {"total_timesteps": 320, "num_epochs": 5, "num_minibatches": 2},
     "ppo_rnn": {"total_timesteps": 320, "num_epochs": 5, "num_minibatches": 2},
     "dqn": {"total_timesteps": 144},
+    "gorila": {"total_timesteps": 96},
     "pqn": {"total_timesteps": 640, "num_epochs": 2, "num_minibatches": 2},
     "td3": {"total_timesteps": 64 + 8, "num_gradient_steps": 10},
     "sac": {"total_timesteps": 64 + 8, "num_gradient_steps": 10},

@@ -56,7 +56,7 @@ def test_an_illegal_action_is_never_taken(name):
     assert finite((state.agent, state.experience, metrics))
     assert evaluation["return"] == 6.0
     key = jax.random.key(1)
-    assert play.episode(key, loop, loop.meta, state.agent)[1] == 6.0
+    assert play.episode(key, loop, loop.meta, state.agent)[2] == 6.0
 
 
 def test_without_the_mask_it_would_be():
@@ -71,7 +71,7 @@ def test_without_the_mask_it_would_be():
     assert not finite(state.agent)
 
 
-@pytest.mark.parametrize("name", sorted({"dqn", "pqn"} & set(HONORING)))
+@pytest.mark.parametrize("name", sorted({"dqn", "gorila", "pqn"} & set(HONORING)))
 def test_targets_are_of_legal_actions(name):
     """A huge value of an action that is never legal enters no target."""
     small = EVERY[name]

@@ -16,7 +16,7 @@ import tiny_search
 
 import metaevo
 from inner_loops import ppo
-from metaevo.cli import commands, config, listing, main
+from metaevo.cli import commands, config, listing, main, runs
 from metaevo.config import RunConfig
 from metaevo.errors import ConfigError
 
@@ -460,3 +460,15 @@ def test_public_names_are_listed_once_and_can_be_imported():
     assert set(metaevo.__all__) == {*metaevo._HOME, "reference"}
     for name in metaevo.__all__:
         assert getattr(metaevo, name) is not None
+
+
+def test_runs_from_before_a_setting_was_new_are_compared_as_one_candidate(tmp_path):
+    def found(name, **settings):
+        identity = {"search": "mine", "settings": {"size": 4, **settings}}
+        manifest = {"identity": identity}
+        return runs.Run(tmp_path / name, manifest, tmp_path / "mine.py", [], True)
+
+    new = [found("a"), found("b", lr_factor=1.0), found("c", lr_factor=2.0)]
+    groups = commands._grouped(new)
+    names = {k: [path.name for path in v] for k, v in groups.items()}
+    assert names == {"mine": ["a", "b"], "mine 2": ["c"]}

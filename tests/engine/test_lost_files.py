@@ -228,9 +228,10 @@ def test_only_pictures_and_the_solution_are_sent(run):
     (run / "solution" / "notes.txt").write_text("secret")
     (run / "report" / "mine.txt").write_text("secret")
     names = [str(p.relative_to(run)) for p in run_directory.artifact_files(run)]
-    assert names[-2:] == ["solution/arrays.safetensors", "solution/manifest.json"]
-    assert names[:-2]
-    assert all(x.startswith("report/") and x.endswith(".png") for x in names[:-2])
+    solution = ("arrays.safetensors", "manifest.json", "README.md")
+    assert names[-3:] == [f"solution/{name}" for name in solution]
+    assert names[:-3]
+    assert all(x.startswith("report/") and x.endswith(".png") for x in names[:-3])
 
 
 # --- files of others ------------------------------------------------------------------

@@ -87,7 +87,7 @@ def test_the_kept_agent_acts():
     agent = loop.init(jax.random.key(0), loop.meta).agent
     last = agent.params["actor"]["params"]["Dense_1"]
     last["bias"] = last["bias"] + jnp.array([0.0, 100.0])
-    states, total = play.episode(jax.random.key(1), loop, loop.meta, agent)
+    states, _, total = play.episode(jax.random.key(1), loop, loop.meta, agent)
     assert total == len(states) - 1 < 13
     speeds = [float(state.x_dot) for state in states]
     assert speeds == sorted(speeds)

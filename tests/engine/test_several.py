@@ -5,6 +5,7 @@ import dataclasses
 import optax
 import pytest
 import runs as files
+import tiny_search
 import toys
 
 import metaevo
@@ -68,6 +69,25 @@ def test_the_same_command_continues_where_it_stopped(run, tmp_path, monkeypatch)
 
     monkeypatch.setattr(holdout, "_trained", None)  # nothing is trained again
     assert verdicts(run(config(tmp_path / "cut", seed=5))) == verdicts(whole)
+
+
+def test_shell_command_continues_and_adds_searches(tmp_path, capsys):
+    def shell(num_seeds):
+        arguments = [f"run.directory={tmp_path / 'runs'}", f"run.seeds={num_seeds}"]
+        arguments += ["num_generations=2", "population_size=4"]
+        arguments += ["run.held_out_seeds=0", "run.wandb=disabled"]
+        with pytest.raises(SystemExit) as exit:
+            metaevo.main(tiny_search.search, arguments)
+        return exit.value.code, capsys.readouterr()
+
+    assert shell(2)[0] == 0
+    assert shell(3)[0] == 0
+    made = sorted(path.name for path in (tmp_path / "runs").iterdir())
+    assert made == ["seed0", "seed1", "seed2"]
+    (tmp_path / "runs" / "seed1" / "manifest.json").unlink()
+    code, printed = shell(3)
+    assert code == 2
+    assert "seed1" in printed.err
 
 
 def test_time_limit_counts_all_searches(run, tmp_path):

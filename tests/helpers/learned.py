@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from loops import GAMES, SMALL
 
-from metaevo import slots, spaces
+from metaevo import advantages, slots, spaces
 from metaevo.learned import operations
 from metaevo.learned.operations import Operation
 from metaevo.storage import numpy_export
@@ -24,12 +24,16 @@ from metaevo.storage import numpy_export
 
 _LINE = np.linspace(-1.0, 1.0, 41, dtype=np.float32)
 _WAVE = np.cos(9 * _LINE)
+# Where an episode terminates, and where one ends: of a rollout.
+_ENDS = (np.arange(41) % 9 == 5, (np.arange(41) % 9 == 5) | (np.arange(41) == 20))
 USUAL = {
     "value_loss": (8 * _LINE, 3 * _LINE[::-1], 5 * _WAVE),
     "td_loss": (8 * _LINE, 3 * _LINE[::-1], 8 * _LINE + 3 * _LINE[::-1]),
     "drift": (_LINE, 3 * _WAVE, 0.2),
     "policy_loss": (-1 + _LINE, 0.3 * _LINE[::-1], 3 * _WAVE, 1.5 + 0.5 * _LINE),
     "activation": (4 * _LINE,),
+    "advantage": (3 * _WAVE, 2 * _LINE, 3 * _LINE[::-1], 0.3 * _WAVE, *_ENDS),
+    "correction": (3 * _LINE,),
 }
 """Kind of slot -> a batch of its inputs, [41] each; other kinds are drawn."""
 HUGE = {
@@ -38,6 +42,8 @@ HUGE = {
     "drift": (40 * _LINE, 1e6 * _WAVE, 0.2),
     "policy_loss": (1e6 * _LINE, 80 * _LINE, 1e6 * _WAVE, 1e6 * _LINE),
     "activation": (1e6 * _LINE,),
+    "advantage": (1e6 * _WAVE, -1e6 * _LINE, 1e6 * _LINE, 80 * _WAVE, *_ENDS),
+    "correction": (80 * _LINE,),
 }
 """Numbers that no agent should see."""
 SCALES = {
@@ -94,6 +100,12 @@ READ = {
     "entropy": 1.3,
     "kl": 0.007,
     "clip_fraction": 0.1,
+    "gamma": 0.9,
+    "gae_lambda": 0.8,
+    "rho_clip": 1.2,
+    "c_clip": 0.9,
+    "pg_clip": 1.0,
+    "leak": 0.0,
 }
 
 
@@ -175,7 +187,7 @@ OF_NUMBERS: dict[str, Callable] = {
         STATISTICS, **{slot: spaces.logit()}
     ),
 }
-TELL_STATISTICS = ("ppo", "ppo_rnn")  # which `spaces.feedback` sees
+TELL_STATISTICS = ("ppo", "ppo_rnn", "impala")  # which `spaces.feedback` sees
 
 
 def functions() -> dict[str, Operation]:
@@ -240,6 +252,7 @@ def default(kind: str):
     none = {
         "activation": jnp.tanh,
         "policy_loss": lambda log_prob, *rest: 0.0 * log_prob,
+        "advantage": advantages.vtrace,  # where weights are 1, a generalized one
     }
     return none[kind]
 

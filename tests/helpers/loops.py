@@ -10,8 +10,13 @@ import jax.numpy as jnp
 import optax
 
 from inner_loops import (
+    a2c,
+    alphazero,
     dqn,
     fixed_policy,
+    gorila,
+    gumbel_alphazero,
+    impala,
     opponents,
     partner,
     ppo,
@@ -21,7 +26,15 @@ from inner_loops import (
     td3,
     td3_shared,
 )
-from metaevo import activations, drifts, envs, losses, optimizers, slots
+from metaevo import (
+    activations,
+    advantages,
+    drifts,
+    envs,
+    losses,
+    optimizers,
+    slots,
+)
 from metaevo.envs import coin_game, matrix
 from metaevo.population import DEVICES, MEMBERS
 from metaevo.rl import learners
@@ -140,8 +153,44 @@ def _same_value_loss(value, target, old_value, context):
 
 
 @slots.function
+def _same_square(value, target, old_value, context):
+    return 0.5 * (target - value) ** 2
+
+
+@slots.function
+def _fourth_power(value, target, old_value, context):
+    return (value - target) ** 4
+
+
+@slots.function
+def _same_q(q, context):
+    return 1.0 - (1.0 - q)
+
+
+@slots.function
+def _other_q(q, context):
+    return 0.2 * q
+
+
+@slots.function
 def _entropy_again(log_prob, log_ratio, advantage, entropy, context):
     return -0.1 * entropy * (1 + context.progress)
+
+
+@slots.function
+def _two_components(obs, context):
+    return obs[..., :2] * (2 - context.progress)
+
+
+@slots.function
+def _silence(obs, context):
+    """`messages.silent` of two numbers, as the others are."""
+    return jnp.zeros((*obs.shape[:-1], 2))
+
+
+@slots.function
+def _same_silence(obs, context):
+    return 0.0 * obs[..., :2]
 
 
 @slots.function
@@ -165,6 +214,21 @@ def _same_aggregation(q, context):
 
 
 @slots.function
+def _root(log_ratio, context):
+    return jnp.exp(0.5 * advantages.clipped(log_ratio) - 0.5)
+
+
+@slots.function
+def _same_correction(log_ratio, context):
+    return jnp.minimum(jnp.exp(log_ratio), 1.0)
+
+
+@slots.function
+def _same_square(value, target, old_value, context):
+    return 0.5 * (target - value) ** 2
+
+
+@slots.function
 def _a_tenth(context):
     return 0.1 + 0.0 * context.progress
 
@@ -185,12 +249,57 @@ PPO_CHANGES = {
     "reward": _other_reward,
     "optimizer": SGD,
     "activation": activations.relu,
+    "advantage": advantages.discounted_return,
+    "message": _two_components,
 }
 PPO_REWRITTEN = {
+    "message": _same_silence,
     "activation": activations.tanh,
     "drift": _same_drift,
     "value_loss": _same_value_loss,
     "reward": _same_reward,
+}
+ACTOR_CRITIC = {"total_timesteps": 1280, "num_envs": 4, "num_steps": 80}
+ACTOR_CRITIC |= {"features": (16,), "max_delay": 2}
+ACTOR_CRITIC_CHANGES = {
+    "lr": _late,
+    "gamma": 0.8,
+    "gae_lambda": 0.5,
+    "ent_coef": 0.1,
+    "vf_coef": 2.0,
+    "max_grad_norm": 0.01,
+    "delay": 0.0,
+    "advantage": advantages.discounted_return,
+    "value_loss": losses.zero,
+    "policy_loss": _entropy_again,
+    "reward": _other_reward,
+    "optimizer": SGD,
+    "activation": activations.relu,
+}
+ACTOR_CRITIC_REWRITTEN = {
+    "activation": activations.tanh,
+    "value_loss": _same_square,
+    "reward": _same_reward,
+}
+DQN_CONFIG = {"total_timesteps": 128, "num_envs": 4, "num_steps": 4}
+DQN_CONFIG |= {"features": (16,), "target_period": 2, "num_gradient_steps": 2}
+DQN_CONFIG |= OFF_POLICY
+DQN_CHANGES = {
+    "lr": _late,
+    "gamma": 0.8,
+    "epsilon": 0.0,
+    "exploration": _softmax,
+    "target_rate": 0.5,
+    "td_loss": _dqn_reg,
+    "reward": _other_reward,
+    "optimizer": SGD,
+    "max_grad_norm": 0.01,
+}
+DQN_REWRITTEN = {
+    "td_loss": _same_td_loss,
+    "reward": _same_reward,
+    "exploration": _same_exploration,
+    "epsilon": _same_epsilon,
 }
 TD3_CONFIG = {"total_timesteps": 96, "num_envs": 2, "num_steps": 4, "features": (16,)}
 TD3_CONFIG |= {"num_gradient_steps": 4, **OFF_POLICY}
@@ -214,13 +323,46 @@ TD3_REWRITTEN = {
     "reward": _same_reward,
     "actor_loss": _same_actor_loss,
 }
+PLANNING_CONFIG = {"total_timesteps": 480, "num_envs": 4, "num_steps": 30}
+PLANNING_CONFIG |= {"num_epochs": 2, "num_minibatches": 4, "features": (16,)}
+PLANNING_CONFIG |= {"num_simulations": 6, "num_eval_envs": 2}
+PLANNING_CHANGES = {
+    "lr": _late,
+    "gamma": 0.8,
+    "value_mix": 0.1,
+    "vf_coef": 3.0,
+    "l2": 0.3,
+    "max_grad_norm": 0.01,
+    "q_transform": _other_q,
+    "value_loss": _fourth_power,
+    "optimizer": SGD,
+}
+PLANNING_REWRITTEN = {"q_transform": _same_q, "value_loss": _same_square}
 SMALL = {
+    "alphazero": Small(
+        alphazero,
+        TWO_EPISODES,
+        PLANNING_CONFIG,
+        alphazero.Meta(lr=1e-2, gamma=0.99),
+        PLANNING_CHANGES
+        | {"c_init": 5.0, "c_base": 1.0, "dirichlet_alpha": 3.0}
+        | {"dirichlet_fraction": 0.9, "temperature": 0.1},
+        PLANNING_REWRITTEN,
+    ),
+    "gumbel_alphazero": Small(
+        gumbel_alphazero,
+        TWO_EPISODES,
+        PLANNING_CONFIG,
+        gumbel_alphazero.Meta(lr=1e-2, gamma=0.99),
+        PLANNING_CHANGES | {"q_scale": 2.0, "q_visits": 1.0, "gumbel_scale": 0.1},
+        PLANNING_REWRITTEN,
+    ),
     "ppo": Small(
         ppo,
         TWO_EPISODES,
         {"total_timesteps": 1280, "num_envs": 4, "num_steps": 80, "num_epochs": 2}
-        | {"features": (16,)},
-        ppo.Meta(lr=1e-2),
+        | {"features": (16,), "message_size": 2},
+        ppo.Meta(lr=1e-2, message=_silence),
         PPO_CHANGES,
         PPO_REWRITTEN,
     ),
@@ -228,35 +370,47 @@ SMALL = {
         ppo_rnn,
         TWO_EPISODES,
         {"total_timesteps": 1280, "num_envs": 4, "num_steps": 80, "num_epochs": 2}
-        | {"features": (16,), "hidden": 8}
+        | {"features": (16,), "hidden": 8, "message_size": 2}
         | {"normalize_observation": True, "normalize_reward": True},
-        ppo_rnn.Meta(lr=1e-2),
+        ppo_rnn.Meta(lr=1e-2, message=_silence),
         PPO_CHANGES,
         PPO_REWRITTEN,
+    ),
+    "a2c": Small(
+        a2c,
+        TWO_EPISODES,
+        ACTOR_CRITIC | {"num_workers": 2},
+        a2c.Meta(lr=1e-2),
+        ACTOR_CRITIC_CHANGES | {"delay_decay": 1.0, "entropy_spread": 4.0},
+        ACTOR_CRITIC_REWRITTEN,
+    ),
+    "impala": Small(
+        impala,
+        TWO_EPISODES,
+        ACTOR_CRITIC,
+        impala.Meta(lr=1e-2),
+        ACTOR_CRITIC_CHANGES
+        | {"rho_clip": 0.5, "c_clip": 0.5, "pg_clip": 0.5, "leak": 1.0}
+        | {"correction": _root},
+        ACTOR_CRITIC_REWRITTEN | {"correction": _same_correction},
     ),
     "dqn": Small(
         dqn,
         TWO_EPISODES,
-        {"total_timesteps": 128, "num_envs": 4, "num_steps": 4, "features": (16,)}
-        | {"target_period": 2, "num_gradient_steps": 2, **OFF_POLICY},
+        DQN_CONFIG,
         dqn.Meta(lr=1e-2),
-        {
-            "lr": _late,
-            "gamma": 0.8,
-            "epsilon": 0.0,
-            "exploration": _softmax,
-            "target_rate": 0.5,
-            "td_loss": _dqn_reg,
-            "reward": _other_reward,
-            "optimizer": SGD,
-            "max_grad_norm": 0.01,
-        },
-        {
-            "td_loss": _same_td_loss,
-            "reward": _same_reward,
-            "exploration": _same_exploration,
-            "epsilon": _same_epsilon,
-        },
+        DQN_CHANGES,
+        DQN_REWRITTEN,
+    ),
+    "gorila": Small(
+        gorila,
+        TWO_EPISODES,
+        DQN_CONFIG | {"num_learners": 2, "max_delay": 2, "drop_after": 1},
+        gorila.Meta(lr=1e-2),
+        DQN_CHANGES
+        | {"epsilon_spread": 0.2, "delay": 0.0, "delay_decay": 1.0}
+        | {"drop_delay": 1.0, "drop_deviation": 0.1},
+        DQN_REWRITTEN,
     ),
     "pqn": Small(
         pqn,
@@ -396,7 +550,7 @@ PARTNERS = {
     ),
 }
 ALL = EVERY | GAMES | PARTNERS
-OFF_POLICY_LOOPS = ("dqn", "td3", "sac")
+OFF_POLICY_LOOPS = ("dqn", "gorila", "td3", "sac")
 
 FOUND = sorted(
     path.stem for path in (Path(__file__).parents[2] / "inner_loops").glob("[a-z]*.py")

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import pytest
 
-from inner_loops import dqn, ppo, pqn, sac, td3
+from inner_loops import a2c, dqn, gorila, impala, ppo, pqn, sac, td3
 from metaevo import envs, fitness
 from metaevo.analysis import holdout
 
@@ -52,6 +52,8 @@ INVERTED = {"total_timesteps": 2_000_000, "num_envs": 64, "num_steps": 16}
 INVERTED |= {"num_minibatches": 8, "normalize_observation": True}
 INVERTED |= {"initial_log_std": -1.0}
 
+A3C = {"num_envs": 16, "num_workers": 4, "max_delay": 4}
+
 TARGETS = {
     # Calibrated once: mean of 16 seeds less three standard errors of a mean of 8.
     "ppo-Breakout": Target(
@@ -73,6 +75,14 @@ TARGETS = {
         950,
         8,
     ),
+    "a2c-CartPole": Target(a2c, CARTPOLE, {}, a2c.Meta(), 450, 22.5),
+    "a2c-Acrobot": Target(a2c, ACROBOT, {}, a2c.Meta(), -110, -500),
+    "a3c-CartPole": Target(a2c, CARTPOLE, A3C, a2c.Meta(), 400, 22.5),
+    "impala-CartPole": Target(impala, CARTPOLE, {}, impala.Meta(delay=0.0), 450, 22.5),
+    "impala-CartPole-late": Target(
+        impala, CARTPOLE, {"max_delay": 16}, impala.Meta(), 400, 22.5
+    ),
+    "gorila-CartPole": Target(gorila, CARTPOLE, {}, gorila.Meta(), 430, 22.5),
     "dqn-CartPole": Target(dqn, CARTPOLE, {}, dqn.Meta(), 450, 22.5),
     "dqn-Acrobot": Target(dqn, ACROBOT, {}, dqn.Meta(), -105, -500),
     "pqn-CartPole": Target(pqn, CARTPOLE, {}, pqn.Meta(), 450, 22.5),

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-# Each opens one cluster for all of its tests, on ports of its own.
-TOGETHER = {"test_ray", "test_distributed"}
+# Each opens one cluster, or writes one folder of files, for all of its tests.
+TOGETHER = {"test_ray", "test_distributed", "test_exports"}
 
 
 def pytest_collection_modifyitems(items):

@@ -314,6 +314,21 @@ def test_the_example_agent_learns_with_an_evolved_loss(tmp_path):
     shutil.rmtree(tmp_path / "square")
 
 
+def test_the_example_critic_learns_with_an_evolved_loss(solution, tmp_path):
+    """`examples/flax_critic.py`: the same as the squared error where the loss is it."""
+    sys.path.insert(0, str(ROOT / "examples"))
+    try:
+        import flax_critic
+    finally:
+        sys.path.pop(0)
+    saved(tmp_path / "square", "square", move=0.0)
+    plain = flax_critic.main(num_steps=100)
+    assert plain < 3.0
+    same = flax_critic.main(tmp_path / "square", num_steps=100)
+    np.testing.assert_allclose(same, plain, rtol=1e-3)
+    assert flax_critic.main(solution, num_steps=100) != pytest.approx(plain, rel=1e-3)
+
+
 def test_checkpoint_errors_are_one_line(solution):
     (solution / "manifest.json").write_text("{")
     with pytest.raises(CheckpointError) as error:

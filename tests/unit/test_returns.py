@@ -1,5 +1,10 @@
 """Golden values of returns (computed with rlax 0.1.9) and properties of masks."""
 
+import functools
+import importlib.util
+from pathlib import Path
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -9,6 +14,8 @@ from metaevo.rl.returns import (
     lambda_return,
     n_step_return,
     n_step_window,
+    vtrace,
+    vtrace_weight,
 )
 
 REWARD = jnp.array([1.0, 0.0, 2.0, -1.0])
@@ -110,3 +117,128 @@ def test_windows_are_elementwise():
     np.testing.assert_allclose(total, [1.5, 0.0, 2.0, -1.5])
     np.testing.assert_allclose(factor, [0.25, 0.25, 0.0, 0.25])
     np.testing.assert_array_equal(last, [1, 1, 0, 1])
+
+
+# --- V-trace --------------------------------------------------------------------------
+
+RATIO = jnp.array([0.5, 1.0, 2.0, 1.5])
+
+
+def test_vtrace_golden():
+    weight = vtrace_weight(RATIO, 1.0)
+    error, advantage = vtrace(
+        *(REWARD, VALUE, NEXT_VALUE, THIRD_ENDS, THIRD_ENDS),
+        *(0.9, 1.0, weight, weight, weight),
+    )
+    np.testing.assert_allclose(VALUE + error, [1.56, 1.8, 2.0, -0.46], rtol=1e-5)
+    np.testing.assert_allclose(advantage, [1.06, 1.4, 1.7, -0.66], rtol=1e-5)
+
+
+def drawn(seed, num_steps=20):
+    """Trajectories with both kinds of ends; the next value is not that of the next."""
+    rng = np.random.default_rng(seed)
+    reward, value, next_value, log_ratio = rng.normal(size=(4, num_steps))
+    terminated, truncated = rng.random((2, num_steps)) < 0.15
+    done = terminated | truncated
+    return reward, value, next_value, terminated, done, np.exp(log_ratio)
+
+
+@pytest.mark.parametrize("trace", [1.0, 0.7])
+def test_vtrace_on_policy_is_the_generalized_advantage(trace):
+    """To the bit: both errors and advantages."""
+    one = jax.jit(lambda *steps: generalized_advantage(*steps, 0.9, trace))
+    other = jax.jit(lambda *steps: vtrace(*steps, 0.9, trace, 1.0, 1.0, 1.0))
+    for seed in range(20):
+        *steps, _ = drawn(seed)
+        expected, found = one(*steps), other(*steps)
+        np.testing.assert_array_equal(found.error, expected)
+        np.testing.assert_array_equal(found.advantage, expected)
+
+
+def by_loops(reward, value, next_value, terminated, done, ratio, *numbers):
+    """V-trace as sums of products (Espeholt et al., 2018, equation 1)."""
+    gamma, trace, rho_clip, c_clip, pg_clip, leak = numbers
+
+    def weight(t, clip):
+        return (1 - leak) * min(clip, ratio[t]) + leak * ratio[t]
+
+    def bootstrapped(t):
+        return reward[t] + gamma * (0 if terminated[t] else next_value[t]) - value[t]
+
+    num_steps = len(reward)
+    error = np.zeros(num_steps + 1)
+    for start in range(num_steps):
+        product = 1.0
+        for t in range(start, num_steps):
+            error[start] += product * weight(t, rho_clip) * bootstrapped(t)
+            if done[t]:
+                break
+            product *= gamma * trace * weight(t, c_clip)
+    advantage = [
+        weight(t, pg_clip)
+        * (bootstrapped(t) + (0 if done[t] else gamma * trace * error[t + 1]))
+        for t in range(num_steps)
+    ]
+    return error[:-1], np.array(advantage)
+
+
+@functools.cache
+def weighed():
+    """V-trace of a ratio by its clips, jitted."""
+
+    @jax.jit
+    def call(steps, ratio, gamma, trace, rho_clip, c_clip, pg_clip, leak):
+        weights = [vtrace_weight(ratio, x, leak) for x in (rho_clip, c_clip, pg_clip)]
+        return vtrace(*steps, gamma, trace, *weights)
+
+    return call
+
+
+def test_vtrace_equals_its_definition():
+    """With all its numbers free."""
+    for seed in range(50):
+        *steps, ratio = drawn(seed)
+        low, high = (0.5, 0, 0.2, 0.2, 0.2, 0), (1, 1, 3, 3, 3, 1)
+        numbers = np.random.default_rng([seed, 1]).uniform(low, high)
+        expected = by_loops(*steps, ratio, *numbers)
+        found = weighed()(steps, ratio, *numbers)
+        for a, b in zip(found, expected, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def from_rlax():
+    """rlax's module of V-trace alone: the package wants an older jax."""
+    pytest.importorskip("chex")
+    package = importlib.util.find_spec("rlax")
+    if package is None:
+        pytest.skip("rlax is not installed")
+    path = Path(package.origin).with_name("_src") / "vtrace.py"
+    spec = importlib.util.spec_from_file_location("rlax_vtrace", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_vtrace_equals_rlax_in_a_thousand_cases():
+    """rlax knows one mask: a truncated step's bootstrap is added to its reward."""
+    theirs = jax.jit(from_rlax().vtrace_td_error_and_advantage)
+    for seed in range(1000):
+        reward, value, next_value, terminated, done, ratio = drawn(seed)
+        rng = np.random.default_rng([seed, 1])
+        trace, rho_clip, pg_clip = rng.uniform((0, 0.2, 0.2), (1, 3, 3))
+        # What follows a step that ends nothing is the next one.
+        next_value[:-1] = np.where(done, next_value, np.roll(value, -1))[:-1]
+        cut = done & ~terminated
+        found = weighed()(
+            (reward, value, next_value, terminated, done),
+            *(ratio, 0.9, trace, rho_clip, 1.0, pg_clip, 0.0),
+        )
+        expected = theirs(
+            *map(jnp.float32, (value, next_value)),
+            jnp.float32(reward + 0.9 * np.where(cut, next_value, 0.0)),
+            jnp.float32(np.where(done, 0.0, 0.9)),
+            *(jnp.float32(ratio), trace, rho_clip, pg_clip),
+        )
+        close = {"rtol": 1e-5, "atol": 1e-5}
+        np.testing.assert_allclose(found.error, expected.errors, **close)
+        np.testing.assert_allclose(found.advantage, expected.pg_advantage, **close)

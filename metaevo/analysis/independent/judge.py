@@ -352,20 +352,25 @@ def judge(
         bound = search.space.bind(jax.tree.map(jnp.asarray, params), loop.meta)
         for candidate, meta in (("solution", bound), ("hand-made", loop.meta)):
 
-            def made(loop=loop, meta=meta):
+            def made(lr, loop=loop, meta=meta):
                 functions = {name: getattr(meta, name) for name in names}
                 seeds = jax.random.fold_in(key, _INDEPENDENT)
                 made = scores(
-                    agent, loop.env, functions, seeds, num_seeds, step_sizes,
+                    agent, loop.env, functions, seeds, num_seeds, (lr,),
                     devices=devices,
                 )  # fmt: skip
                 return made._asdict()
 
-            kept = steps.step(
-                f"independent/{candidate}{task}", made, given, num_seeds, step_sizes,
-                list(settings),
-            )  # fmt: skip
-            found[candidate].append(Scores(**kept))
+            # A step size at a time: the search can be stopped between them.
+            kept = [
+                steps.step(
+                    f"independent/{candidate}{task}/{lr:g}", partial(made, lr), given,
+                    num_seeds, lr, list(settings),
+                )
+                for lr in step_sizes
+            ]  # fmt: skip
+            joined = {name: np.concatenate([x[name] for x in kept]) for name in kept[0]}
+            found[candidate].append(Scores(**joined))
     tasks = tuple(loop.env.name for loop in search.tasks)
     return Judged(agent, names, tasks, step_sizes, *map(tuple, found.values()))
 

@@ -1,4 +1,4 @@
-"""Portraits of rewards, of exploration and of policies.
+"""Portraits of rewards, of exploration, of policies and of messages.
 
 Observations are drawn in units, evenly within ±1 unless noted: an artifact does not
 hold the observations of an agent.
@@ -26,7 +26,7 @@ from metaevo.analysis.plots.portraits import (
 )
 from metaevo.slots import Context
 
-__all__ = ["free", "graded", "impact", "policy", "potential", "shaper"]
+__all__ = ["free", "graded", "impact", "message", "policy", "potential", "shaper"]
 
 SAMPLES = 512
 
@@ -325,4 +325,61 @@ def shaper(evolved: Evolved) -> Portrait:
         "one player's last policy. That player has the same probability in all "
         "situations, and the other 0.5.",
         2,
+    )
+
+
+# --- messages -------------------------------------------------------------------------
+
+
+def message(evolved: Evolved) -> Portrait:
+    """A message's first numbers over the two components that move it most."""
+    op = evolved.op
+    units = np.asarray(op["units"])
+    size, shown = len(units), min(op["size"], 3)
+    say = jax.jit(lambda obs: evolved.function(obs, Context()))
+    obs = _observations(units)
+    usual, sensitivity = np.asarray(say(obs)), []
+    for i in range(size):
+        other = obs.copy()
+        other[:, i] = np.roll(obs[:, i], 1)
+        sensitivity.append(np.abs(np.asarray(say(other)) - usual).mean())
+    first, second = (*np.argsort(-np.asarray(sensitivity)), 0)[:2]
+    ticks = np.linspace(-1, 1, 41)
+    across, up = np.meshgrid(ticks, ticks if size > 1 else [0.0])
+    grid = np.zeros((across.size, size), np.float32)
+    grid[:, second] = up.ravel() * units[second]
+    grid[:, first] = across.ravel() * units[first]
+    numbers = np.asarray(say(grid)).reshape(*across.shape, op["size"])
+
+    def draw(*panels):
+        for i, panel in enumerate(panels[:-1]):
+            if size == 1:
+                panel.plot(ticks, numbers[0, :, i], color=OURS)
+                panel.set(ylabel=f"number {i}")
+            else:
+                levels = np.linspace(-1, 1, 11) * op["scale"]
+                filled = panel.contourf(
+                    across, up, numbers[..., i], levels, cmap="RdBu_r"
+                )
+                panel.figure.colorbar(filled, ax=panel, shrink=0.9)
+                panel.set(ylabel=f"component {second} (units)")
+                panel.set_title(f"number {i}, other components 0")
+            panel.set(xlabel=f"component {first} (units)")
+        names = [str(i) for i in range(size)]
+        _bars(panels[-1], names, sensitivity, "mean change")
+        panels[-1].set_xlabel("component of what is observed")
+
+    columns = {f"number {i}": numbers[..., i] for i in range(shown)}
+    return Portrait(
+        evolved.slot,
+        heading(evolved.slot),
+        draw,
+        table(
+            **{f"component {first}": across, f"component {second} (other)": up},
+            **columns,
+        ),
+        "The message beside an observation: its numbers over the two components that "
+        "move it most. Right: how much the message changes when one component, drawn "
+        "within ±1 units, is replaced by another's.",
+        shown + 1,
     )

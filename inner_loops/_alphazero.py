@@ -1,0 +1,258 @@
+"""AlphaZero as a frame around a tree search: self-play and what is learned from it.
+
+An agent plays against itself. Each move is planned by a search in the true simulator,
+guided by a network of a policy and a value; the network learns the search's policy and
+the outcome. Games have two players who take turns, or one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from metaevo import envs, population, slots
+from metaevo.rl import (
+    config_checks,
+    matches,
+    minibatches,
+    networks,
+    planning,
+    returns,
+    rollouts,
+    training,
+)
+from metaevo.types import InnerLoop, InnerState, Space
+
+
+class Agent(NamedTuple):
+    age: jax.Array  # int32, updates since birth
+    params: Any
+    opt_state: Any
+
+
+class Samples(NamedTuple):
+    """Samples to learn from; leaves [T, E, ...].
+
+    Attributes:
+        obs: observations of the player to move.
+        mask: [A] bool, the legal moves; None: all are.
+        policy: [A] probabilities that the search gave.
+        target: of the value, for the player to move.
+        old_value: of the network that searched.
+    """
+
+    obs: jax.Array
+    mask: jax.Array | None
+    policy: jax.Array
+    target: jax.Array
+    old_value: jax.Array
+
+
+def make(
+    env: envs.Env, config: Any, meta: Any, plan: planning.Plan, tunable: Space
+) -> InnerLoop:
+    """The inner loop of a search.
+
+    Metrics of `train`: those of `rollouts.metrics`, where the return of a game of two
+    is what the players got for their moves; and on the minibatches `policy_loss` and
+    mean and root mean square of value − target, `value_error_mean` and `_rms`. Of
+    `evaluate`: `return` and `length`; in a game of two `return` is the mean result
+    against `config.opponent` over both seats, a win 1 and a loss -1, beside the shares
+    `wins`, `draws`, `losses`.
+
+    Args:
+        plan: the search; its keyword `bounds` and `explore` are given here.
+        tunable: field of the `InnerLoop`.
+
+    Raises:
+        ConfigError: sizes that do not fit each other, continuous actions, no such
+            opponent, or a slot of `meta` holds what cannot be used there.
+    """
+    config_checks.positive(config)
+    num_actions = config_checks.discrete(env, "AlphaZero").num
+    batch_size = config_checks.minibatched(config)
+    lifetime = config_checks.lifetime(config, batch_size)
+    network = networks.mlp(
+        config.features,
+        num_actions + 1,
+        0.01,
+        activation=config.activation,
+        torso=networks.torso(config.torso, env.observation),
+    )
+    # Outcomes of games are in [-1, 1].
+    squashed = jnp.tanh if env.player is not None else lambda value: value
+    bounds = (-1.0, 1.0) if env.player is not None else None
+
+    def seen(params, obs):
+        """Logits [..., A] and values [...] of observations."""
+        out = network.apply(params, envs.unpacked(obs))
+        return out[..., :-1], squashed(out[..., -1])
+
+    def searched(key, params, meta, context, state, obs, mask, explore):
+        """A search from each of several states, leaves [B, ...]."""
+        model = planning.model(
+            env,
+            lambda keys, obs, state: seen(params, obs),
+            slots.value(meta.gamma, context),
+        )
+        root = planning.Root(*seen(params, obs), state, mask)
+        return plan(key, model, root, meta, context, bounds=bounds, explore=explore)
+
+    # --- the loss ---------------------------------------------------------------------
+
+    def targets(params, steps, found, movers, last_mover, meta, context):
+        """Values [T, E] for who is to move, and those before learning.
+
+        Returns are taken from the first player's side: what is good for one player is
+        as bad for the other.
+        """
+        sign = 1.0 - 2.0 * movers
+        following = jnp.concatenate([movers[1:], last_mover[None]])
+        other = movers if env.player is None else 1.0 - movers
+        after = jnp.where(steps.done, other, following)
+        _, beyond = seen(params, steps.next_obs)
+        cut = steps.done.at[-1].set(True)
+        next_value = jnp.where(cut, beyond, jnp.roll(found.value, -1, 0))
+        target = returns.lambda_return(
+            sign * steps.reward,
+            (1.0 - 2.0 * after) * next_value,
+            steps.terminated,
+            steps.done,
+            slots.value(meta.gamma, context),
+            slots.value(meta.value_mix, context),
+        )
+        return sign * target
+
+    def loss(params, batch, meta, context):
+        """`context.return_std` is the deviation of the rollout's targets."""
+        logits, value = seen(params, batch.obs)
+        logits = planning.legal(logits, batch.mask)
+        policy_loss = -(batch.policy * jax.nn.log_softmax(logits)).sum(-1).mean()
+        value_loss = meta.value_loss(value, batch.target, batch.old_value, context)
+        squares = sum((x**2).sum() for x in jax.tree.leaves(params))
+        total = (
+            policy_loss
+            + slots.value(meta.vf_coef, context) * value_loss.mean()
+            + slots.value(meta.l2, context) * 0.5 * squares
+        )
+        error = value - batch.target
+        return total, {
+            "policy_loss": policy_loss,
+            "error": error.mean(),
+            "squared": (error**2).mean(),
+            "return_std": context.return_std,
+        }
+
+    # --- birth ------------------------------------------------------------------------
+
+    def init(key, meta):
+        network_key, env_key = jax.random.split(key)
+        params = network.init(network_key, jnp.zeros(env.observation.shape))
+        agent = Agent(jnp.int32(0), params, meta.optimizer.init(params))
+        experience = rollouts.start(env_key, env, config.num_envs)
+        return InnerState(agent, experience, clock=training.start_clock())
+
+    # --- update -----------------------------------------------------------------------
+
+    def movers_of(state):
+        """The players to move in states with leaves [E, ...], as float32."""
+        if env.player is None:
+            return jnp.zeros(config.num_envs)
+        return jax.vmap(env.player)(state).astype(jnp.float32)
+
+    def update(key, meta, state):
+        """One rollout of self-play and the gradient steps on it."""
+        agent, experience, clock = state.agent, state.experience, state.clock
+        search_key, act_key, order_key = jax.random.split(
+            jax.random.fold_in(key, clock.update), 3
+        )
+        context = training.context(agent.age, lifetime.num_updates)
+
+        def choose(carry, obs, keys, env_state, mask):
+            found = searched(
+                keys[0], agent.params, meta, context, env_state, obs, mask, True
+            )
+            return carry, found.action, (found, movers_of(env_state))
+
+        keys = jax.random.split(search_key, (config.num_steps, config.num_envs))
+        experience, _, steps, finished, (found, movers) = rollouts.collect(
+            act_key, env, experience, keys, choose
+        )
+        last_mover = movers_of(experience.env_state)
+        order = minibatches.orders(
+            order_key, config.num_epochs, config.num_minibatches, batch_size
+        )
+
+        @population.phase
+        def improve(params, opt_state, steps, found, movers, last_mover, order):
+            target = targets(params, steps, found, movers, last_mover, meta, context)
+            now = context._replace(return_std=target.std())
+            samples = Samples(
+                steps.obs, steps.mask, found.policy, target, found.old_value
+            )
+            samples = jax.tree.map(
+                lambda x: x.reshape(batch_size, *x.shape[2:]), samples
+            )
+            lr = training.learning_rate(meta, context, config.anneal_lr)
+            return minibatches.descend(
+                loss,
+                order,
+                lambda chosen: jax.tree.map(lambda x: x[chosen], samples),
+                params,
+                opt_state,
+                lr,
+                meta,
+                now,
+            )
+
+        params, opt_state, info = improve(
+            agent.params, agent.opt_state, steps, found, movers, last_mover, order
+        )
+        agent = Agent(agent.age + 1, params, opt_state)
+        state = InnerState(agent, experience, (), training.tick(clock))
+        return state, info | {"totals": rollouts.totals(finished)}
+
+    # --- the interface ----------------------------------------------------------------
+
+    def unthought():
+        return planning.Thought(jnp.zeros(num_actions))
+
+    def act(key, meta, agent, carry, obs, state=None, mask=None):
+        """The best move of a search; the network's where there is no state."""
+        del carry
+        if state is None:
+            logits, _ = seen(agent.params, obs)
+            return jnp.argmax(planning.legal(logits, mask), -1), unthought()
+        context = training.context(agent.age, lifetime.num_updates)
+        state, obs, mask = jax.tree.map(lambda x: x[None], (state, obs, mask))
+        found = searched(key, agent.params, meta, context, state, obs, mask, False)
+        return found.action[0], planning.Thought(found.visits[0])
+
+    loop = training.inner_loop(
+        env,
+        config,
+        meta,
+        lifetime,
+        init,
+        update,
+        act,
+        episodes=lambda experience: experience,
+        tunable=tunable,
+        masks=True,
+        takes_turns=True,
+        initial_carry=unthought,
+    )
+    if env.player is None:
+        return loop
+    opponent = matches.player(env, config.opponent)
+
+    def evaluate(key, meta, state):
+        def agent(key, obs, env_state, mask):
+            return loop.act(key, meta, state.agent, (), obs, env_state, mask)[0]
+
+        results = matches.play(key, env, agent, opponent, config.num_eval_envs)
+        return matches.metrics(results)
+
+    return loop._replace(evaluate=evaluate)

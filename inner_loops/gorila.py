@@ -1,0 +1,390 @@
+"""Distributed deep Q-learning: GORILA (Nair et al., 2015).
+
+https://arxiv.org/abs/1507.04296. K learners, each with environments, a share of the
+replay buffer and a copy of the network of its own; their gradients are applied to
+common parameters in turn, and those that are stale or of an outlying loss are dropped.
+Differences from the paper:
+
+* Asynchrony is a whole number of updates, the same in each: a run repeats to the bit.
+  Learner k of K is ⌊(k + 1) δ / K⌋ updates behind, δ = `delay`; its environments act
+  with the same parameters, as in the paper's bundled mode.
+* A loss is outlying if it lies `drop_deviation` standard deviations above the mean of
+  its learner's losses, both decaying averages; the paper names no numbers.
+* The optimizer is Adam, the paper's AdaGrad; the target network is updated by counting
+  updates.
+* One learner that is not behind, and drops nothing, is `dqn`.
+
+Birth, targets and the loss are in `_dqn`, common with DQN.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+import metaevo
+from inner_loops import _dqn
+from metaevo import (
+    envs,
+    exploration,
+    losses,
+    optimizers,
+    population,
+    rewards,
+    schedules,
+    slots,
+    spaces,
+)
+from metaevo.errors import ConfigError
+from metaevo.rl import config_checks, delays, packing, q_learning, rollouts, training
+from metaevo.slots import Slot
+from metaevo.types import InnerLoop, InnerState, on_any_env
+
+__all__ = ["TUNABLE", "Agent", "Config", "Experience", "Meta", "make"]
+
+
+@dataclass(frozen=True)
+class Config:
+    """Static settings: shapes and loop lengths.
+
+    Attributes:
+        total_timesteps: frames in a lifetime, warm-up included, rounded down to whole
+            segments.
+        learning_starts: frames of the warm-up, by random actions.
+        buffer_size: frames that all learners' replay buffers hold, at most a
+            lifetime's.
+        num_envs: E, environments of one member, of all its learners.
+        num_steps: T, steps of them between updates. An update takes E x T frames.
+        num_learners: K, divides `num_envs`.
+        max_delay: D, the most updates that a learner is behind; D sets of parameters
+            are kept.
+        num_gradient_steps: U, minibatches of each learner in an update.
+        batch_size: B, transitions in a learner's minibatch.
+        drop_after: minibatches of a learner before its first outlying one is dropped.
+        target_period: updates between those of the target network.
+        num_segments: points on the learning curve.
+        double, dueling: as in DQN.
+        num_step_return: n, steps before the bootstrap.
+        torso: before the hidden layers: `mlp`, nothing; `cnn`, a convolution as in
+            MinAtar.
+        features, activation: hidden layers.
+        num_eval_envs: episodes that `evaluate` averages over.
+    """
+
+    total_timesteps: int = 500_000
+    learning_starts: int = 10_000
+    buffer_size: int = 10_000
+    num_envs: int = 8
+    num_steps: int = 1
+    num_learners: int = 4
+    max_delay: int = 4
+    num_gradient_steps: int = 1
+    batch_size: int = 32
+    drop_after: int = 100
+    target_period: int = 50
+    num_segments: int = 16
+    double: bool = False
+    dueling: bool = False
+    num_step_return: int = 1
+    torso: str = "mlp"
+    features: tuple[int, ...] = (120, 84)
+    activation: str = "relu"
+    num_eval_envs: int = 16
+
+
+class Meta(NamedTuple):
+    """Slots of GORILA.
+
+    Attributes:
+        lr: Adam's step size; `context.stats` holds `delay`, that of the learner whose
+            gradient is applied.
+        gamma: discount, in [0, 1].
+        epsilon: share of random actions, in [0, 1].
+        epsilon_spread: > 0: the learners' shares go from `epsilon` / `epsilon_spread`
+            to `epsilon` x `epsilon_spread`, at most 1; 1: all explore alike.
+        exploration: `(q [A], epsilon, context) -> probabilities [A]`.
+        target_rate: τ, how far the target network moves to the online one every
+            `target_period` updates, in (0, 1].
+        delay: δ, updates that the last learner is behind, rounded, in [0, D]; None: D.
+        delay_decay: c >= 0: the step size of a learner is lr / (1 + c delay).
+        drop_delay: gradients of learners that are further behind are dropped.
+        drop_deviation: standard deviations above the mean of a learner's losses from
+            which on its gradient is dropped; infinity: none is.
+        td_loss: `(td_error, q, target, context) -> [...]`, td_error = target − q.
+        reward: `(obs, action, reward, next_obs, terminated, context) -> scalar`, the
+            reward that the agent learns from; `context.stats` holds `gamma`.
+        optimizer: an `optimizers.Optimizer`: gives a direction.
+        max_grad_norm: global norm that each gradient is clipped to; None: no clip.
+    """
+
+    lr: Slot = 2.5e-4
+    gamma: Slot = 0.99
+    epsilon: Slot = schedules.linear(1.0, 0.05, 0.5)
+    epsilon_spread: Slot = 1.0
+    exploration: Slot = exploration.epsilon_greedy
+    target_rate: Slot = 1.0
+    delay: Slot | None = None
+    delay_decay: Slot = 0.0
+    drop_delay: Slot = float("inf")
+    drop_deviation: Slot = 3.0
+    td_loss: Slot = losses.td_square
+    reward: Slot = rewards.identity
+    optimizer: Slot = optimizers.adam
+    max_grad_norm: Slot | None = None
+
+
+class Losses(NamedTuple):
+    """Decaying sums of each learner's losses; leaves [K]."""
+
+    weight: jax.Array  # of the averages, 1 − DECAYᵗ
+    mean: jax.Array
+    square: jax.Array
+    count: jax.Array  # int32
+
+
+class Agent(NamedTuple):
+    age: jax.Array  # int32, updates since birth
+    params: Any
+    past: Any  # params of the last D updates, see `delays`
+    target_params: Any
+    opt_state: Any
+    losses: Losses
+
+
+class Experience(NamedTuple):
+    episodes: rollouts.Episodes
+    rows: packing.Packed  # of the replay buffer
+    steps_since_birth: jax.Array  # int32, warm-up not counted
+
+
+TUNABLE = spaces.combine(
+    spaces.tune(
+        lr=spaces.log(),
+        gamma=spaces.one_minus_log(),
+        target_rate=spaces.logit().starting_at(0.9),
+        max_grad_norm=spaces.log().starting_at(10.0),
+        drop_deviation=spaces.log(),
+    ),
+    spaces.schedule("linear", 3, epsilon=spaces.logit()),
+)
+"""The space that a baseline is tuned in: DQN's, and where a loss is outlying."""
+
+DECAY = 0.99  # of the averages of losses
+
+
+# --- what is dropped ------------------------------------------------------------------
+
+
+def no_losses(num_learners: int) -> Losses:
+    """The averages before the first loss."""
+    zeros = jnp.zeros(num_learners)
+    return Losses(zeros, zeros, zeros, jnp.zeros(num_learners, jnp.int32))
+
+
+def outlying(seen: Losses, loss: jax.Array, deviations: Any, after: int) -> jax.Array:
+    """Whether losses [K] lie above all that was seen: bool [K].
+
+    Args:
+        deviations: of the losses, above their mean; may be infinite.
+        after: number of losses before the first that may be outlying.
+    """
+    weight = jnp.maximum(seen.weight, 1e-8)
+    mean = seen.mean / weight
+    variance = jnp.maximum(seen.square / weight - mean**2, 0.0)
+    bound = mean + deviations * jnp.sqrt(variance + 1e-12)
+    return (seen.count >= after) & (loss > bound)
+
+
+def with_loss(seen: Losses, loss: jax.Array) -> Losses:
+    """The averages after one more loss of each learner, outlying ones included."""
+
+    def average(before, now):
+        return DECAY * before + (1 - DECAY) * now
+
+    return Losses(
+        average(seen.weight, 1.0),
+        average(seen.mean, loss),
+        average(seen.square, loss**2),
+        seen.count + 1,
+    )
+
+
+@on_any_env
+def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> InnerLoop:
+    """GORILA on `env`, whose actions are discrete.
+
+    Metrics of `train`: those of `rollouts.metrics`; `dropped`, the share of gradients
+    that were; and on the minibatches the mean `q`, and mean and root mean square of
+    q − target, `value_error_mean` and `_rms`.
+
+    Raises:
+        ConfigError: sizes that do not fit each other, continuous actions, or a slot of
+            `meta` holds what cannot be used there.
+    """
+    config_checks.positive(config, may_be_zero=("max_delay",))
+    num_learners = config.num_learners
+    if config.num_envs % num_learners:
+        raise ConfigError(
+            f"inner.num_learners={num_learners} does not divide "
+            f"inner.num_envs={config.num_envs}: each has as many environments"
+        )
+    parts = _dqn.parts(env, config, "GORILA")
+    sizes, buffer, network = parts.sizes, parts.buffer, parts.network
+    per_learner = config.num_envs // num_learners
+
+    def init(key, meta):
+        params, episodes, rows = parts.born(key)
+        agent = Agent(
+            jnp.int32(0),
+            params,
+            delays.start(params, config.max_delay),
+            params,
+            meta.optimizer.init(params),
+            no_losses(num_learners),
+        )
+        experience = Experience(episodes, rows, jnp.int32(0))
+        return InnerState(agent, experience, clock=training.start_clock())
+
+    # --- actors and replay ------------------------------------------------------------
+
+    def chooser(copies, meta, context):
+        """The `choose` of `rollouts.collect`, by the copy of each learner."""
+
+        def q_values(obs):
+            each = obs.reshape(num_learners, per_learner, *obs.shape[1:])
+            q = jax.vmap(network.apply)(copies, each)
+            return q.reshape(config.num_envs, -1)
+
+        spread = slots.value(meta.epsilon_spread, context)
+        factors = jnp.repeat(delays.factors(spread, num_learners), per_learner)
+        epsilon = jnp.clip(slots.value(meta.epsilon, context) * factors, 0.0, 1.0)
+        return q_learning.explorer(
+            q_values, meta._replace(epsilon=epsilon[:, None]), context
+        )
+
+    def sample(key, rows, inserted, own):
+        """Minibatches [U, K, n, B, ...], each from its learner's environments."""
+        size = num_learners * config.batch_size
+        indices = buffer.draw(key, inserted, own, (config.num_gradient_steps, size))
+        indices = indices.reshape(*indices.shape[:-1], num_learners, -1)
+        drawn = indices % config.num_envs
+        first = per_learner * jnp.arange(num_learners)[:, None]
+        indices = indices - drawn + first + drawn % per_learner
+        steps = buffer.read(rows, indices)
+        steps = steps._replace(
+            obs=envs.unpacked(steps.obs), next_obs=envs.unpacked(steps.next_obs)
+        )
+        return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 2), steps)
+
+    # --- update -----------------------------------------------------------------------
+
+    def learn(
+        params, target_params, opt_state, seen, copies, delay, batches, meta, context
+    ):
+        """One gradient of each learner on each of its minibatches."""
+
+        def apply(carry, at):
+            (params, opt_state), (gradient, delay, kept) = carry, at
+            stats = {**context.stats, "delay": delay.astype(jnp.float32)}
+            lr = slots.value(meta.lr, context._replace(stats=stats))
+            lr = lr / (1.0 + slots.value(meta.delay_decay, context) * delay)
+            after = optimizers.step(
+                meta.optimizer, gradient, params, opt_state, lr, context
+            )
+            return jax.tree.map(lambda x, y: jnp.where(kept, x, y), after, carry), None
+
+        def step(carry, batch):
+            params, opt_state, seen = carry
+
+            def of_learner(copy, delay, batch):
+                # Who is not behind has what the last minibatch made of it.
+                then = jax.tree.map(
+                    lambda now, x: jnp.where(delay == 0, now, x), params, copy
+                )
+                return parts.gradient(then, target_params, batch, meta, context)
+
+            gradients, info = jax.vmap(of_learner)(copies, delay, batch)
+            loss = info.pop("loss")
+            most = slots.value(meta.drop_deviation, context)
+            kept = ~outlying(seen, loss, most, config.drop_after)
+            kept &= delay <= slots.value(meta.drop_delay, context)
+            (params, opt_state), _ = jax.lax.scan(
+                apply, (params, opt_state), (gradients, delay, kept)
+            )
+            info["dropped"] = 1.0 - kept
+            return (params, opt_state, with_loss(seen, loss)), info
+
+        carry, info = jax.lax.scan(step, (params, opt_state, seen), batches)
+        return *carry, jax.tree.map(jnp.mean, info)
+
+    def update(key, meta, state):
+        """T steps of the environments, and U gradients of each learner."""
+        agent, experience, clock = state.agent, state.experience, state.clock
+        noise_key, act_key, sample_key = jax.random.split(
+            jax.random.fold_in(key, clock.update), 3
+        )
+        context = training.context(agent.age, sizes.lifetime.num_updates)
+        delay = delays.of_workers(
+            delays.bounded(meta.delay, config.max_delay, context), num_learners
+        )
+        copies = jax.vmap(
+            lambda one: delays.read(agent.past, clock.update, agent.params, one)
+        )(delay)
+        after, _, steps, finished, _ = rollouts.collect(
+            act_key,
+            env,
+            experience.episodes,
+            parts.noise(noise_key, config.num_steps),
+            chooser(copies, meta, context),
+        )
+        own = experience.steps_since_birth + config.num_steps
+        inserted = clock.update * config.num_steps
+        rows = buffer.add(experience.rows, inserted, steps)
+        batches = sample(sample_key, rows, inserted + config.num_steps, own)
+
+        @population.phase
+        def improve(params, target_params, opt_state, seen, copies, delay, batches):
+            return learn(
+                *(params, target_params, opt_state, seen),
+                *(copies, delay, batches, meta, context),
+            )
+
+        params, opt_state, seen, info = improve(
+            *(agent.params, agent.target_params, agent.opt_state, agent.losses),
+            *(copies, delay, batches),
+        )
+        past = delays.push(agent.past, clock.update, agent.params)
+        rate = slots.value(meta.target_rate, context)
+        # On the clock, not on the age: under vmap this stays a branch.
+        target_params = jax.lax.cond(
+            (clock.update + 1) % config.target_period == 0,
+            lambda: optax.incremental_update(params, agent.target_params, rate),
+            lambda: agent.target_params,
+        )
+        agent = Agent(agent.age + 1, params, past, target_params, opt_state, seen)
+        experience = Experience(after, rows, own)
+        state = InnerState(agent, experience, (), training.tick(clock))
+        return state, info | {"totals": rollouts.totals(finished)}
+
+    # --- the interface ----------------------------------------------------------------
+
+    act = q_learning.greedy(network.apply)
+    return training.inner_loop(
+        env,
+        config,
+        meta,
+        sizes.lifetime,
+        init,
+        update,
+        act,
+        tunable=TUNABLE,
+        masks=True,
+    )
+
+
+if __name__ == "__main__":
+    metaevo.train_main(make)

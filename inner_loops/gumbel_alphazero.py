@@ -1,0 +1,118 @@
+"""Gumbel AlphaZero (Danihelka et al., 2022, https://openreview.net/forum?id=bERaNdoegnO).
+
+AlphaZero with a search for few simulations: the root draws some moves without
+replacement, by Gumbel noise, and halves their number as simulations are spent. The
+network learns the policy that values of moves improve, and the outcome. The search is
+mctx's.
+
+Differences from the paper: as `alphazero`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import metaevo
+from inner_loops import _alphazero
+from metaevo import envs, exploration, losses, optimizers, spaces
+from metaevo.rl import planning
+from metaevo.slots import Slot
+from metaevo.types import InnerLoop, on_any_env
+
+
+@dataclass(frozen=True)
+class Config:
+    """Static settings: shapes and loop lengths.
+
+    Attributes:
+        total_timesteps: moves in a lifetime, rounded down to whole segments.
+        num_envs: E, games of one member.
+        num_steps: T, moves of a rollout. An update takes E x T moves.
+        num_epochs, num_minibatches: passes over a rollout, and gradient steps in one.
+        num_segments: K, points on the learning curve.
+        num_simulations: simulations of a search, in training and evaluation.
+        num_considered: moves that the root looks at, at most.
+        anneal_lr: whether the learning rate falls linearly to 0 over the lifetime.
+        torso: before the hidden layers: `mlp`, nothing; `cnn`, a convolution as in
+            MinAtar.
+        features, activation: hidden layers, which policy and value share.
+        opponent: whom `evaluate` plays: `random`; `rollouts-N`, a tree search of N
+            simulations that plays on at random; `minimax`, perfect play, in
+            tic-tac-toe alone.
+        num_eval_envs: games, or episodes, that `evaluate` averages over.
+    """
+
+    total_timesteps: int = 200_000
+    num_envs: int = 128
+    num_steps: int = 16
+    num_epochs: int = 4
+    num_minibatches: int = 8
+    num_segments: int = 16
+    num_simulations: int = 16
+    num_considered: int = 16
+    anneal_lr: bool = True
+    torso: str = "mlp"
+    features: tuple[int, ...] = (128, 128)
+    activation: str = "relu"
+    opponent: str = "random"
+    num_eval_envs: int = 128
+
+
+class Meta(NamedTuple):
+    """Slots of Gumbel AlphaZero.
+
+    Attributes:
+        lr: Adam's step size, before annealing.
+        gamma: discount, in [0, 1].
+        value_mix: λ of the value target: 1 is the outcome, 0 the search's value of the
+            next position.
+        vf_coef: weight of the value loss.
+        l2: weight of half the sum of squares of all parameters.
+        max_grad_norm: global norm that gradients are clipped to.
+        q_scale, q_visits: c_scale and c_visit, by which the value of a move becomes a
+            logit: (c_visit + most visits) c_scale q.
+        gumbel_scale: of the noise in the root; 0 in evaluation.
+        q_transform: `(q, context) -> q`, increasing, from [0, 1] to [0, 1]: what the
+            search does with values of moves, which it scales to their range.
+        value_loss: `(value, target, old_value, context) -> [...]`.
+        optimizer: an `optimizers.Optimizer`: gives a direction.
+    """
+
+    lr: Slot = 3e-3
+    gamma: Slot = 1.0
+    value_mix: Slot = 1.0
+    vf_coef: Slot = 1.0
+    l2: Slot = 1e-5
+    max_grad_norm: Slot = 1.0
+    q_scale: Slot = 0.1
+    q_visits: Slot = 50.0
+    gumbel_scale: Slot = 1.0
+    q_transform: Slot = exploration.unchanged
+    value_loss: Slot = losses.square
+    optimizer: Slot = optimizers.adam
+
+
+TUNABLE = spaces.tune(
+    lr=spaces.log(),
+    vf_coef=spaces.log(),
+    q_scale=spaces.log(),
+    q_visits=spaces.log(),
+    gumbel_scale=spaces.log(),
+)
+
+
+@on_any_env
+def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> InnerLoop:
+    """Gumbel AlphaZero on `env`, whose actions are discrete; see `_alphazero.make`."""
+    plan = partial(
+        planning.gumbel,
+        num_simulations=config.num_simulations,
+        num_considered=config.num_considered,
+    )
+    return _alphazero.make(env, config, meta, plan, TUNABLE)
+
+
+if __name__ == "__main__":
+    metaevo.train_main(make)

@@ -1,0 +1,90 @@
+"""Portraits of functions of rollouts: advantages over time, and weights of actions."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+
+from metaevo import advantages
+from metaevo.analysis.plots.portraits import (
+    Evolved,
+    Portrait,
+    heading,
+    lines,
+    moments,
+    table,
+)
+
+__all__ = ["advantage", "correction"]
+
+STEPS, END = 24, 16  # of the trajectory drawn, and where its first episode ends
+NUMBERS = {"gamma": 0.95, "gae_lambda": 0.95, "leak": 0.0}
+NUMBERS |= dict.fromkeys(("rho_clip", "c_clip", "pg_clip"), 1.0)
+
+
+def advantage(evolved: Evolved) -> Portrait:
+    """Advantages of two trajectories, beside the hand-made ones.
+
+    Rewards of 1 at each end of an episode, and of waves at each step. Values are 0,
+    and the policy that acted is the one that learns.
+    """
+    t = np.arange(STEPS, dtype=np.float32)
+    ends = (t == END) | (t == STEPS - 1)
+    trajectories = {"a reward at the end": jnp.float32(ends)}
+    trajectories["rewards in waves"] = jnp.float32(np.sin(t))
+    base = advantages.HAND_MADE[evolved.op["base"]]
+    zeros, done = jnp.zeros(STEPS), jnp.asarray(ends)
+    contexts = moments(evolved.op, **NUMBERS)
+    first = next(iter(contexts.values()))
+    drawn = {}
+    for name, reward in trajectories.items():
+        inputs = (reward, zeros, zeros, zeros, done, done)
+        ours = {
+            label: np.asarray(evolved.function(*inputs, context))
+            for label, context in contexts.items()
+        }
+        drawn[name] = ours, np.asarray(base(*inputs, first))
+
+    def draw(*panels):
+        for (name, (ours, theirs)), panel in zip(drawn.items(), panels, strict=True):
+            lines(panel, t, ours, (evolved.op["base"], theirs))
+            panel.axvline(END + 0.5, color="0.7", lw=0.8, zorder=0)
+            panel.set(xlabel=f"step, {name}", ylabel="advantage")
+
+    columns = {"step": t}
+    for name, (ours, theirs) in drawn.items():
+        columns |= {f"{name}: {label}": y for label, y in ours.items()}
+        columns[f"{name}: {evolved.op['base']}"] = theirs
+    return Portrait(
+        evolved.slot,
+        heading(evolved.slot),
+        draw,
+        table(**columns),
+        f"Advantages of {STEPS} steps, of which step {END} ends an episode, where all "
+        "values are 0 and the targets' deviation is 1.",
+        len(drawn),
+    )
+
+
+def correction(evolved: Evolved) -> Portrait:
+    """The weight of an action against the ratio of its probabilities."""
+    ratio = jnp.exp(jnp.linspace(-3.0, 3.0, 121))
+    contexts = moments(evolved.op)
+    ours = {
+        label: np.asarray(evolved.function(jnp.log(ratio), context))
+        for label, context in contexts.items()
+    }
+    theirs = np.asarray(advantages.clipped(jnp.log(ratio)))
+
+    def draw(panel):
+        lines(panel, ratio, ours, ("clipped at 1", theirs))
+        panel.set(xlabel="ratio π / μ", ylabel="weight", xscale="log")
+
+    return Portrait(
+        evolved.slot,
+        heading(evolved.slot),
+        draw,
+        table(ratio=ratio, **ours, clipped=theirs),
+        "The weight of an action against the ratio of its probabilities, by the policy "
+        "that learns and by the one that acted; both are clipped at 1.",
+    )

@@ -1,0 +1,339 @@
+"""An evolved function as an ONNX model, of float32 arrays; n and a stay open.
+
+An optimizer's model is a step for one array, flat, with what is kept of it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from metaevo.errors import ConfigError
+from metaevo.export.programs import Atom, Constant, Equation, Evolved, Program
+
+__all__ = ["OPSET", "content"]
+
+OPSET = 18
+IR_VERSION = 8
+_TYPES = {"float": np.float32, "int": np.int64, "bool": np.bool_}
+
+
+def content(one: Evolved, provenance: Sequence[str]) -> bytes:
+    """The serialized model.
+
+    Args:
+        provenance: lines of the model's description.
+
+    Raises:
+        ConfigError: the package onnx is missing, or an operation has no translation.
+    """
+    try:
+        onnx, helper = map(importlib.import_module, ("onnx", "onnx.helper"))
+    except ImportError:
+        raise ConfigError(
+            "to=onnx needs the package onnx: pip install 'metaevo[export]'"
+        ) from None
+    program, graph = one.value, _Graph(one.value)
+    for equation in program.equations:
+        write = _NODES.get(equation.operation)
+        if write is None:
+            raise ConfigError(
+                f"to=onnx: operation {equation.operation!r} (of "
+                f"{equation.function or one.slot}) has no translation; to=stablehlo "
+                "takes any"
+            )
+        graph.known[equation.result] = write(graph, equation)
+    names = ["direction", *one.state] if one.state else [one.slot]
+    found = []
+    for name, atom in zip(names, program.outputs, strict=True):
+        # What is kept is given under the same name.
+        result = f"next_{name}" if name in program.inputs else name
+        graph.nodes.append(helper.make_node("Identity", [graph(atom)], [result]))
+        found.append(_described(result, *_kind_and_shape(program, atom, one)))
+    inputs = [
+        _described(name, _input_kind(one, name), shape)
+        for name, shape in program.inputs.items()
+    ]
+    made = helper.make_graph(graph.nodes, one.slot, inputs, found, graph.initializers)
+    opset = [helper.make_opsetid("", OPSET)]
+    model = helper.make_model(made, opset_imports=opset, ir_version=IR_VERSION)
+    model.producer_name, model.doc_string = "metaevo", "\n".join(provenance)
+    onnx.checker.check_model(model, full_check=True)
+    return model.SerializeToString()
+
+
+def _part(name: str) -> Any:
+    """A module of the package onnx."""
+    return importlib.import_module(f"onnx.{name}")
+
+
+def _type(kind: str) -> int:
+    return _part("helper").np_dtype_to_tensor_dtype(np.dtype(_TYPES[kind]))
+
+
+def _described(name: str, kind: str, shape: Sequence[int | str]) -> Any:
+    tensor = _type(kind)
+    return _part("helper").make_tensor_value_info(name, tensor, list(shape))
+
+
+def _input_kind(one: Evolved, name: str) -> str:
+    return "int" if "int" in one.state.get(name, {}).get("type", "") else "float"
+
+
+def _kind_and_shape(program: Program, atom: Atom, one: Evolved) -> tuple:
+    if isinstance(atom, Constant):
+        kinds = {"f": "float", "b": "bool"}
+        return kinds.get(atom.value.dtype.kind, "int"), atom.value.shape
+    # A name may be used again: the last equation counts.
+    for equation in reversed(program.equations):
+        if equation.result == atom:
+            return equation.kind, equation.shape
+    return _input_kind(one, atom), program.inputs[atom]
+
+
+class _Graph:
+    """Nodes and constants of a model while it is written.
+
+    Attributes:
+        nodes: nodes in order.
+        initializers: constants.
+        known: variable of the program -> value of the model.
+    """
+
+    def __init__(self, program: Program):
+        self.nodes: list = []
+        self.initializers: list = []
+        self.known = {name: name for name in program.inputs}
+        self._inputs = program.inputs
+        self._constants: dict[tuple, str] = {}
+        self._count = 0
+
+    def __call__(self, atom: Atom) -> str:
+        """The value of an operand."""
+        if isinstance(atom, str):
+            return self.known[atom]
+        x = atom.value
+        return self.constant(x.astype(np.float32) if x.dtype.kind == "f" else x)
+
+    def constant(self, x: Any) -> str:
+        """An array as a constant; equal ones are one."""
+        x = np.asarray(x)
+        key = (x.tobytes(), x.shape, x.dtype.str)
+        if key not in self._constants:
+            name = self._constants[key] = self._name("constant")
+            self.initializers.append(_part("numpy_helper").from_array(x, name))
+        return self._constants[key]
+
+    def node(self, kind: str, *inputs: str, **attributes: Any) -> str:
+        """The result of a node."""
+        name = self._name(kind)
+        made = _part("helper").make_node(kind, list(inputs), [name], **attributes)
+        self.nodes.append(made)
+        return name
+
+    def axes(self, *axes: int) -> str:
+        """A list of integers as a constant."""
+        return self.constant(np.asarray(axes, np.int64))
+
+    def sizes(self, sizes: Sequence[int | str]) -> str:
+        """A shape; open sizes are read from the inputs."""
+        if all(isinstance(x, int) for x in sizes):
+            return self.axes(*map(int, sizes))
+        parts = [self.axes(x) if isinstance(x, int) else self._open(x) for x in sizes]
+        return self.node("Concat", *parts, axis=0)
+
+    def _open(self, symbol: str) -> str:
+        """An open size, [1]."""
+        name, axis = next(
+            (name, shape.index(symbol))
+            for name, shape in self._inputs.items()
+            if symbol in shape
+        )
+        return self.node("Shape", name, start=axis, end=axis + 1)
+
+    def _name(self, kind: str) -> str:
+        self._count += 1
+        return f"{kind.lower()}_{self._count}"
+
+
+Node = Callable[[_Graph, Equation], str]
+
+
+def _plain(kind: str) -> Node:
+    return lambda g, e: g.node(kind, *map(g, e.operands))
+
+
+def _number(x: float) -> Constant:
+    return Constant(np.asarray(x, np.float64), "")
+
+
+def _expm1(g: _Graph, e: Equation) -> str:
+    """2 t / (1 - t), t = tanh(x / 2), near 0, where exp(x) - 1 loses digits."""
+    x, one, two = g(e.operands[0]), g(_number(1)), g(_number(2))
+    t = g.node("Tanh", g.node("Div", x, two))
+    near = g.node("Div", g.node("Mul", two, t), g.node("Sub", one, t))
+    far = g.node("Sub", g.node("Exp", x), one)
+    small = g.node("Less", g.node("Abs", x), one)
+    return g.node("Where", small, near, far)
+
+
+def _power(g: _Graph, e: Equation) -> str:
+    x, exponent = g(e.operands[0]), e.settings["y"]
+    if exponent == 2:
+        return g.node("Mul", x, x)
+    return g.node("Pow", x, g(_number(exponent)))
+
+
+def _broadcast(g: _Graph, e: Equation) -> str:
+    x, shape = g(e.operands[0]), e.settings["shape"]
+    new = [i for i in range(len(shape)) if i not in e.settings["axes"]]
+    if new:
+        x = g.node("Unsqueeze", x, g.axes(*new))
+    return g.node("Expand", x, g.sizes(shape))
+
+
+def _stack(g: _Graph, e: Equation) -> str:
+    axis = e.settings["axis"]
+    parts = [g.node("Unsqueeze", g(x), g.axes(axis)) for x in e.operands]
+    return g.node("Concat", *parts, axis=axis)
+
+
+def _cast(g: _Graph, e: Equation) -> str:
+    to = _type(e.kind)
+    return g.node("Cast", g(e.operands[0]), to=to)
+
+
+def _iota(g: _Graph, e: Equation) -> str:
+    shape, axis = e.settings["shape"], e.settings["axis"]
+    zero, one = (g.constant(np.int64(x)) for x in (0, 1))
+    size = g.node("Squeeze", g.sizes([shape[axis]]))
+    x = g.node("Range", zero, size, one)
+    new = [i for i in range(len(shape)) if i != axis]
+    if new:
+        x = g.node("Expand", g.node("Unsqueeze", x, g.axes(*new)), g.sizes(shape))
+    return _as(g, x, e.kind)
+
+
+def _as(g: _Graph, x: str, kind: str) -> str:
+    """Integers as numbers of a kind."""
+    if kind == "int":
+        return x
+    to = _type(kind)
+    return g.node("Cast", x, to=to)
+
+
+def _slice(g: _Graph, e: Equation) -> str:
+    axes = [i for i, x in enumerate(e.settings["stop"]) if isinstance(x, int)]
+    if not axes:
+        return g.node("Identity", g(e.operands[0]))
+    picked = ([e.settings[key][i] for i in axes] for key in ("start", "stop", "step"))
+    starts, stops, steps = (g.axes(*x) for x in picked)
+    return g.node("Slice", g(e.operands[0]), starts, stops, g.axes(*axes), steps)
+
+
+def _pad(g: _Graph, e: Equation) -> str:
+    x, value = map(g, e.operands)
+    return g.node("Pad", x, g.axes(*e.settings["low"], *e.settings["high"]), value)
+
+
+def _reduced(kind: str) -> Node:
+    return lambda g, e: g.node(
+        kind, g(e.operands[0]), g.axes(*e.settings["axes"]), keepdims=0
+    )
+
+
+def _transpose(g: _Graph, e: Equation) -> str:
+    return g.node("Transpose", g(e.operands[0]), perm=list(e.settings["axes"]))
+
+
+def _dot(g: _Graph, e: Equation) -> str:
+    if e.is_matmul():
+        return g.node("MatMul", *map(g, e.operands))
+    return g.node("Einsum", *map(g, e.operands), equation=e.einsum())
+
+
+_NAMES = {
+    "abs": "Abs",
+    "add": "Add",
+    "add_any": "Add",
+    "and": "And",
+    "copy": "Identity",
+    "cos": "Cos",
+    "div": "Div",
+    "eq": "Equal",
+    "exp": "Exp",
+    "floor": "Floor",
+    "ge": "GreaterOrEqual",
+    "gt": "Greater",
+    "le": "LessOrEqual",
+    "log": "Log",
+    "logistic": "Sigmoid",
+    "lt": "Less",
+    "max": "Max",
+    "min": "Min",
+    "mul": "Mul",
+    "neg": "Neg",
+    "not": "Not",
+    "or": "Or",
+    "pow": "Pow",
+    "relu": "Relu",
+    "sign": "Sign",
+    "sin": "Sin",
+    "sqrt": "Sqrt",
+    "stop_gradient": "Identity",
+    "sub": "Sub",
+    "tanh": "Tanh",
+}
+_NODES: Mapping[str, Node] = {
+    **{name: _plain(kind) for name, kind in _NAMES.items()},
+    "argmax": lambda g, e: g.node(
+        "ArgMax", g(e.operands[0]), axis=e.settings["axes"][0], keepdims=0
+    ),
+    "broadcast_in_dim": _broadcast,
+    "clamp": lambda g, e: g.node(
+        "Min", g.node("Max", g(e.operands[1]), g(e.operands[0])), g(e.operands[2])
+    ),
+    "concatenate": lambda g, e: g.node(
+        "Concat", *map(g, e.operands), axis=e.settings["axis"]
+    ),
+    "convert_element_type": _cast,
+    "dim_as_value": lambda g, e: _as(
+        g, g.node("Squeeze", g.sizes([e.settings["size"]])), e.kind
+    ),
+    "dot_general": _dot,
+    "expm1": _expm1,
+    "integer_pow": _power,
+    "iota": _iota,
+    "is_finite": lambda g, e: g.node(
+        "Not",
+        g.node("Or", *(g.node(x, g(e.operands[0])) for x in ("IsInf", "IsNaN"))),
+    ),
+    "log1p": lambda g, e: g.node("Log", g.node("Add", g(e.operands[0]), g(_number(1)))),
+    "ne": lambda g, e: g.node("Not", g.node("Equal", *map(g, e.operands))),
+    "pad": _pad,
+    "reduce_max": _reduced("ReduceMax"),
+    "reduce_min": _reduced("ReduceMin"),
+    "reduce_sum": _reduced("ReduceSum"),
+    "reshape": lambda g, e: g.node(
+        "Reshape", g(e.operands[0]), g.sizes(e.settings["shape"])
+    ),
+    "rsqrt": lambda g, e: g.node("Reciprocal", g.node("Sqrt", g(e.operands[0]))),
+    "select_n": lambda g, e: g.node("Where", *(g(e.operands[i]) for i in (0, 2, 1))),
+    "slice": _slice,
+    "square": lambda g, e: g.node("Mul", g(e.operands[0]), g(e.operands[0])),
+    "squeeze": lambda g, e: g.node(
+        "Squeeze", g(e.operands[0]), g.axes(*e.settings["axes"])
+    ),
+    "stack": _stack,
+    "take": lambda g, e: g.node(
+        "Gather",
+        g(e.operands[0]),
+        g.constant(np.int64(e.settings["index"])),
+        axis=e.settings["axis"],
+    ),
+    "transpose": _transpose,
+}
+"""Elementary operation -> how ONNX does it."""

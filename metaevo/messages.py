@@ -1,0 +1,94 @@
+"""Messages that an agent sees beside its observation: values of the slot `message`.
+
+`(obs, context) -> [..., size]`, or a scalar for `size` equal numbers; `obs` [..., n] is
+the environment's observation, flattened. A message is cheap talk: it is a function of
+what the agent sees anyway and changes neither transitions nor rewards.
+
+Adversarial Cheap Talk, Lu et al., 2023, https://arxiv.org/abs/2211.11030.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from metaevo import rewards, slots
+from metaevo.learned import functions
+from metaevo.learned.functions import Learned, layers, positive
+from metaevo.learned.operations import operation
+
+__all__ = ["TEST_TIME", "TRAIN_TIME", "network", "silent"]
+
+TRAIN_TIME, TEST_TIME = 2 * math.pi, math.pi
+"""Bounds of messages of Lu et al.: to an agent that trains, to one that is frozen."""
+
+
+@slots.function
+def silent(obs, context=None):
+    """The message of zeros, whatever is observed."""
+    del obs, context
+    return jnp.zeros(())
+
+
+@operation(
+    "message_network",
+    slot="message",
+    plot="metaevo.analysis.plots.agents:message",
+    shapes=lambda op: {"obs": ("n", len(op["units"]))},
+    for_env=lambda env: {"units": rewards.units(env)},
+    guarantees=lambda op: ("bounded",),
+    facts=lambda op, params: {"bound": op["scale"]},
+    examples=({"units": [1.0, 0.5], "size": 2, "features": (8,)},),
+)
+def network(
+    units: Sequence[float],
+    size: int = 2,
+    features: Sequence[int] = (32, 32),
+    scale: float = TRAIN_TIME,
+) -> Learned:
+    """m = scale · tanh(n(o / units)), n a tanh network that starts random.
+
+    The start is a random message, not silence: in a comparison it is the control that
+    any function of the observation is.
+
+    Args:
+        units: typical sizes of the components of an observation, flattened, as
+            `rewards.units` gives them. Components are clipped to ±10 units.
+        size: numbers in a message, `inner.message_size` of the agent that sees it.
+        features: hidden layer sizes.
+        scale: bound of each number.
+
+    Raises:
+        ValueError, TypeError: a setting has a wrong type or value.
+
+    References:
+        Lu et al., 2023, https://arxiv.org/abs/2211.11030, whose network has relu.
+    """
+    divisor = rewards.sizes(units)
+    positive(scale=scale)
+    size = operator.index(size)
+    if not 1 <= size <= 4096:
+        raise ValueError(f"size={size} must be in [1, 4096]")
+    net = functions.network(len(divisor), features, size)
+    last = f"w{len(layers(features))}"
+
+    def init(key):
+        params = net.init(key)
+        shape = params[last].shape
+        weight = jax.random.normal(jax.random.fold_in(key, size), shape)
+        return params | {last: weight / np.sqrt(shape[0])}
+
+    def apply(params, obs, context=None):
+        del context
+        inputs = jnp.clip(obs / divisor, -rewards.LARGEST, rewards.LARGEST)
+        return scale * jnp.tanh(net.apply(params, inputs))
+
+    spec = {"op": "message_network", "units": divisor.tolist(), "size": size}
+    return Learned(
+        init, apply, spec | {"features": list(layers(features)), "scale": scale}
+    )

@@ -1,0 +1,98 @@
+"""Messages beside observations: what the networks of an agent see.
+
+A loop with a slot `message` and a Config key `message_size` sees through `Hearing.hear`
+wherever a network does: acting, learning, normalization. The environment, the reward
+that an agent learns from and a rollout's actions are not touched.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from metaevo import envs, slots
+from metaevo.errors import ConfigError
+from metaevo.slots import Context
+
+__all__ = ["Hearing", "nothing", "of"]
+
+
+class Hearing(NamedTuple):
+    """What networks see in place of observations.
+
+    Attributes:
+        observation: space of it.
+        hear: `(meta, context, obs [..., *shape]) -> [..., *observation.shape]`.
+    """
+
+    observation: envs.Box
+    hear: Callable[[Any, Context, jax.Array], jax.Array]
+
+
+def of(env: envs.Env, message_size: int, meta: Any) -> Hearing:
+    """The hearing of agents on `env`.
+
+    Without messages networks see observations as they are, in bytes where they are
+    packed. With messages they see the flattened observation, float32, and then the
+    message.
+
+    Args:
+        message_size: numbers in a message; 0: there is none.
+        meta: slots, with the message in `message`. Its class has the message as default
+            that means none.
+
+    Raises:
+        ConfigError: `meta` has a message and `message_size` is 0, or has one of another
+            size. `hear` raises it too, while JAX traces, for what evolves.
+    """
+    if message_size:
+        hearing = _with_messages(env, message_size)
+    else:
+        hearing = _without_messages(env, type(meta)._field_defaults["message"])
+    obs = jax.ShapeDtypeStruct((1, *env.observation.shape), jnp.float32)
+    jax.eval_shape(
+        lambda obs: hearing.hear(slots.checked(meta), Context(stats={}), obs), obs
+    )
+    return hearing
+
+
+def nothing(env: envs.Env) -> Hearing:
+    """The hearing of an algorithm without a slot `message`."""
+    return Hearing(env.observation, lambda meta, context, obs: obs)
+
+
+def _without_messages(env: envs.Env, silent: Any) -> Hearing:
+    def hear(meta, context, obs):
+        del context
+        # A slot that crossed jit is another object with the same function.
+        if getattr(meta.message, "func", None) is not silent.func:
+            raise ConfigError(
+                "the slot message holds a message and inner.message_size=0: no network "
+                "would see it; set inner.message_size to the numbers that it has"
+            )
+        return obs
+
+    return Hearing(env.observation, hear)
+
+
+def _with_messages(env: envs.Env, size: int) -> Hearing:
+    num_axes = len(env.observation.shape)
+
+    def hear(meta, context, obs):
+        obs = envs.unpacked(obs)
+        obs = obs.reshape(*obs.shape[: obs.ndim - num_axes], -1)
+        message = jnp.asarray(meta.message(obs, context), jnp.float32)
+        expected = (*obs.shape[:-1], size)
+        if message.shape not in ((), expected):
+            raise ConfigError(
+                f"inner.message_size={size}: the message has shape "
+                f"{list(message.shape)}, expected {list(expected)}, {size} for each "
+                f"observation, or [], one number for all"
+            )
+        return jnp.concatenate([obs, jnp.broadcast_to(message, expected)], -1)
+
+    return Hearing(envs.Box((math.prod(env.observation.shape) + size,)), hear)

@@ -1,0 +1,278 @@
+"""Tree search in an environment, by mctx (Apache-2.0, DeepMind).
+
+The tree steps `Env.step_raw`, never an environment that resets itself. A state after an
+episode's end stays as it is: nothing is gained behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from metaevo import envs, slots
+from metaevo.errors import ConfigError
+from metaevo.slots import Context
+from metaevo.types import Key, PyTree
+
+__all__ = [
+    "Found",
+    "Plan",
+    "Root",
+    "Thought",
+    "gumbel",
+    "legal",
+    "model",
+    "puct",
+]
+
+Model = Callable[..., tuple[Any, PyTree]]
+Plan = Callable[..., "Found"]
+
+
+class Root(NamedTuple):
+    """Roots of searches; leaves [B, ...].
+
+    Attributes:
+        logits: [B, A] of the policy.
+        value: [B] for the player to move.
+        state: states of the environment.
+        mask: [B, A] bool, the legal actions, at least one each; None: all are.
+    """
+
+    logits: jax.Array
+    value: jax.Array
+    state: PyTree
+    mask: jax.Array | None
+
+
+class Thought(NamedTuple):
+    """The last search of `InnerLoop.act`, carried to be drawn.
+
+    Attributes:
+        visits: [A] shares of the simulations.
+    """
+
+    visits: jax.Array
+
+
+class Found(NamedTuple):
+    """Results of searches.
+
+    Attributes:
+        action: [B] int32.
+        policy: [B, A] probabilities to learn from.
+        value: [B] of the root after the search, for the player to move.
+        old_value: [B] of the root before it.
+        visits: [B, A] shares of the simulations.
+    """
+
+    action: jax.Array
+    policy: jax.Array
+    value: jax.Array
+    old_value: jax.Array
+    visits: jax.Array
+
+
+def legal(logits: jax.Array, mask: jax.Array | None) -> jax.Array:
+    """Logits [..., A] with those of illegal actions at the least number there is."""
+    if mask is None:
+        return logits
+    return jnp.where(mask, logits, jnp.finfo(logits.dtype).min)
+
+
+def model(
+    env: envs.Env,
+    evaluate: Callable[..., tuple[jax.Array, jax.Array]],
+    gamma: jax.Array | float,
+) -> Model:
+    """The environment as mctx's `recurrent_fn`; embeddings are (state, ended).
+
+    Values are those of the player to move, so the discount is negative where the next
+    player is another: -gamma times what is good for that one.
+
+    Args:
+        evaluate: `(keys, obs, state) -> (logits [B, A], values [B])`, leaves [B, ...],
+            for who is to move.
+        gamma: discount, in [0, 1].
+    """
+    mctx = _mctx()
+
+    def one(key, action, state, ended):
+        after, out = env.step_raw(key, state, action)
+        after = jax.tree.map(lambda new, old: jnp.where(ended, old, new), after, state)
+        sign = 1.0
+        if env.player is not None:
+            sign = jnp.where(env.player(after) == env.player(state), 1.0, -1.0)
+        # Selected, not multiplied: what follows an end may be infinite.
+        reward = jnp.where(ended, 0.0, out.reward)
+        over = ended | out.terminated
+        discount = jnp.where(over, 0.0, sign * gamma)
+        mask = envs.legal_actions(env, after)
+        return (after, ended | out.done), out.final_obs, reward, discount, over, mask
+
+    def step(params, key, action, embedding):
+        del params
+        keys = jax.random.split(key, (2, action.shape[0]))
+        embedding, obs, reward, discount, over, mask = jax.vmap(one)(
+            keys[0], action, *embedding
+        )
+        logits, value = evaluate(keys[1], obs, embedding[0])
+        output = mctx.RecurrentFnOutput(
+            reward=reward,
+            discount=discount,
+            prior_logits=legal(logits, mask),
+            value=jnp.where(over, 0.0, value),
+        )  # pyright: ignore[reportCallIssue]
+        return output, embedding
+
+    return step
+
+
+def gumbel(
+    key: Key,
+    model: Model,
+    root: Root,
+    meta: Any,
+    context: Context,
+    *,
+    num_simulations: int,
+    num_considered: int,
+    bounds: tuple[float, float] | None,
+    explore: bool,
+) -> Found:
+    """Gumbel AlphaZero's search: sequential halving of sampled actions in the root.
+
+    Args:
+        model: from `model`.
+        meta: with the slots `q_scale`, `q_visits`, `gumbel_scale`, `q_transform`.
+        num_simulations: simulations of each search.
+        num_considered: actions that the root looks at, at most.
+        bounds: least and greatest value there can be, by which values are scaled to
+            [0, 1]; None: by the least and greatest of a node, as MuZero does.
+        explore: False for the best action.
+
+    References:
+        Danihelka et al., 2022, https://openreview.net/forum?id=bERaNdoegnO.
+    """
+    mctx = _mctx()
+    visits = slots.value(meta.q_visits, context)
+    scale = slots.value(meta.q_scale, context)
+
+    def q_transform(tree, node):
+        most = visits + tree.children_visits[node].max(-1)
+        # mctx's function is `most` times the values.
+        q = mctx.qtransform_completed_by_mix_value(
+            tree,
+            node,
+            value_scale=1.0,
+            maxvisit_init=visits,
+            rescale_values=bounds is None,
+        )
+        q = _scaled(q / most, bounds)
+        return most * scale * meta.q_transform(q, context)
+
+    found = mctx.gumbel_muzero_policy(
+        (),
+        key,
+        _root(mctx, root),
+        model,
+        num_simulations,
+        invalid_actions=None if root.mask is None else ~root.mask,
+        qtransform=q_transform,
+        max_num_considered_actions=num_considered,
+        gumbel_scale=slots.value(meta.gumbel_scale, context) if explore else 0.0,
+    )
+    return _found(found, found.action)
+
+
+def puct(
+    key: Key,
+    model: Model,
+    root: Root,
+    meta: Any,
+    context: Context,
+    *,
+    num_simulations: int,
+    bounds: tuple[float, float] | None,
+    explore: bool,
+) -> Found:
+    """AlphaZero's search: an upper confidence bound by the policy, in all nodes.
+
+    Args:
+        meta: with the slots `c_init`, `c_base`, `dirichlet_alpha`,
+            `dirichlet_fraction`, `temperature`, `q_transform`.
+        bounds: as in `gumbel`.
+        explore: False for the most visited action, without noise in the root.
+
+    References:
+        Silver et al., 2018, https://www.science.org/doi/10.1126/science.aar6404.
+    """
+    mctx = _mctx()
+
+    def q_transform(tree, node):
+        if bounds is None:
+            q = mctx.qtransform_by_parent_and_siblings(tree, node)
+        else:
+            low, high = bounds
+            q = mctx.qtransform_by_min_max(tree, node, min_value=low, max_value=high)
+        return meta.q_transform(q, context)
+
+    fraction = slots.value(meta.dirichlet_fraction, context)
+    found = mctx.muzero_policy(
+        (),
+        key,
+        _root(mctx, root),
+        model,
+        num_simulations,
+        invalid_actions=None if root.mask is None else ~root.mask,
+        qtransform=q_transform,
+        dirichlet_fraction=fraction if explore else 0.0,
+        dirichlet_alpha=slots.value(meta.dirichlet_alpha, context),
+        pb_c_init=slots.value(meta.c_init, context),
+        pb_c_base=slots.value(meta.c_base, context),
+        temperature=slots.value(meta.temperature, context),
+    )
+    best = jnp.argmax(found.action_weights, -1).astype(found.action.dtype)
+    return _found(found, found.action if explore else best)
+
+
+def _scaled(q: jax.Array, bounds: tuple[float, float] | None) -> jax.Array:
+    """Values in [0, 1]; without bounds they are so already."""
+    if bounds is None:
+        return q
+    low, high = bounds
+    return (q - low) / (high - low)
+
+
+def _root(mctx, root: Root) -> Any:
+    ended = jnp.zeros(root.value.shape, bool)
+    return mctx.RootFnOutput(
+        prior_logits=legal(root.logits, root.mask),
+        value=root.value,
+        embedding=(root.state, ended),
+    )
+
+
+def _found(found: Any, action: jax.Array) -> Found:
+    tree = found.search_tree
+    summary = tree.summary()
+    return Found(
+        action,
+        found.action_weights,
+        summary.value,
+        tree.raw_values[:, tree.ROOT_INDEX],
+        summary.visit_probs,
+    )
+
+
+def _mctx() -> Any:
+    try:
+        import mctx
+    except ImportError as error:
+        raise ConfigError(
+            f"AlphaZero: {error}. Install it with: pip install 'metaevo[games]'"
+        ) from error
+    return mctx

@@ -1,0 +1,170 @@
+"""The card of an artifact: what it is, how good, and where it was used.
+
+`evidence` in an artifact's manifest is plain data, written when a run ends:
+
+    environments  names, of the search's tasks
+    measure       name of the fitness
+    verdicts      sentences: the solution against the hand-made algorithm
+    independent   sentences of an independent agent; may be empty
+    warnings      sentences
+    scores        rows {name, task, fitness, final_return, seeds}: solution and controls
+    cost          {generations, frames, seconds}
+    metaevo       version
+    date          ISO 8601, UTC
+    license       SPDX identifier, or None: who ran the search has not chosen one
+
+Here it is shown: as lines for a terminal, and as Markdown, the `README.md` beside the
+arrays. A file may come from a stranger: its text is shown as text alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from metaevo.storage.properties import Properties
+from metaevo.text import duration
+
+__all__ = ["lines", "markdown"]
+
+MAX_TEXT = 500
+MAX_ROWS = 100
+
+
+def lines(manifest: Mapping[str, Any]) -> list[str]:
+    """The evidence and the origin of an artifact in lines of text; may be empty."""
+    found = _evidence(manifest)
+    shown = [f"verdict: {_text(x)}" for x in _list(found.get("verdicts"))]
+    shown += [f"verdict: {_text(x)}" for x in _list(found.get("independent"))]
+    shown += [f"warning: {_text(x)}" for x in _list(found.get("warnings"))]
+    rows = _rows(found)
+    if rows:
+        names = _measures(found)
+        for name, task, fitness, last, seeds in rows:
+            place = f" on {task}" if task else ""
+            shown.append(
+                f"{name}{place}: {names[0]} {fitness}, {names[1]} {last}, {seeds} seeds"
+            )
+    if found and not shown:
+        shown.append("no comparison on held-out seeds")
+    return [*shown, *(f"{name}: {x}" for name, x in _facts(manifest, found))]
+
+
+def markdown(manifest: Mapping[str, Any], properties: Mapping[str, Properties]) -> str:
+    """The card in Markdown.
+
+    Args:
+        manifest: of the artifact.
+        properties: slot -> properties, of functions.
+    """
+    found = _evidence(manifest)
+    slots = manifest.get("slots", {})
+    parts = [f"# {_escaped(', '.join(sorted(slots)))}", "Evolved with metaevo.", ""]
+    for name, op in sorted(slots.items()):
+        known = properties.get(name)
+        if known is None:
+            parts.append(f"- **{_escaped(name)}**: {_number(op.get('value'))}")
+            continue
+        parts.append(f"- **{_escaped(name)}**: `{known.title}`")
+        parts += [f"  - {_escaped(line)}" for line in known.lines()]
+    sentences = [*_list(found.get("verdicts")), *_list(found.get("independent"))]
+    parts += ["", "## Evidence", ""]
+    parts += [f"- {_escaped(_text(x))}" for x in sentences]
+    parts += [
+        f"- **Warning**: {_escaped(_text(x))}" for x in _list(found.get("warnings"))
+    ]
+    rows = _rows(found)
+    if rows:
+        head = ["", "environment", *_measures(found), "held-out seeds"]
+        parts += ["", _row(head), "|---" * len(head) + "|", *map(_row, rows)]
+    elif not sentences:
+        parts.append("It was not compared on held-out seeds.")
+    facts = _facts(manifest, found)
+    parts += ["", "## Provenance", "", "| | |", "|---|---|"]
+    parts += [_row(fact) for fact in facts]
+    parts += ["", "## Use", "", "```python", "import metaevo", ""]
+    parts += ['artifact = metaevo.load("this folder")', "print(artifact)", "```"]
+    return "\n".join(parts) + "\n"
+
+
+def _facts(manifest: Mapping[str, Any], found: Mapping) -> list[tuple[str, str]]:
+    """Provenance as pairs of texts."""
+    provenance = manifest.get("provenance")
+    provenance = provenance if isinstance(provenance, Mapping) else {}
+    cost = found.get("cost")
+    cost = cost if isinstance(cost, Mapping) else {}
+    facts = [("search", provenance.get("search"))]
+    facts.append(
+        ("environment", ", ".join(map(_text, _list(found.get("environments")))))
+    )
+    facts.append(("cost", _cost(cost)))
+    facts += [(name, found.get(name)) for name in ("metaevo", "date")]
+    if found:
+        facts.append(("license", found.get("license") or "none chosen by its author"))
+    return [(name, _text(x)) for name, x in facts if x]
+
+
+def _cost(cost: Mapping[str, Any]) -> str:
+    parts = []
+    for name in ("generations", "frames"):
+        if _is_number(cost.get(name)):
+            parts.append(f"{int(cost[name]):,} {name}")
+    if _is_number(cost.get("seconds")):
+        parts.append(duration(float(cost["seconds"])))
+    return ", ".join(parts)
+
+
+# --- text of a stranger ---------------------------------------------------------------
+
+
+def _evidence(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = manifest.get("evidence")
+    return found if isinstance(found, Mapping) else {}
+
+
+def _list(x: Any) -> Sequence[Any]:
+    return x[:MAX_ROWS] if isinstance(x, list) else []
+
+
+def _rows(found: Mapping[str, Any]) -> list[list[str]]:
+    keys = ("name", "task", "fitness", "final_return", "seeds")
+    rows = [x for x in _list(found.get("scores")) if isinstance(x, Mapping)]
+    return [[_cell(x.get(key)) for key in keys] for x in rows]
+
+
+def _measures(found: Mapping[str, Any]) -> tuple[str, str]:
+    return _text(found.get("measure", "fitness")), "final return"
+
+
+def _cell(x: Any) -> str:
+    return _number(x) if _is_number(x) or x is None else _text(x)
+
+
+def _is_number(x: Any) -> bool:
+    # Finite, and of a size that can be written.
+    return isinstance(x, int | float) and not isinstance(x, bool) and -1e18 < x < 1e18
+
+
+def _number(x: Any) -> str:
+    if not _is_number(x):
+        return "-"
+    return str(x) if isinstance(x, int) else f"{x:.4g}"
+
+
+def _text(x: Any) -> str:
+    """One line of printable text, cut if it is long."""
+    if isinstance(x, int) and not _is_number(x):
+        return "-"
+    text = "".join(c if c.isprintable() else " " for c in str(x))
+    return text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + "..."
+
+
+def _escaped(text: str) -> str:
+    """Text without a meaning in Markdown or HTML."""
+    for special in "\\`*_[]|":
+        text = text.replace(special, f"\\{special}")
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(_escaped(cell) for cell in cells) + " |"

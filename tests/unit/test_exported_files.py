@@ -1,0 +1,213 @@
+"""Exported source: its inputs, its errors, and text of strangers in it.
+
+That each format equals JAX is in `tests/system/test_exports.py`.
+"""
+
+import ast
+import json
+import subprocess
+import sys
+
+import learned as helper
+import numpy as np
+import pytest
+
+from metaevo import advantages, drifts, losses, schedules
+from metaevo.errors import ArtifactError, ConfigError
+from metaevo.export import files, programs
+from metaevo.learned import optimizers
+from metaevo.storage import artifacts, numpy_export, numpy_reference
+
+
+def saved(path, **slots):
+    """An artifact with learned functions off their starts, and numbers."""
+    numbers = {k: x for k, x in slots.items() if isinstance(x, float)}
+    made = {k: x for k, x in slots.items() if k not in numbers}
+    params = {k: helper.away(x) for k, x in made.items()}
+    spec = {k: x.spec for k, x in made.items()}
+    spec |= {k: {"op": "number"} for k in numbers}
+    params |= {k: np.float32(0) for k in numbers}
+    artifacts.save(path, params, spec, numbers, {"search": "mine"})
+    return path
+
+
+def imported(path, to="numpy", **options):
+    """The names that an exported file defines."""
+    written = files.write(path, to, path.parent / f"{to}_file.py", **options)
+    scope: dict = {}
+    exec(compile(written.read_text(), str(written), "exec"), scope)
+    return scope
+
+
+@pytest.fixture(scope="module")
+def loss(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("loss") / "solution"
+    return saved(folder, value_loss=losses.residual_network(), lr=3e-4)
+
+
+def test_numpy_file_equals_the_reference_over_any_leading_axes(loss):
+    mine, reference = imported(loss), numpy_reference.load(loss).value_loss
+    assert mine["LR"] == 3e-4
+    inputs = np.random.default_rng(0).normal(0, 20, (3, 2, 5))
+    flat = [x.ravel() for x in inputs]
+    found = mine["value_loss"](*inputs)
+    assert found.shape == (2, 5)
+    assert found.dtype == np.float64
+    np.testing.assert_allclose(found.ravel(), reference(*flat), rtol=1e-7)
+    slopes = mine["value_loss_gradient"](*inputs)
+    for a, b in zip(slopes, reference.gradient(*flat), strict=True):
+        np.testing.assert_allclose(a.ravel(), b, rtol=1e-6, atol=1e-9)
+
+
+def test_inputs_broadcast_and_take_the_type_of_the_first_array(loss):
+    value_loss = imported(loss)["value_loss"]
+    value = np.float32([[1.0], [2.0]])
+    found = value_loss(value, [0.0, 1, 2], 0)
+    assert found.dtype == np.float32
+    wide = value_loss(
+        *np.broadcast_arrays(value, np.float32([[0, 1, 2]]), np.float32(0))
+    )
+    np.testing.assert_array_equal(found, wide)
+    assert np.shape(value_loss(1.0, 2.0, 3.0)) == ()
+
+
+def test_jax_file_runs_without_metaevo(loss):
+    written = files.write(loss, "jax", loss.parent / "exported.py")
+    code = (
+        "import sys; sys.modules['metaevo'] = None; import jax, exported; "
+        "print(repr(float(jax.jit(exported.value_loss)(1.5, 0.25, 1.0))))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=written.parent,
+        env={"PATH": ""},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    expected = numpy_reference.load(loss).value_loss([1.5], [0.25], [1.0])[0]
+    assert float(done.stdout) == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_source_is_named_after_the_statements_that_it_comes_from(loss):
+    text = files.write(loss, "torch", loss.parent / "torch_file.py").read_text()
+    body = ast.parse(text).body
+    assert "inside = _max(x, -3.0)" in text
+    assert "# losses.clipped_square\n" in text
+    assert "search: mine" in text.partition('"""\n')[0]
+    # One statement a line, and nothing imported but torch.
+    lines = [x.lineno for x in ast.walk(ast.parse(text)) if isinstance(x, ast.Assign)]
+    assert len(lines) == len(set(lines))
+    imports = [
+        ast.unparse(x) for x in body if isinstance(x, ast.Import | ast.ImportFrom)
+    ]
+    assert imports == ["from __future__ import annotations", "import torch"]
+
+
+def test_what_does_not_depend_on_inputs_is_computed():
+    """The two constants of DPO's drift, from numbers that pass through exp and clip."""
+    learned = drifts.dpo_constants()
+    program = programs.evolved("drift", learned.spec, helper.away(learned)).value
+    assert not list(program.constants())
+    assert all(
+        any(isinstance(x, str) for x in one.operands) for one in program.equations
+    )
+
+
+def test_large_weights_are_packed_and_equal(tmp_path):
+    path = saved(tmp_path / "solution", drift=drifts.lpo_network(features=(64, 32)))
+    text = files.write(path, "numpy", tmp_path / "x.py").read_text()
+    assert "base64" in text
+    inputs = helper.USUAL["drift"]
+    inputs = [np.broadcast_to(np.float64(x), (41,)) for x in inputs]
+    np.testing.assert_allclose(
+        imported(path)["drift"](*inputs),
+        numpy_reference.load(path).drift(*inputs),
+        atol=1e-7,
+    )
+
+
+def test_schedule_and_optimizer_stand_in_one_file(tmp_path):
+    path = saved(
+        tmp_path / "solution",
+        optimizer=optimizers.adam_numbers(),
+        lr=schedules.steps(2),
+    )
+    mine, reference = imported(path), numpy_reference.load(path).optimizer
+    params = {"b": np.zeros(3), "a": {"w": np.ones((2, 3))}}
+    gradient = {"b": np.arange(3.0), "a": {"w": -np.ones((2, 3))}}
+    found, state = mine["optimizer_update"](
+        gradient, mine["optimizer_init"](params), params
+    )
+    expected, _ = reference.update(gradient, reference.init(params), params)
+    np.testing.assert_allclose(found["a"]["w"], expected["a"]["w"], rtol=1e-6)
+    np.testing.assert_allclose(found["b"], expected["b"], rtol=1e-6)
+    assert len(state) == 2
+    last = numpy_reference.load(path).lr(0.9)
+    assert float(mine["lr"](0.9)) == pytest.approx(float(last), rel=1e-6)
+
+
+# --- what is refused ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"to": "tensorflow"}, r"to=tensorflow: expected one of jax, torch"),
+        (
+            {"to": "numpy", "slot": "drift"},
+            r"slot=drift: expected one of lr, value_loss",
+        ),
+        ({"to": "onnx", "slot": "lr"}, r"to=onnx: a file holds one function.*has 0"),
+    ],
+)
+def test_wrong_options_name_what_is_expected(loss, options, message):
+    with pytest.raises(ConfigError, match=message):
+        files.write(loss, **options, out=loss.parent / "never")
+    assert not (loss.parent / "never").exists()
+
+
+def test_no_artifact_and_no_place_to_write_are_named(loss, tmp_path):
+    with pytest.raises(ArtifactError, match="no artifact here"):
+        files.write(tmp_path, "numpy")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"out=.*cannot be written"):
+        files.write(loss, "numpy", tmp_path / "file" / "x.py")
+
+
+def test_operation_without_a_translation_is_refused_by_name(loss, monkeypatch):
+    monkeypatch.delitem(numpy_export.OPERATIONS, "tanh")
+    with pytest.raises(ConfigError, match=r"to=torch: slot 'value_loss'.*'tanh'"):
+        files.write(loss, "torch", loss.parent / "never")
+
+
+@pytest.mark.parametrize("to", ["torch", "onnx"])
+def test_loop_over_time_is_refused_with_the_remedy(tmp_path, to):
+    path = saved(tmp_path / "solution", advantage=advantages.recurrent())
+    message = rf"to={to}: slot 'advantage'.*a loop over time; to=stablehlo takes any"
+    with pytest.raises(ConfigError, match=message):
+        files.write(path, to)
+
+
+@pytest.mark.parametrize("to", ["onnx", "stablehlo"])
+def test_missing_package_is_named_with_the_remedy(loss, to, monkeypatch):
+    package = {"onnx": "onnx", "stablehlo": "flatbuffers"}[to]
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(
+        ConfigError, match=rf"{package}: pip install 'metaevo\[export\]'"
+    ):
+        files.write(loss, to, loss.parent / "never")
+
+
+def test_text_of_a_stranger_stays_in_the_docstring(loss, tmp_path):
+    """It cannot end the docstring: the file would run it."""
+    evil = '"""\nimport os\nos.abort()\n"""\\'
+    learned = losses.residual_network()
+    params = {"value_loss": helper.away(learned)}
+    spec = {"value_loss": {**learned.spec, "label": evil}}
+    artifacts.save(tmp_path / "solution", params, spec, {}, {"search": evil})
+    text = files.write(tmp_path, "numpy").read_text()
+    names = {x.id for x in ast.walk(ast.parse(text)) if isinstance(x, ast.Name)}
+    assert "os" not in names
+    assert "abort" not in json.dumps([ast.dump(x) for x in ast.parse(text).body[1:]])
+    assert "abort" in text

@@ -1,0 +1,223 @@
+"""Tree search in games: signs, ends, and short tactics."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from inner_loops import alphazero, gumbel_alphazero, ppo
+from metaevo import envs
+from metaevo.envs import Discrete
+from metaevo.errors import ConfigError
+from metaevo.rl import matches, planning
+
+GAME = envs.make("pgx/tic_tac_toe")
+STEP = jax.jit(GAME.step_raw)
+
+# Moves of both players so far, and the move to find.
+WIN = (0, 3, 1, 4), 2
+WIN_OF_THE_SECOND = (0, 3, 1, 4, 8), 5
+BLOCK = (0, 4, 1), 2
+
+
+def position(moves, key=0):
+    state, obs = GAME.reset(jax.random.key(key))
+    for move in moves:
+        state, out = STEP(jax.random.key(1), state, jnp.int32(move))
+        obs = out.obs
+    return state, obs, envs.legal_actions(GAME, state)
+
+
+@functools.cache
+def untrained(module, num_simulations):
+    loop = module.make(GAME, module.Config(num_simulations=num_simulations))
+    state = loop.init(jax.random.key(0), loop.meta)
+
+    def act(state_, obs, mask):
+        key = jax.random.key(3)
+        return loop.act(key, loop.meta, state.agent, (), obs, state_, mask)[0]
+
+    return jax.jit(act)
+
+
+# --- the game -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", [0, 1, 2, 3])  # Pgx's players begin in either order
+def test_player_0_moves_first_and_rewards_are_by_seat(key):
+    state, _, mask = position((), key)
+    assert int(GAME.player(state)) == 0
+    assert mask.all()
+    state, _, _ = position(WIN[0], key)
+    assert int(GAME.player(state)) == 0
+    _, out = STEP(jax.random.key(0), state, jnp.int32(WIN[1]))
+    assert bool(out.terminated)
+    assert float(out.reward) == 1
+    np.testing.assert_array_equal(out.info["rewards"], [1, -1])
+    state, _, _ = position(WIN_OF_THE_SECOND[0], key)
+    _, out = STEP(jax.random.key(0), state, jnp.int32(WIN_OF_THE_SECOND[1]))
+    assert float(out.reward) == 1
+    np.testing.assert_array_equal(out.info["rewards"], [-1, 1])
+
+
+def test_other_games_are_refused():
+    with pytest.raises(ConfigError, match=r"Did you mean pgx/tic_tac_toe\?"):
+        envs.make("pgx/tic_tac_to")
+    with pytest.raises(ConfigError, match="no such game of two players"):
+        envs.make("pgx/kuhn_poker")
+
+
+def test_algorithms_that_plan_for_one_player_refuse_a_game_of_two():
+    with pytest.raises(ConfigError, match="two players who take turns; see alphazero"):
+        ppo.make(GAME)
+
+
+# --- the search -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("module", [alphazero, gumbel_alphazero])
+@pytest.mark.parametrize(("moves", "best"), [WIN, WIN_OF_THE_SECOND])
+def test_a_win_is_found_with_16_simulations_and_an_untrained_net(module, moves, best):
+    assert int(untrained(module, 16)(*position(moves))) == best
+
+
+def test_a_loss_is_seen_coming_with_64():
+    assert int(untrained(alphazero, 64)(*position(BLOCK[0]))) == BLOCK[1]
+
+
+def root_value(env, moves, num_simulations=256):
+    """Of a search whose values are zero but at ends."""
+    state, _, mask = jax.tree.map(lambda x: x[None], position(moves))
+
+    def evaluate(keys, obs, state):
+        return jnp.zeros((len(obs), 9)), jnp.zeros(len(obs))
+
+    meta = alphazero.Meta(dirichlet_fraction=0.0)
+    found = planning.puct(
+        jax.random.key(0),
+        planning.model(env, evaluate, 1.0),
+        planning.Root(jnp.zeros((1, 9)), jnp.zeros(1), state, mask),
+        meta,
+        None,
+        num_simulations=num_simulations,
+        bounds=(-1.0, 1.0),
+        explore=False,
+    )
+    return float(found.value[0]), np.asarray(found.visits[0])
+
+
+def test_a_won_position_is_worth_1_to_who_is_to_move():
+    for moves, best in (WIN, WIN_OF_THE_SECOND):
+        value, visits = root_value(GAME, moves)
+        assert value > 0.85  # a mean over the simulations
+        assert visits.argmax() == best
+    lost = (0, 8, 1, 6, 3)  # the first player has two lines to finish
+    assert root_value(GAME, lost)[0] < -0.5
+
+
+def test_the_search_is_lost_if_values_do_not_change_sides():
+    """The bug that a planner for games has first."""
+    one_side = GAME._replace(player=None)
+    lost = (0, 8, 1, 6, 3)
+    assert root_value(one_side, lost)[0] > 0.5
+
+
+def test_nothing_is_gained_behind_an_end():
+    """A finished state stays as it is, whatever follows it in the environment."""
+    state, _, _ = position(WIN[0])
+
+    def evaluate(keys, obs, state):
+        return jnp.zeros((len(obs), 9)), jnp.ones(len(obs))
+
+    model = planning.model(GAME, evaluate, 1.0)
+    at = jax.tree.map(lambda x: x[None], (state, jnp.array(False)))
+    out, at = model((), jax.random.key(0), jnp.array([WIN[1]]), at)
+    assert (float(out.reward[0]), float(out.discount[0])) == (1.0, 0.0)
+    assert float(out.value[0]) == 0
+    for move in (5, 6):
+        out, later = model((), jax.random.key(0), jnp.array([move]), at)
+        assert (float(out.reward[0]), float(out.discount[0])) == (0.0, 0.0)
+        for a, b in zip(jax.tree.leaves(later[0]), jax.tree.leaves(at[0]), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+# --- matches --------------------------------------------------------------------------
+
+
+def match(a, b, num_games=200):
+    return jax.jit(lambda key: matches.play(key, GAME, a, b, num_games))(
+        jax.random.key(0)
+    )
+
+
+def test_perfect_play_never_loses_from_either_seat():
+    perfect = matches.minimax(GAME)
+    results = match(perfect, matches.random)
+    assert (results.score >= 0).all()
+    np.testing.assert_array_equal(results.seat[:4], [0, 1, 0, 1])
+    first, second = (results.score[results.seat == i].mean() for i in (0, 1))
+    assert first > second > 0.5
+    summary = matches.metrics(results)
+    shares = [float(summary[x]) for x in ("wins", "draws", "losses")]
+    assert sum(shares) == pytest.approx(1)
+    assert float(summary["return"]) == pytest.approx(shares[0] - shares[2], abs=1e-6)
+    assert (match(perfect, perfect, 20).score == 0).all()
+    assert (match(matches.random, perfect, 40).score <= 0).all()
+
+
+def test_playing_on_at_random_beats_random_moves():
+    results = match(matches.player(GAME, "rollouts-20"), matches.random, 40)
+    assert float(results.score.mean()) > 0.5
+
+
+def test_unknown_opponents_are_refused():
+    for name in ("perfect", "rollouts-0", "rollouts-", "rollouts-x"):
+        with pytest.raises(ConfigError, match=r"inner\.opponent="):
+            matches.player(GAME, name)
+    with pytest.raises(ConfigError, match=r"solves pgx/tic_tac_toe alone"):
+        matches.minimax(envs.make("pgx/connect_four"))
+
+
+# --- self-play ------------------------------------------------------------------------
+
+
+def test_values_are_learned_for_who_is_to_move():
+    """In a game of one move that its player wins, and one that the other does."""
+    config = alphazero.Config(
+        512, num_envs=16, num_steps=4, num_segments=1, features=(8,),
+        num_simulations=2, num_eval_envs=2,
+    )  # fmt: skip
+    for won_by_mover in (1.0, -1.0):
+        loop = alphazero.make(one_move(won_by_mover), config, alphazero.Meta(lr=3e-2))
+        state = loop.init(jax.random.key(0), loop.meta)
+        _, metrics = jax.jit(loop.train)(jax.random.key(1), loop.meta, state)
+        assert float(metrics["value_error_rms"]) < 0.5
+        assert float(metrics["return"]) == won_by_mover
+
+
+def one_move(reward):
+    """A game that ends with its first move."""
+    rewards = jnp.array([reward, -reward])
+
+    def reset(key):
+        return jnp.int32(0), jnp.zeros(1)
+
+    def step_raw(key, state, action):
+        done = jnp.array(True)
+        obs = jnp.ones(1)
+        info = {"rewards": rewards}
+        return state + 1, envs.Step(obs, rewards[0], done, ~done, obs, info)
+
+    return envs.Env(
+        reset,
+        envs.with_auto_reset(reset, step_raw),
+        step_raw,
+        envs.Box((1,), 0.0, 1.0),
+        Discrete(2),
+        1,
+        action_mask=lambda state: jnp.ones(2, bool),
+        name="one_move",
+        player=lambda state: state % 2,
+    )
