@@ -44,12 +44,13 @@ $(VENV)/.extras: $(VENV)/.installed
 	touch $@
 
 # Where exported files run: PyTorch, Stable-Baselines3, onnxruntime and numpy, without JAX
-# and metaevo. Any build of PyTorch will do; the CPU's is the smallest.
+# and metaevo. Any build of PyTorch will do; the CPU's is the smallest. Where there is none
+# the tests that need it are skipped, and the last lines of pytest name them.
 $(VENV)-torch/.installed: Makefile
 	$(PYTHON) -m venv $(VENV)-torch
 	$(VENV)-torch/bin/python -m pip install --quiet 'torch>=2.5,<2.14' \
-	    onnxruntime numpy 'stable-baselines3>=2.7' gymnasium
-	touch $@
+	    onnxruntime numpy 'stable-baselines3>=2.7' gymnasium \
+	    && touch $@ || rm -rf $(VENV)-torch
 
 # The long learning runs. ONLY=dqn-CartPole runs one, ONLY="sac or td3" some.
 ONLY ?= test
