@@ -332,10 +332,23 @@ def test_a_weight_lies_between_one_and_the_ratio(name):
     np.testing.assert_array_equal(found[:, 600], 1.0)
 
 
+@of_each("increasing")
+def test_values_keep_their_order_and_their_range(name):
+    case = CASES[name]
+    made = case.make()
+    q = np.linspace(0, 1, 501, dtype=np.float32)
+    mapped = jax.jit(jax.vmap(lambda params, q: made.apply(params, q), (0, None)))
+    found = np.asarray(mapped(members(made), q))
+    assert (np.diff(found, axis=1) >= -1e-6).all()
+    np.testing.assert_allclose(found[:, 0], 0.0, atol=1e-6)
+    np.testing.assert_allclose(found[:, -1], 1.0, atol=1e-5)
+    assert np.abs(found - q).max() > 0.5  # and is not the value itself
+
+
 # --- the registry ---------------------------------------------------------------------
 
 TESTED = {"nonnegative", "coercive", "scale-equivariant", "convex", "potential"}
-TESTED |= {"between"}
+TESTED |= {"between", "increasing"}
 TESTED |= {"bounded", "drift"}  # drifts are held to theirs in tests/unit/test_drifts.py
 
 

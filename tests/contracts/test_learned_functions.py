@@ -242,7 +242,7 @@ def test_temporal_is_a_setting_of_what_evolves_as_a_network_or_as_constants():
     numbers = {"steps", "knots", "feedback"}
     others = {"piecewise", "potential", "impact", "graded", "policy", "shaper"}
     others |= {"monotone_correction"}
-    others |= {"message_network"}
+    others |= {"message_network", "monotone_q"}
     assert {n for n in without if _is_ours(n)} == closed | numbers | others
     for name in without:
         example = operations.get(name).examples[0]
