@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from metaevo import envs, population, slots
+from metaevo.errors import ConfigError
 from metaevo.rl import (
     config_checks,
     matches,
@@ -72,6 +73,11 @@ def make(
     """
     config_checks.positive(config)
     num_actions = config_checks.discrete(env, "AlphaZero").num
+    if env.num_players > 1:
+        raise ConfigError(
+            f"env={env.name!r}: {env.num_players} players act at once there, and a "
+            "search plans for one at a time"
+        )
     batch_size = config_checks.minibatched(config)
     lifetime = config_checks.lifetime(config, batch_size)
     network = networks.mlp(

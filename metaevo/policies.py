@@ -188,6 +188,7 @@ def space(env: envs.Env, config: Any) -> Space:
     slot="shaper",
     plot="metaevo.analysis.plots.agents:shaper",
     shapes=lambda op: dict.fromkeys(("own", "other"), ("n", op["num_situations"])),
+    for_env=lambda game: {"num_situations": game.num_situations},
     examples=(
         {"num_situations": 5, "features": (8,), "scale": 4.0},
         {"num_situations": 1, "features": (8,), "scale": 2.0},

@@ -28,7 +28,7 @@ MAX_MOVES = {
     "gardner_chess": 256,
     "go_9x9": 162,
     "go_19x19": 722,
-    "hex": 121,
+    "hex": 122,  # a swap, and all cells
     "othello": 124,
     "tic_tac_toe": 9,
 }

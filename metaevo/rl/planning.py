@@ -162,17 +162,17 @@ def gumbel(
     scale = slots.value(meta.q_scale, context)
 
     def q_transform(tree, node):
-        most = visits + tree.children_visits[node].max(-1)
-        # mctx's function is `most` times the values.
+        most = tree.children_visits[node].max(-1)
         q = mctx.qtransform_completed_by_mix_value(
             tree,
             node,
             value_scale=1.0,
-            maxvisit_init=visits,
+            maxvisit_init=1.0,
             rescale_values=bounds is None,
         )
-        q = _scaled(q / most, bounds)
-        return most * scale * meta.q_transform(q, context)
+        # mctx's function is 1 + `most` times the values.
+        q = _scaled(q / (1.0 + most), bounds)
+        return (visits + most) * scale * meta.q_transform(q, context)
 
     found = mctx.gumbel_muzero_policy(
         (),
@@ -220,7 +220,8 @@ def puct(
             q = mctx.qtransform_by_min_max(tree, node, min_value=low, max_value=high)
         return meta.q_transform(q, context)
 
-    fraction = slots.value(meta.dirichlet_fraction, context)
+    draw_key, key = jax.random.split(key)
+    fraction = jnp.float32(slots.value(meta.dirichlet_fraction, context))
     found = mctx.muzero_policy(
         (),
         key,
@@ -230,13 +231,18 @@ def puct(
         invalid_actions=None if root.mask is None else ~root.mask,
         qtransform=q_transform,
         dirichlet_fraction=fraction if explore else 0.0,
-        dirichlet_alpha=slots.value(meta.dirichlet_alpha, context),
+        dirichlet_alpha=jnp.float32(slots.value(meta.dirichlet_alpha, context)),
         pb_c_init=slots.value(meta.c_init, context),
         pb_c_base=slots.value(meta.c_base, context),
-        temperature=slots.value(meta.temperature, context),
     )
-    best = jnp.argmax(found.action_weights, -1).astype(found.action.dtype)
-    return _found(found, found.action if explore else best)
+    visits = found.action_weights
+    if not explore:
+        return _found(found, jnp.argmax(visits, -1).astype(jnp.int32))
+    # Drawn here: mctx lets moves without a visit have a share, illegal ones too.
+    logits = jnp.where(visits > 0, jnp.log(visits), -jnp.inf)
+    temperature = slots.value(meta.temperature, context)
+    drawn = jax.random.categorical(draw_key, logits / temperature)
+    return _found(found, drawn.astype(jnp.int32))
 
 
 def _scaled(q: jax.Array, bounds: tuple[float, float] | None) -> jax.Array:

@@ -14,6 +14,7 @@ CONTINUOUS = "probes:fall_or_live"
 DISCRETE = "probes:fall_or_live_discrete"
 SIZES = {"num_envs": 2, "num_steps": 8, "features": (4,), "batch_size": 8}
 SIZES |= {"learning_starts": 16, "num_minibatches": 2, "num_gradient_steps": 2}
+SIZES |= {"message_size": 2, "num_learners": 2, "num_workers": 2}
 ENDS = 40  # steps of the longest episode
 
 
@@ -34,6 +35,7 @@ def tiny(name, steps_per_segment, num_segments):
 
 
 WITHOUT_ENV = {"pbt_toy", "mfos_ipd", "mfos_self_play", "mfos_coin"}
+WITHOUT_ENV |= {"cheap_talk_control"}  # the probe has no goals
 
 
 @pytest.mark.parametrize("name", [x for x in NAMES if x not in WITHOUT_ENV])

@@ -234,6 +234,8 @@ def _a_tenth(context):
 
 
 TWO_EPISODES = "gymnax/CartPole-v1"
+# Of two actions a search scales the values to 0 and 1, whatever they are.
+FIVE_ACTIONS = "grid/random_mdp"
 OFF_POLICY = {"learning_starts": 64, "buffer_size": 128, "batch_size": 16}
 PPO_CHANGES = {
     "lr": _late,
@@ -341,7 +343,7 @@ PLANNING_REWRITTEN = {"q_transform": _same_q, "value_loss": _same_square}
 SMALL = {
     "alphazero": Small(
         alphazero,
-        TWO_EPISODES,
+        FIVE_ACTIONS,
         PLANNING_CONFIG,
         alphazero.Meta(lr=1e-2, gamma=0.99),
         PLANNING_CHANGES
@@ -351,7 +353,7 @@ SMALL = {
     ),
     "gumbel_alphazero": Small(
         gumbel_alphazero,
-        TWO_EPISODES,
+        FIVE_ACTIONS,
         PLANNING_CONFIG,
         gumbel_alphazero.Meta(lr=1e-2, gamma=0.99),
         PLANNING_CHANGES | {"q_scale": 2.0, "q_visits": 1.0, "gumbel_scale": 0.1},

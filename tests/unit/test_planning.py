@@ -74,6 +74,11 @@ def test_algorithms_that_plan_for_one_player_refuse_a_game_of_two():
         ppo.make(GAME)
 
 
+def test_games_in_which_all_act_at_once_are_refused():
+    with pytest.raises(ConfigError, match="2 players act at once"):
+        alphazero.make(envs.make("coin_game/3x3"))
+
+
 # --- the search -----------------------------------------------------------------------
 
 
@@ -113,14 +118,14 @@ def test_a_won_position_is_worth_1_to_who_is_to_move():
         value, visits = root_value(GAME, moves)
         assert value > 0.85  # a mean over the simulations
         assert visits.argmax() == best
-    lost = (0, 8, 1, 6, 3)  # the first player has two lines to finish
+    lost = (0, 4, 1, 8, 3)  # the first player has two lines to finish
     assert root_value(GAME, lost)[0] < -0.5
 
 
 def test_the_search_is_lost_if_values_do_not_change_sides():
     """The bug that a planner for games has first."""
     one_side = GAME._replace(player=None)
-    lost = (0, 8, 1, 6, 3)
+    lost = (0, 4, 1, 8, 3)
     assert root_value(one_side, lost)[0] > 0.5
 
 
@@ -141,6 +146,34 @@ def test_nothing_is_gained_behind_an_end():
         assert (float(out.reward[0]), float(out.discount[0])) == (0.0, 0.0)
         for a, b in zip(jax.tree.leaves(later[0]), jax.tree.leaves(at[0]), strict=True):
             np.testing.assert_array_equal(a, b)
+
+
+def test_no_move_is_drawn_that_the_search_did_not_visit():
+    """At a high temperature moves without a visit would have a share, illegal too."""
+    state, _, mask = jax.tree.map(lambda x: x[None], position((0, 4, 1)))
+
+    def evaluate(keys, obs, state):
+        return jnp.zeros((len(obs), 9)), jnp.zeros(len(obs))
+
+    meta = alphazero.Meta(temperature=1e3, dirichlet_fraction=0)
+
+    def draw(key):
+        return planning.puct(
+            key,
+            planning.model(GAME, evaluate, 1.0),
+            planning.Root(jnp.zeros((1, 9)), jnp.zeros(1), state, mask),
+            meta,
+            None,
+            num_simulations=8,
+            bounds=(-1.0, 1.0),
+            explore=True,
+        )
+
+    found = jax.jit(jax.vmap(draw))(jax.random.split(jax.random.key(0), 200))
+    drawn = jnp.take_along_axis(found.visits[:, 0], found.action, -1)
+    assert (drawn > 0).all()
+    assert mask[0][found.action].all()
+    assert len(np.unique(found.action)) > 3
 
 
 # --- matches --------------------------------------------------------------------------

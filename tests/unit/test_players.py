@@ -180,7 +180,7 @@ def test_evaluation_and_play_let_all_players_act():
     assert abs(float(found["return"])) < 3
     loop = ppo.make(COINS, ppo.Config(**SIZES, num_segments=1))
     agent = loop.init(jax.random.key(0), loop.meta).agent
-    states, _ = play.episode(jax.random.key(0), loop, loop.meta, agent)
+    states, _, _ = play.episode(jax.random.key(0), loop, loop.meta, agent)
     assert len(states) == 17
 
 
