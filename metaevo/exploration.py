@@ -104,12 +104,12 @@ def unchanged(q, context=None):
 def monotone(num_pieces: int = 8) -> Learned:
     """An increasing, piecewise linear map of [0, 1] onto itself.
 
-    f(q) = Σₖ wₖ clip(K q − k, 0, 1),  w = softmax(z),  k = 0 ... K − 1
+    f(q) = Σₖ wₖ clip(K q − k, 0, 1),  w = softmax(0, z),  k = 0 ... K − 1
 
     wₖ is what f gains between k/K and (k + 1)/K. z starts at zero: then f(q) = q, up to
     rounding. Values beyond [0, 1] count as its ends.
 
-    Params are {"gain": z [K]}.
+    Params are {"gain": z [K − 1]}: of all pieces but the first.
 
     Args:
         num_pieces: K, at least 2.
@@ -123,12 +123,13 @@ def monotone(num_pieces: int = 8) -> Learned:
 
     def init(key):
         del key
-        return {"gain": jnp.zeros(num_pieces)}
+        return {"gain": jnp.zeros(num_pieces - 1)}
 
     def apply(params, q, context=None):
         del context
         starts = jnp.arange(num_pieces, dtype=jnp.float32)
         part = jnp.clip(num_pieces * q[..., None] - starts, 0.0, 1.0)
-        return part @ jax.nn.softmax(params["gain"])
+        gain = jnp.concatenate([jnp.zeros(1), params["gain"]])
+        return part @ jax.nn.softmax(gain)
 
     return Learned(init, apply, {"op": "monotone_q", "num_pieces": num_pieces}, True)
