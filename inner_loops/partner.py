@@ -175,7 +175,8 @@ def make(
         act=act,
         # `act` is of one seat, so that no episode can be played by it alone.
         env=env._replace(render=None),
-        config=(config, learner.config),
+        config=config,
+        parts=learner,
         tunable=None,
         on=None,
         baselines=baselines or {},
