@@ -226,6 +226,7 @@ def inner_loop(
             cannot be used there.
     """
     checked(config, num_workers)
+    delays.checked(meta.delay, config.max_delay)
     lifetime = config_checks.lifetime(config, config.num_envs * config.num_steps)
     core, head = (core := actor_critics.of(env, config)), core.head
     normalize: Normalizers = _ppo.normalizers(config)

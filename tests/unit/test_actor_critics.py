@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 
-from inner_loops import a2c, impala
+from inner_loops import a2c, gorila, impala
 from metaevo import advantages, envs, optimizers
 from metaevo.errors import ConfigError
 
@@ -163,3 +163,10 @@ def test_bad_settings_are_refused():
         a2c.make(CARTPOLE, a2c.Config(memory="lstm"))
     with pytest.raises(ConfigError, match=r"max_delay=-1 must be >= 0"):
         impala.make(CARTPOLE, impala.Config(max_delay=-1))
+
+
+@pytest.mark.parametrize("module", [a2c, gorila, impala])
+@pytest.mark.parametrize("delay", [-1, 3, 2.5, float("nan")])
+def test_a_delay_that_no_worker_can_have_is_refused(module, delay):
+    with pytest.raises(ConfigError, match=r"delay holds .* inner.max_delay=2"):
+        module.make(CARTPOLE, module.Config(max_delay=2), module.Meta(delay=delay))
