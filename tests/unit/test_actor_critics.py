@@ -11,6 +11,8 @@ import pytest
 from inner_loops import a2c, gorila, impala
 from metaevo import advantages, envs, optimizers
 from metaevo.errors import ConfigError
+from metaevo.rl import returns
+from metaevo.slots import Context
 
 CARTPOLE = envs.make("gymnax/CartPole-v1")
 SGD = optimizers.from_optax(optax.identity())
@@ -154,6 +156,17 @@ def test_vtrace_as_the_slot_is_impalas_own_advantage():
     slot = IMPALA._replace(lr=0.1, advantage=advantages.vtrace)
     same, _ = trained(impala, slot, 4, max_delay=2)
     close(own.agent.params, same.agent.params, rtol=1e-4, atol=1e-6)
+
+
+def test_the_trace_is_cut_at_the_smaller_clip_in_both():
+    stats = {"gamma": 0.9, "gae_lambda": 1.0, "leak": 0.0}
+    stats |= {"rho_clip": 0.5, "c_clip": 1.0, "pg_clip": 1.0}
+    zeros, flags = jnp.zeros(3), jnp.zeros(3, bool)
+    rollout = jnp.ones(3), zeros, zeros
+    found = advantages.vtrace(*rollout, zeros, flags, flags, Context(stats=stats))
+    weights = impala.weights(IMPALA, stats, zeros, None)
+    own = returns.vtrace(*rollout, flags, flags, 0.9, 1.0, *weights)
+    np.testing.assert_allclose(found, own.advantage, rtol=1e-6)
 
 
 def test_bad_settings_are_refused():
