@@ -80,7 +80,7 @@ def policy(env: envs.Env, config: Config = Config()) -> Learned:
     try:
         return policies.policy((size,), action, config.features, config.activation)
     except ValueError as error:
-        raise ConfigError(f"inner.{error}") from None
+        raise ConfigError(f"shaper.{error}") from None
 
 
 def make(

@@ -266,5 +266,7 @@ def test_learners_that_do_not_fit_are_refused():
     two = ppo.make(COINS, ppo.Config(**SIZES, num_segments=2))
     with pytest.raises(ConfigError, match="num_segments=4 does not divide"):
         partner.make(two, partner.Config(4))
+    with pytest.raises(ConfigError, match=r"^shaper\.activation='swoosh'"):
+        partner.make(two, partner.Config(activation="swoosh"))
     with pytest.raises(ConfigError, match="discrete actions"):
         partner.policy(envs.make("gymnax/Pendulum-v1"))
