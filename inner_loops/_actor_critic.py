@@ -23,6 +23,7 @@ from metaevo.rl import (
     delays,
     hearing,
     normalization,
+    returns,
     rollouts,
     training,
 )
@@ -151,7 +152,9 @@ def loss(
         + slots.value(meta.vf_coef, context) * value_loss
         - ent_coef * entropy.mean()
     )
-    ratio = jnp.exp(fixed_ratio)
+    # Capped: metrics and `context.stats` stay finite however far actors are behind.
+    fixed_ratio = jnp.minimum(fixed_ratio, returns.LARGEST_LOG_RATIO)
+    ratio = returns.importance_ratio(fixed_ratio)
     return total, {
         "entropy": entropy.mean(),
         "kl": (ratio - 1 - fixed_ratio).mean(),
@@ -226,6 +229,7 @@ def inner_loop(
             cannot be used there.
     """
     checked(config, num_workers)
+    delays.checked(meta.delay, config.max_delay)
     lifetime = config_checks.lifetime(config, config.num_envs * config.num_steps)
     core, head = (core := actor_critics.of(env, config)), core.head
     normalize: Normalizers = _ppo.normalizers(config)

@@ -226,6 +226,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             `meta` holds what cannot be used there.
     """
     config_checks.positive(config, may_be_zero=("max_delay",))
+    delays.checked(meta.delay, config.max_delay)
     num_learners = config.num_learners
     if config.num_envs % num_learners:
         raise ConfigError(

@@ -188,6 +188,7 @@ def make(
         act=act,
         frames_per_segment=config.num_envs * steps_per_segment,
         config=config,
+        parts=game,
         baselines={
             "LOLA": {"shaper": learners.lola(game)},
             **{name: {"shaper": learners.static(p)} for name, p in game.fixed.items()},

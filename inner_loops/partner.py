@@ -80,7 +80,7 @@ def policy(env: envs.Env, config: Config = Config()) -> Learned:
     try:
         return policies.policy((size,), action, config.features, config.activation)
     except ValueError as error:
-        raise ConfigError(f"inner.{error}") from None
+        raise ConfigError(f"shaper.{error}") from None
 
 
 def make(
@@ -92,8 +92,8 @@ def make(
     """The meta-episode in which `learner` learns against the shaper.
 
     Metrics of `train`: those of the learner, but `return` and `opponent_return`, which
-    are what shaper and learner were paid a step. `evaluate` gives the shaper's of the
-    learner's last segment.
+    are what shaper and learner were paid a step. An episode is one step of one game.
+    `evaluate` gives the shaper's of the learner's last segment.
 
     Args:
         learner: a loop on an environment of two players. It can be put on another
@@ -115,6 +115,7 @@ def make(
             f"{learner.num_segments}"
         )
     per_segment = learner.num_segments // config.num_segments
+    steps = jnp.float32(learner.frames_per_segment)
 
     def facing(meta: Meta, agent: Agent) -> InnerLoop:
         """The learner against the shaper as it is in this segment."""
@@ -144,6 +145,7 @@ def make(
         share = agent.memory[2] + 1 / learner.num_segments
         agent = Agent(inner.agent, jnp.stack([own, other, jnp.minimum(share, 1.0)]))
         metrics |= {"return": own, "opponent_return": other}
+        metrics |= {"episodes": steps, "length": jnp.ones(())}
         return InnerState(agent, inner.experience, (), inner.clock), metrics
 
     def train(key, meta, state):
@@ -157,7 +159,7 @@ def make(
 
     def evaluate(key, meta, state):
         del key, meta
-        return {"return": state.agent.memory[0], "length": jnp.float32(env.max_steps)}
+        return {"return": state.agent.memory[0], "length": jnp.ones(())}
 
     def act(key, meta, agent, carry, obs, state=None, mask=None):
         """The learner's action in the second seat."""
@@ -175,7 +177,8 @@ def make(
         act=act,
         # `act` is of one seat, so that no episode can be played by it alone.
         env=env._replace(render=None),
-        config=(config, learner.config),
+        config=config,
+        parts=learner,
         tunable=None,
         on=None,
         baselines=baselines or {},

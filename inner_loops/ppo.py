@@ -101,7 +101,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     batch_size = config_checks.minibatched(config)
     lifetime = config_checks.lifetime(config, batch_size)
     normalize = _ppo.normalizers(config)
-    hears = hearing.of(env, config.message_size, meta)
+    hears = hearing.of(env, config.message_size, meta, _ppo.STATS)
     head = heads.of(env.action, config.initial_log_std, config.policy)
     advantages = _ppo.advantages(config)
     network = partial(

@@ -152,7 +152,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         )
     lifetime = config_checks.lifetime(config, config.num_envs * config.num_steps)
     normalize = _ppo.normalizers(config)
-    hears = hearing.of(env, config.message_size, meta)
+    hears = hearing.of(env, config.message_size, meta, _ppo.STATS)
     head = heads.of(env.action, config.initial_log_std, config.policy)
     advantages = _ppo.advantages(config)
     # Initialized as all the rest: flax's own orthogonal may hang under vmap.

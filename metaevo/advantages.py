@@ -70,10 +70,12 @@ def vtrace(reward, value, next_value, log_ratio, terminated, done, context: Cont
     """Advantages of V-trace (Espeholt et al., 2018).
 
     Where `context.stats` has no clips, the weights are not truncated: where `log_ratio`
-    is 0 as well, these are generalized advantages.
+    is 0 as well, these are generalized advantages. As in IMPALA the weight of the trace
+    is truncated at `rho_clip` too. The slot `correction` has no part in them.
     """
     gamma, trace = _decays(context)
-    clips = [context.stats.get(name, jnp.inf) for name in _CLIPS]
+    rho_clip, c_clip, pg_clip = (context.stats.get(x, jnp.inf) for x in _CLIPS)
+    clips = rho_clip, jnp.minimum(c_clip, rho_clip), pg_clip
     leak = context.stats.get("leak", 0.0)
     ratio = returns.importance_ratio(log_ratio)
     weights = [returns.vtrace_weight(ratio, clip, leak) for clip in clips]

@@ -85,6 +85,8 @@ class InnerLoop(NamedTuple):
             tuned; one unit is a change that one sigma fits. None: it has none.
         config: the `Config` that it was made with: a dataclass of plain values, by
             which runs of different loops are told apart. None: it has none.
+        parts: what else runs are told apart by, such as the loop that this one wraps
+            and the game that it plays. None: nothing.
         on: `env -> InnerLoop`, the same loop on another `Env` with the same spaces,
             whose functions may close over traced values; see `on_any_env`. None: it
             cannot be put on another.
@@ -108,6 +110,7 @@ class InnerLoop(NamedTuple):
     masks: bool = False
     tunable: Any = None
     config: Any = None
+    parts: Any = None
     on: Callable[[Any], InnerLoop] | None = None
     baselines: Mapping[str, Mapping[str, Any]] = {}
 

@@ -162,6 +162,8 @@ def fingerprint_0_1(search: Search, population_size: int) -> dict[str, Any]:
 def _loop(loop: InnerLoop) -> dict[str, Plain]:
     # A loop without a config of its own is told by what its functions close over.
     config = plain(loop.config) if loop.config is not None else plain(loop.train)
+    # Left out where there are none: runs of earlier versions do not have them.
+    parts = {} if loop.parts is None else {"parts": plain(loop.parts)}
     return {
         "env": None if loop.env is None else _env(loop.env),
         "config": config,
@@ -169,6 +171,7 @@ def _loop(loop: InnerLoop) -> dict[str, Plain]:
         "num_segments": loop.num_segments,
         "frames_per_segment": loop.frames_per_segment,
         "coupled": loop.coupled,
+        **parts,
     }
 
 

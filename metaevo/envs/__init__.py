@@ -212,13 +212,13 @@ def select(env: Env, indices: Sequence[int]) -> Env:
 
     def reset(key):
         state, obs = env.reset(key)
-        return state, obs[chosen]
+        return state, obs[..., chosen]
 
     def masked(step):
         def run(key, state, action):
             state, out = step(key, state, action)
-            seen = {"obs": out.obs[chosen], "final_obs": out.final_obs[chosen]}
-            return state, out._replace(**seen)
+            obs, final_obs = out.obs[..., chosen], out.final_obs[..., chosen]
+            return state, out._replace(obs=obs, final_obs=final_obs)
 
         return run
 

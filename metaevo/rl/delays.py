@@ -13,11 +13,12 @@ import jax
 import jax.numpy as jnp
 
 from metaevo import slots
+from metaevo.errors import ConfigError
 from metaevo.rl import replay
 from metaevo.slots import Context, Slot
 from metaevo.types import PyTree
 
-__all__ = ["bounded", "factors", "of_workers", "push", "read", "start"]
+__all__ = ["bounded", "checked", "factors", "of_workers", "push", "read", "start"]
 
 
 def start(params: PyTree, max_delay: int) -> PyTree:
@@ -67,6 +68,19 @@ def read(past: PyTree, update: jax.Array, params: PyTree, delay: jax.Array) -> P
         return jnp.where(delay == 0, x, old)
 
     return jax.tree.map(at, past, params) if jax.tree.leaves(past) else params
+
+
+def checked(slot: Slot | None, max_delay: int) -> None:
+    """Check the delay that a number slot gives, where it is a plain number.
+
+    Raises:
+        ConfigError: it is outside of [0, D]: `bounded` would give another.
+    """
+    if isinstance(slot, int | float) and not 0 <= slot <= max_delay:
+        raise ConfigError(
+            f"the slot delay holds {slot}, expected 0 to inner.max_delay={max_delay}; "
+            "set inner.max_delay to the largest delay"
+        )
 
 
 def bounded(slot: Slot | None, max_delay: int, context: Context) -> jax.Array:

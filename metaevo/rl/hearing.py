@@ -8,7 +8,7 @@ that an agent learns from and a rollout's actions are not touched.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -33,7 +33,9 @@ class Hearing(NamedTuple):
     hear: Callable[[Any, Context, jax.Array], jax.Array]
 
 
-def of(env: envs.Env, message_size: int, meta: Any) -> Hearing:
+def of(
+    env: envs.Env, message_size: int, meta: Any, stats: Sequence[str] = ()
+) -> Hearing:
     """The hearing of agents on `env`.
 
     Without messages networks see observations as they are, in bytes where they are
@@ -44,6 +46,7 @@ def of(env: envs.Env, message_size: int, meta: Any) -> Hearing:
         message_size: numbers in a message; 0: there is none.
         meta: slots, with the message in `message`. Its class has the message as default
             that means none.
+        stats: names in the algorithm's `context.stats`, which a message may read.
 
     Raises:
         ConfigError: `meta` has a message and `message_size` is 0, or has one of another
@@ -54,9 +57,8 @@ def of(env: envs.Env, message_size: int, meta: Any) -> Hearing:
     else:
         hearing = _without_messages(env, type(meta)._field_defaults["message"])
     obs = jax.ShapeDtypeStruct((1, *env.observation.shape), jnp.float32)
-    jax.eval_shape(
-        lambda obs: hearing.hear(slots.checked(meta), Context(stats={}), obs), obs
-    )
+    context = Context(stats=dict.fromkeys(stats, jnp.zeros(())))
+    jax.eval_shape(lambda obs: hearing.hear(slots.checked(meta), context, obs), obs)
     return hearing
 
 

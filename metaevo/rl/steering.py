@@ -50,7 +50,8 @@ def steered(victim: InnerLoop, goal: goals.Goal | None = None) -> InnerLoop:
         ConfigError: the victim has no slot `message`, or its environment no goals.
     """
     silence = slots.get(victim.meta, "message")
-    env = goals.with_goal(victim.env, goal or goals.of(victim.env))
+    given = goals.of(victim.env) if goal is None else goal
+    env = goals.with_goal(victim.env, given)
 
     def learner(meta):
         return victim.meta._replace(message=slots.checked(meta).message)
@@ -79,6 +80,7 @@ def steered(victim: InnerLoop, goal: goals.Goal | None = None) -> InnerLoop:
         act=act,
         # A task's environment goes to `on`, which adds the goal.
         env=env._replace(at=victim.env.at),
+        parts=(victim, given),
         tunable=None,
         on=None if on is None else lambda other: steered(on(other), goal),
     )

@@ -16,10 +16,13 @@ import toys
 from runs import records, sign, unsign
 
 import metaevo
+from inner_loops import opponents, partner, ppo
 from metaevo import envs, fitness, losses, spaces
 from metaevo.engine import identity
 from metaevo.engine.loop import run
+from metaevo.envs import goals, matrix
 from metaevo.errors import ConfigError
+from metaevo.rl import steering
 from metaevo.storage import history, run_directory
 from strategies.open_es import open_es
 from strategies.pbt import pbt
@@ -54,6 +57,48 @@ def started(directory, made, **options):
         directory=str(directory), held_out_seeds=0, devices=1, wandb="disabled"
     )
     return run(made, config, "toy", **options)
+
+
+COINS, CARTPOLE = envs.make("coin_game/3x3"), envs.make("gymnax/CartPole-v1")
+SIZES = {"total_timesteps": 128, "num_envs": 4, "num_steps": 16, "num_segments": 1}
+SLOW, FAST = ppo.Meta(lr=1e-5), ppo.Meta(lr=1e-2)
+GOAL = goals.of(CARTPOLE)
+
+
+def facing(meta=SLOW, **config):
+    return partner.make(ppo.make(COINS, ppo.Config(**SIZES | config), meta))
+
+
+def steered(meta=SLOW, goal=None):
+    config = ppo.Config(**SIZES, message_size=2)
+    return steering.steered(ppo.make(CARTPOLE, config, meta), goal)
+
+
+def playing(game):
+    return opponents.make(matrix.make(game))
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (facing, lambda: facing(FAST)),
+        (facing, lambda: facing(num_epochs=5)),
+        (steered, lambda: steered(FAST)),
+        (steered, lambda: steered(goal=GOAL._replace(units=(3.0,)))),
+        (
+            lambda: playing("prisoners_dilemma"),
+            lambda: playing("matching_pennies"),
+        ),
+    ],
+)
+def test_a_loop_is_told_by_the_learner_and_the_game_inside(a, b):
+    first, again, other = (identity.plain(make()) for make in (a, a, b))
+    assert json.loads(json.dumps(first)) == again  # plain data
+    assert first != other
+
+
+def test_the_goals_of_an_environment_are_the_default():
+    assert identity.plain(steered()) == identity.plain(steered(goal=GOAL))
 
 
 @pytest.fixture(scope="module")

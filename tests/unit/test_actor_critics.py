@@ -8,9 +8,11 @@ import numpy as np
 import optax
 import pytest
 
-from inner_loops import a2c, impala
+from inner_loops import a2c, gorila, impala
 from metaevo import advantages, envs, optimizers
 from metaevo.errors import ConfigError
+from metaevo.rl import returns
+from metaevo.slots import Context
 
 CARTPOLE = envs.make("gymnax/CartPole-v1")
 SGD = optimizers.from_optax(optax.identity())
@@ -156,6 +158,17 @@ def test_vtrace_as_the_slot_is_impalas_own_advantage():
     close(own.agent.params, same.agent.params, rtol=1e-4, atol=1e-6)
 
 
+def test_the_trace_is_cut_at_the_smaller_clip_in_both():
+    stats = {"gamma": 0.9, "gae_lambda": 1.0, "leak": 0.0}
+    stats |= {"rho_clip": 0.5, "c_clip": 1.0, "pg_clip": 1.0}
+    zeros, flags = jnp.zeros(3), jnp.zeros(3, bool)
+    rollout = jnp.ones(3), zeros, zeros
+    found = advantages.vtrace(*rollout, zeros, flags, flags, Context(stats=stats))
+    weights = impala.weights(IMPALA, stats, zeros, None)
+    own = returns.vtrace(*rollout, flags, flags, 0.9, 1.0, *weights)
+    np.testing.assert_allclose(found, own.advantage, rtol=1e-6)
+
+
 def test_bad_settings_are_refused():
     with pytest.raises(ConfigError, match=r"num_workers=3 does not divide .*=8"):
         a2c.make(CARTPOLE, a2c.Config(num_workers=3))
@@ -163,3 +176,10 @@ def test_bad_settings_are_refused():
         a2c.make(CARTPOLE, a2c.Config(memory="lstm"))
     with pytest.raises(ConfigError, match=r"max_delay=-1 must be >= 0"):
         impala.make(CARTPOLE, impala.Config(max_delay=-1))
+
+
+@pytest.mark.parametrize("module", [a2c, gorila, impala])
+@pytest.mark.parametrize("delay", [-1, 3, 2.5, float("nan")])
+def test_a_delay_that_no_worker_can_have_is_refused(module, delay):
+    with pytest.raises(ConfigError, match=r"delay holds .* inner.max_delay=2"):
+        module.make(CARTPOLE, module.Config(max_delay=2), module.Meta(delay=delay))

@@ -175,6 +175,21 @@ def test_select_shows_some_components_and_changes_nothing_else():
     assert ended >= 2
 
 
+def test_select_shows_the_same_components_to_each_player():
+    env = envs.make("coin_game/3x3")
+    masked, chosen = envs.select(env, (5, 0, 30)), jnp.array([5, 0, 30])
+    key, actions = jax.random.key(3), jnp.array([0, 1])
+    state, obs = env.reset(key)
+    np.testing.assert_array_equal(masked.reset(key)[1], obs[:, chosen])
+    for name in ("step_raw", "step"):
+        _, out = getattr(env, name)(key, state, actions)
+        _, seen = getattr(masked, name)(key, state, actions)
+        for kind in ("obs", "final_obs"):
+            np.testing.assert_array_equal(
+                getattr(seen, kind), getattr(out, kind)[:, chosen]
+            )
+
+
 @pytest.mark.parametrize("indices", [(), (4,), (-1,)])
 def test_components_that_are_not_there_are_refused(indices):
     with pytest.raises(ConfigError, match=r"CartPole-v1.*shape \(4,\)"):

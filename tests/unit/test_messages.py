@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.tree_util import Partial
 
-from inner_loops import ppo
+from inner_loops import ppo, ppo_rnn
 from metaevo import envs, messages, rewards, slots, spaces
 from metaevo.errors import ConfigError
 from metaevo.rl import hearing
@@ -162,6 +162,19 @@ def test_a_message_reads_the_progress_of_its_agent():
     progress.clear()
     loop.act(jax.random.key(0), meta, agent._replace(age=1), (), jnp.zeros(4))
     assert progress == [0.5]
+
+
+@pytest.mark.parametrize("module", [ppo, ppo_rnn])
+def test_a_message_may_read_the_statistics_of_the_last_update(module):
+    def says(obs, context):
+        return sum(context.stats[x] for x in ("entropy", "kl", "clip_fraction"))
+
+    config = module.Config(**TINY, message_size=2)
+    loop = module.make(CARTPOLE, config, module.Meta(message=slots.function(says)))
+    jax.eval_shape(
+        lambda key: loop.train(key, loop.meta, loop.init(key, loop.meta)),
+        jax.random.key(0),
+    )
 
 
 def test_messages_of_images_are_beside_their_flattened_bits():

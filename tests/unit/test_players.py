@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from inner_loops import partner, ppo
-from metaevo import envs
+from metaevo import envs, fitness
 from metaevo.cli import play
 from metaevo.envs import coin_game
 from metaevo.envs.coin_game import State
@@ -239,6 +239,23 @@ def test_the_shaper_is_told_of_the_last_segment():
     assert found["return"] == metrics["return"][-1]
 
 
+def test_pay_counts_in_segments_in_which_no_episode_ends():
+    sizes = {"num_steps": 8, "num_segments": 4, "num_epochs": 1, "anneal_lr": False}
+    learner = ppo.make(COINS, ppo.Config(**SIZES | sizes))
+    loop = partner.make(learner, partner.Config(4), partner.Meta(coin_game.greedy))
+
+    @jax.jit
+    def life(key):
+        state = loop.init(key, loop.meta)
+        return jax.lax.scan(lambda s, _: loop.train(key, loop.meta, s), state, None, 4)
+
+    _, metrics = life(jax.random.key(0))
+    np.testing.assert_array_equal(metrics["episodes"], learner.frames_per_segment)
+    np.testing.assert_array_equal(metrics["length"], 1)
+    score = fitness.area_under_curve.score(metrics, {})
+    assert score == pytest.approx(float(metrics["return"].mean()))
+
+
 def test_learners_that_do_not_fit_are_refused():
     alone = ppo.make(envs.make("gymnax/CartPole-v1"))
     with pytest.raises(ConfigError, match="needs 2 players"):
@@ -249,5 +266,7 @@ def test_learners_that_do_not_fit_are_refused():
     two = ppo.make(COINS, ppo.Config(**SIZES, num_segments=2))
     with pytest.raises(ConfigError, match="num_segments=4 does not divide"):
         partner.make(two, partner.Config(4))
+    with pytest.raises(ConfigError, match=r"^shaper\.activation='swoosh'"):
+        partner.make(two, partner.Config(activation="swoosh"))
     with pytest.raises(ConfigError, match="discrete actions"):
         partner.policy(envs.make("gymnax/Pendulum-v1"))
