@@ -14,7 +14,7 @@ import pytest
 
 from metaevo import advantages, drifts, losses, schedules
 from metaevo.errors import ArtifactError, ConfigError
-from metaevo.export import files, programs
+from metaevo.export import files, programs, source
 from metaevo.learned import operations, optimizers
 from metaevo.storage import artifacts, numpy_export, numpy_reference
 
@@ -145,6 +145,12 @@ def test_schedule_and_optimizer_stand_in_one_file(tmp_path):
     assert len(state) == 2
     last = numpy_reference.load(path).lr(0.9)
     assert float(mine["lr"](0.9)) == pytest.approx(float(last), rel=1e-6)
+
+
+def test_constants_of_truth_values_are_no_numbers_in_torch():
+    array = source.DIALECTS["torch"].array
+    assert array("[True, False]") == "torch.tensor([True, False])"
+    assert array("[1.0, 1e-05]").endswith("dtype=torch.float64)")
 
 
 # --- what is refused ------------------------------------------------------------------
