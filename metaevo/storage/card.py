@@ -19,6 +19,7 @@ arrays. A file may come from a stranger: its text is shown as text alone.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -164,8 +165,11 @@ def _text(x: Any) -> str:
 
 def _escaped(text: str) -> str:
     """Text without a meaning in Markdown or HTML."""
-    for special in "\\`*_[]|":
-        text = text.replace(special, f"\\{special}")
+    text = re.sub(r"([\\`*_\[\]|#~$!@])", r"\\\1", text.strip())
+    # What begins a list, a heading or a rule, and what is a link without brackets.
+    text = re.sub(r"^(\d*)([-+=.)])(?=[-+=\s]|$)", r"\1\\\2", text)
+    text = text.replace("://", r"\://")
+    text = re.sub(r"(www)\.", r"\1\.", text, flags=re.IGNORECASE)
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 

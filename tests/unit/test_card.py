@@ -103,6 +103,23 @@ def test_artifact_without_evidence_has_a_card(artifact):
 
 
 @pytest.mark.parametrize(
+    ("evil", "shown"),
+    [
+        ("# BIG", "- \\# BIG"),
+        ("- [x] done", "- \\- \\[x\\] done"),
+        ("12. twelve", "- 12\\. twelve"),
+        ("  ---", "- \\---"),
+        ("~~x~~ $y$", "- \\~\\~x\\~\\~ \\$y\\$"),
+        ("https://evil.example", "- https\\://evil.example"),
+        ("Www.evil.example, @me", "- Www\\.evil.example, \\@me"),
+    ],
+)
+def test_marks_of_a_stranger_have_no_meaning_in_markdown(artifact, evil, shown):
+    manifest = {**artifact.manifest, "evidence": {"verdicts": [evil]}}
+    assert shown in card.markdown(manifest, artifact.properties).splitlines()
+
+
+@pytest.mark.parametrize(
     "evil",
     [
         {"verdicts": ["<script>alert(1)</script>\n# loud", 3, None]},
