@@ -12,7 +12,7 @@ import learned as helper
 import numpy as np
 import pytest
 
-from metaevo import advantages, drifts, losses, schedules
+from metaevo import advantages, drifts, losses, rewards, schedules
 from metaevo.errors import ArtifactError, ConfigError
 from metaevo.export import files, programs, source
 from metaevo.learned import operations, optimizers
@@ -151,6 +151,14 @@ def test_constants_of_truth_values_are_no_numbers_in_torch():
     array = source.DIALECTS["torch"].array
     assert array("[True, False]") == "torch.tensor([True, False])"
     assert array("[1.0, 1e-05]").endswith("dtype=torch.float64)")
+
+
+def test_onnx_reward_of_a_step_is_not_called_the_next_one(tmp_path):
+    onnx = pytest.importorskip("onnx")
+    path = saved(tmp_path / "solution", reward=rewards.impact((1.0, 2.0)))
+    model = onnx.load(str(files.write(path, "onnx")))
+    assert "reward" in {x.name for x in model.graph.input}
+    assert [x.name for x in model.graph.output] == ["reward_value"]
 
 
 # --- what is refused ------------------------------------------------------------------
