@@ -91,7 +91,8 @@ class InnerLoop(NamedTuple):
             whose functions may close over traced values; see `on_any_env`. None: it
             cannot be put on another.
         baselines: name -> {slot: value}, further hand-made algorithms that the
-            comparison on held-out seeds trains beside `meta`.
+            comparison on held-out seeds trains beside `meta`. The names are not
+            those of its other candidates, and have no "/".
     """
 
     meta: Any

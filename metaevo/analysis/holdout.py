@@ -53,6 +53,9 @@ HAND_MADE = Space(lambda key: {"nothing": jnp.zeros(())}, lambda params, meta: m
 NOTHING = {"nothing": np.zeros((), np.float32)}
 """Params of the member of `HAND_MADE`."""
 
+RESERVED = ("solution", "start", "hand-made")
+"""Names of the candidates that a comparison has anyway."""
+
 
 def fixed(values: Mapping[str, Any]) -> Space:
     """A space in which nothing evolves and some slots have other values.
@@ -64,13 +67,24 @@ def fixed(values: Mapping[str, Any]) -> Space:
 
 
 def baselines(search: Search) -> Mapping[str, Mapping[str, Any]]:
-    """`InnerLoop.baselines` of a search: those that all of its loops have."""
+    """`InnerLoop.baselines` of a search: those that all of its loops have.
+
+    Raises:
+        ConfigError: one has a name that cannot tell it from other candidates.
+    """
     first, *others = search.tasks
-    return {
+    found = {
         name: values
         for name, values in first.baselines.items()
         if all(name in loop.baselines for loop in others)
     }
+    for name in found:
+        if name in RESERVED or "/" in name or not name.strip("."):
+            raise ConfigError(
+                f"baselines: {name!r} cannot be a name; expected one without '/', "
+                f"other than {', '.join(RESERVED)}"
+            )
+    return found
 
 
 COUPLED = "a member of a coupled loop cannot be trained alone"

@@ -200,6 +200,7 @@ def _steps(job: Job, progress: Progress) -> Steps:
         identity.sources(search),
         progress.generation,
         *job.config.held_out_tasks,
+        *(identity.plain(x.baselines) for x in search.tasks if x.baselines),
     )
     folder = run_directory.paths(job.directory).conclusion
     return Steps(folder, digest, lambda: _pause(job))

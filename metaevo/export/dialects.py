@@ -278,7 +278,8 @@ def _as_tensor(constant: Constant, text: str, like: str) -> str:
 
 def _tensor(numbers: str) -> str:
     # In double precision: a type is taken from the inputs later.
-    floating = "." in numbers or "e" in numbers
+    truth = "True" in numbers or "False" in numbers
+    floating = not truth and ("." in numbers or "e" in numbers)
     return f"torch.tensor({numbers}{', dtype=torch.float64' * floating})"
 
 

@@ -49,8 +49,9 @@ def content(one: Evolved, provenance: Sequence[str]) -> bytes:
     names = ["direction", *one.state] if one.state else [one.slot]
     found = []
     for name, atom in zip(names, program.outputs, strict=True):
-        # What is kept is given under the same name.
-        result = f"next_{name}" if name in program.inputs else name
+        # What is kept is given under the same name, and a reward function has a reward.
+        clash = f"next_{name}" if one.state else f"{name}_value"
+        result = clash if name in program.inputs else name
         graph.nodes.append(helper.make_node("Identity", [graph(atom)], [result]))
         found.append(_described(result, *_kind_and_shape(program, atom, one)))
     inputs = [

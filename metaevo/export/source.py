@@ -7,7 +7,9 @@ from, a function for each slot, and a class for an optimizer.
 from __future__ import annotations
 
 import base64
+import builtins
 import inspect
+import keyword
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -16,7 +18,7 @@ import numpy as np
 from metaevo.errors import ConfigError
 from metaevo.export import optimizers
 from metaevo.export.dialects import JAX, NUMPY, TORCH, Dialect, expression, number
-from metaevo.export.programs import Atom, Constant, Evolved, Program
+from metaevo.export.programs import RESERVED, Atom, Constant, Evolved, Program
 from metaevo.learned import operations
 
 __all__ = ["DIALECTS", "module"]
@@ -82,8 +84,10 @@ def module(
         provenance: lines of the module's docstring: where it comes from.
 
     Raises:
-        ConfigError: a function has an elementary operation that the framework lacks.
+        ConfigError: a function has an elementary operation that the framework lacks,
+            or the file cannot define the slots.
     """
+    _check_names(functions, constants)
     public = [name.upper() for name in constants]
     body, helpers, arrays = [], {}, _Arrays(dialect)
     for one in functions:
@@ -127,6 +131,25 @@ def module(
         + "\n"
         + "".join(f"\n\n{text.strip()}\n" for text in (*helpers.values(), *body))
     )
+
+
+def _check_names(functions: Sequence[Evolved], constants: Iterable[str]) -> None:
+    """Check that a file can define the slots.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    kept = [one.slot for one in functions if one.state]
+    if len(kept) > 1:
+        raise ConfigError(
+            f"slots {', '.join(kept)} are optimizers, and a file holds one; "
+            "give slot=NAME"
+        )
+    defined = {one.slot: one.slot for one in functions if not one.state}
+    for slot, name in {**defined, **{x: x.upper() for x in constants}}.items():
+        taken = name in RESERVED or name == "base64" or hasattr(builtins, name)
+        if taken or keyword.iskeyword(name) or not name.isidentifier():
+            raise ConfigError(f"slot {slot!r} cannot be a name in the file")
 
 
 def _title(dialect, functions, constants) -> str:
@@ -207,13 +230,13 @@ def _docstring(one: Evolved, program: Program, returns: Sequence[str]) -> list[s
     operation = operations.get(one.op["op"])
     text = (inspect.getdoc(operation.build) or operation.title).split("\n\n")[0]
     settings = {key: x for key, x in one.op.items() if key not in ("op", "label")}
-    lines = [*text.replace("\\", "/").splitlines(), ""]
+    lines = [*text.splitlines(), ""]
     lines += [f"{operation.title} of metaevo, settings {settings}.", "", "Args:"]
     for name, shape in program.inputs.items():
         meaning = MEANING.get(name, f"`{name}` of the algorithm")
         lines.append(f"    {name}: {meaning}, {_written(shape)}.")
     wrapped = []
-    for line in [*lines, "", "Returns:", *(f"    {x}" for x in returns)]:
+    for line in map(_plain, [*lines, "", "Returns:", *(f"    {x}" for x in returns)]):
         indent = " " * (len(line) - len(line.lstrip()))
         wrapped += textwrap.wrap(
             line, WIDTH - 4, subsequent_indent=indent + "    " * bool(indent)

@@ -32,7 +32,7 @@ from metaevo.types import Params, Space
 
 SCHEMA = 1
 MAX_SLOTS = 64
-_NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,63}$")
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
 class Artifact:
@@ -341,7 +341,7 @@ def _read(path: str | Path) -> tuple[dict[str, np.ndarray], dict]:
 
 
 def _checked(name: str) -> str:
-    if not _NAME.match(name):
+    if not _NAME.fullmatch(name):
         raise ArtifactError(f"slot name {name[:80]!r} is not a plain name")
     return name
 

@@ -19,6 +19,7 @@ arrays. A file may come from a stranger: its text is shown as text alone.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -40,11 +41,10 @@ def lines(manifest: Mapping[str, Any]) -> list[str]:
     rows = _rows(found)
     if rows:
         names = _measures(found)
-        for name, task, fitness, last, seeds in rows:
+        for name, task, *scores, seeds in rows:
             place = f" on {task}" if task else ""
-            shown.append(
-                f"{name}{place}: {names[0]} {fitness}, {names[1]} {last}, {seeds} seeds"
-            )
+            said = "".join(f"{x} {y}, " for x, y in zip(names, scores, strict=True))
+            shown.append(f"{name}{place}: {said}{seeds} seeds")
     if found and not shown:
         shown.append("no comparison on held-out seeds")
     return [*shown, *(f"{name}: {x}" for name, x in _facts(manifest, found))]
@@ -127,13 +127,17 @@ def _list(x: Any) -> Sequence[Any]:
 
 
 def _rows(found: Mapping[str, Any]) -> list[list[str]]:
-    keys = ("name", "task", "fitness", "final_return", "seeds")
+    scores = ("fitness", "final_return")[: len(_measures(found))]
+    keys = ("name", "task", *scores, "seeds")
     rows = [x for x in _list(found.get("scores")) if isinstance(x, Mapping)]
     return [[_cell(x.get(key)) for key in keys] for x in rows]
 
 
-def _measures(found: Mapping[str, Any]) -> tuple[str, str]:
-    return _text(found.get("measure", "fitness")), "final return"
+def _measures(found: Mapping[str, Any]) -> tuple[str, ...]:
+    """Names of the measures: one if the fitness is the final return."""
+    return tuple(
+        dict.fromkeys((_text(found.get("measure", "fitness")), "final return"))
+    )
 
 
 def _cell(x: Any) -> str:
@@ -161,8 +165,11 @@ def _text(x: Any) -> str:
 
 def _escaped(text: str) -> str:
     """Text without a meaning in Markdown or HTML."""
-    for special in "\\`*_[]|":
-        text = text.replace(special, f"\\{special}")
+    text = re.sub(r"([\\`*_\[\]|#~$!@])", r"\\\1", text.strip())
+    # What begins a list, a heading or a rule, and what is a link without brackets.
+    text = re.sub(r"^(\d*)([-+=.)])(?=[-+=\s]|$)", r"\1\\\2", text)
+    text = text.replace("://", r"\://")
+    text = re.sub(r"(www)\.", r"\1\.", text, flags=re.IGNORECASE)
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 

@@ -15,6 +15,7 @@ RETIRED_SETTINGS = ("shared_critic", "num_diversity_states", "diversity_coef")
 """Settings of TD3 in metaevo 0.1 that are those of `td3_shared` since, or implied."""
 
 NEW_SETTINGS: Mapping[str, tuple] = {
+    "advantage": (None,),
     "critic_layer_norm": (False,),
     "lr_factor": (1.0,),
     "message": ("silent",),

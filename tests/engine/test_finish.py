@@ -4,6 +4,7 @@ import contextlib
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -16,7 +17,7 @@ import metaevo
 from metaevo.analysis import holdout, report
 from metaevo.analysis.steps import Steps
 from metaevo.config import RunConfig
-from metaevo.engine import costs, dry_run, job, loop
+from metaevo.engine import costs, dry_run, finish, job, loop
 from metaevo.engine.loggers.console import ConsoleLogger
 from metaevo.errors import ConfigError, InterruptedRunError
 from metaevo.evaluators import choose
@@ -384,3 +385,26 @@ def test_solution_is_the_same_with_and_without_a_comparison(finished, tmp_path):
     run(tmp_path, held_out_seeds=0)
     assert solution_bytes(tmp_path) == solution_bytes(finished)
     assert not (tmp_path / "held_out").exists()
+
+
+@pytest.mark.parametrize("name", ["solution", "start", "hand-made", "a/b", "..", ""])
+def test_baseline_that_cannot_be_told_from_other_candidates_is_refused(name):
+    search = tiny_search.search()
+    taken = search.tasks[0]._replace(baselines={name: {}, "LOLA": {}})
+    with pytest.raises(ConfigError, match="cannot be a name"):
+        holdout.baselines(search._replace(inner_loop=taken))
+
+
+def test_steps_kept_for_other_baselines_are_made_again(tmp_path):
+    search = tiny_search.search()
+
+    def kept(value):
+        loop = search.tasks[0]._replace(baselines={"other": {"x": value}})
+        given = SimpleNamespace(
+            search=search._replace(inner_loop=loop),
+            config=RunConfig(),
+            directory=tmp_path,
+        )
+        return finish._steps(given, SimpleNamespace(generation=2)).digest
+
+    assert kept(0.1) == kept(0.1) != kept(0.2)

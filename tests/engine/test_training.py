@@ -2,6 +2,9 @@
 
 import csv
 import dataclasses
+import importlib
+import json
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +25,9 @@ from metaevo.errors import CheckpointError, ConfigError, InterruptedRunError
 from metaevo.storage import artifacts, history, manifests, run_directory
 
 NUM_SEEDS = 3
+GOLDEN = Path(__file__).parents[1] / "golden"
+# Names of the settings in manifests of earlier versions, as `manifests.as_before`.
+SETTINGS = json.loads((GOLDEN / "settings.json").read_text())
 TINY = ppo.Config(512, num_envs=2, num_steps=16, num_segments=4, features=(4,))
 
 
@@ -204,15 +210,16 @@ def test_runs_from_before_new_settings_are_the_same(tmp_path):
         run_directory.check_same_run(tmp_path, manifest, "ppo", config, now)
 
 
-def test_new_settings_of_every_loop_have_their_defaults_in_the_table():
-    before = {"total_timesteps", "num_envs", "num_steps", "num_segments"}
-    for module in (ppo, dqn):
-        defaults = {
-            f.name: f.default for f in dataclasses.fields(module.Config)
-        } | module.Meta._field_defaults
+@pytest.mark.parametrize("name", SETTINGS)
+def test_loops_have_the_settings_of_earlier_versions_and_new_ones_of_the_table(name):
+    module = importlib.import_module(f"inner_loops.{name}")
+    fields = dataclasses.fields(module.Config)
+    for kind, defaults in (
+        ("config", {field.name: field.default for field in fields}),
+        ("meta", module.Meta._field_defaults),
+    ):
         kept = manifests.as_before(identity.plain(defaults))
-        assert before <= kept.keys()
-        assert not kept.keys() & manifests.NEW_SETTINGS.keys()
+        assert sorted(kept) == SETTINGS[name][kind]
 
 
 def test_a_coupled_loop_cannot_be_trained_alone():

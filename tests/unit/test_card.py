@@ -87,11 +87,36 @@ def test_card_is_replaced_with_its_artifact(artifact, tmp_path):
     assert (tmp_path / "README.md").read_text().startswith("# value\\_loss")
 
 
+def test_fitness_that_is_the_final_return_is_shown_once(artifact, found):
+    manifest = {**artifact.manifest, "evidence": {**found, "measure": "final return"}}
+    assert "hand-made: final return 13.5, 8 seeds" in card.lines(manifest)
+    shown = card.markdown(manifest, artifact.properties)
+    assert "|  | environment | final return | held-out seeds |" in shown
+    assert "| hand-made |  | 13.5 | 8 |" in shown
+
+
 def test_artifact_without_evidence_has_a_card(artifact):
     manifest = {k: x for k, x in artifact.manifest.items() if k != "evidence"}
     assert card.lines(manifest) == ["search: ppo_value_loss"]
     shown = card.markdown(manifest, artifact.properties)
     assert "not compared on held-out seeds" in shown
+
+
+@pytest.mark.parametrize(
+    ("evil", "shown"),
+    [
+        ("# BIG", "- \\# BIG"),
+        ("- [x] done", "- \\- \\[x\\] done"),
+        ("12. twelve", "- 12\\. twelve"),
+        ("  ---", "- \\---"),
+        ("~~x~~ $y$", "- \\~\\~x\\~\\~ \\$y\\$"),
+        ("https://evil.example", "- https\\://evil.example"),
+        ("Www.evil.example, @me", "- Www\\.evil.example, \\@me"),
+    ],
+)
+def test_marks_of_a_stranger_have_no_meaning_in_markdown(artifact, evil, shown):
+    manifest = {**artifact.manifest, "evidence": {"verdicts": [evil]}}
+    assert shown in card.markdown(manifest, artifact.properties).splitlines()
 
 
 @pytest.mark.parametrize(

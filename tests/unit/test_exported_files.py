@@ -12,10 +12,10 @@ import learned as helper
 import numpy as np
 import pytest
 
-from metaevo import advantages, drifts, losses, schedules
+from metaevo import advantages, drifts, losses, rewards, schedules
 from metaevo.errors import ArtifactError, ConfigError
-from metaevo.export import files, programs
-from metaevo.learned import optimizers
+from metaevo.export import files, programs, source
+from metaevo.learned import operations, optimizers
 from metaevo.storage import artifacts, numpy_export, numpy_reference
 
 
@@ -147,7 +147,47 @@ def test_schedule_and_optimizer_stand_in_one_file(tmp_path):
     assert float(mine["lr"](0.9)) == pytest.approx(float(last), rel=1e-6)
 
 
+def test_constants_of_truth_values_are_no_numbers_in_torch():
+    array = source.DIALECTS["torch"].array
+    assert array("[True, False]") == "torch.tensor([True, False])"
+    assert array("[1.0, 1e-05]").endswith("dtype=torch.float64)")
+
+
+def test_onnx_reward_of_a_step_is_not_called_the_next_one(tmp_path):
+    onnx = pytest.importorskip("onnx")
+    path = saved(tmp_path / "solution", reward=rewards.impact((1.0, 2.0)))
+    model = onnx.load(str(files.write(path, "onnx")))
+    assert "reward" in {x.name for x in model.graph.input}
+    assert [x.name for x in model.graph.output] == ["reward_value"]
+
+
 # --- what is refused ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("to", ["numpy", "jax", "torch"])
+def test_two_optimizers_do_not_fit_into_one_file(to, tmp_path):
+    path = saved(
+        tmp_path / "solution",
+        actor=optimizers.adam_numbers(),
+        critic=optimizers.adam_numbers(),
+    )
+    with pytest.raises(ConfigError, match=r"slots actor, critic .*; give slot=NAME"):
+        files.write(path, to)
+    assert imported(path, to="numpy", slot="actor")["optimizer_update"]
+
+
+@pytest.mark.parametrize("name", ["value-loss", "lambda", "torch", "zip", "2x"])
+def test_slot_that_a_file_cannot_define_is_refused(name, tmp_path):
+    path = saved(tmp_path / "solution", **{name: losses.residual_network()})
+    with pytest.raises(ConfigError, match=f"slot '{name}' cannot be a name"):
+        files.write(path, "torch")
+
+
+def test_number_that_a_file_cannot_define_is_refused(tmp_path):
+    path = saved(tmp_path / "solution", **{"a-b": 0.3, "lambda": 0.5})
+    with pytest.raises(ConfigError, match="slot 'a-b' cannot be a name"):
+        files.write(path, "numpy")
+    assert imported(path, slot="lambda")["LAMBDA"] == 0.5
 
 
 @pytest.mark.parametrize(
@@ -211,3 +251,17 @@ def test_text_of_a_stranger_stays_in_the_docstring(loss, tmp_path):
     assert "os" not in names
     assert "abort" not in json.dumps([ast.dump(x) for x in ast.parse(text).body[1:]])
     assert "abort" in text
+
+
+@pytest.mark.parametrize("to", ["numpy", "jax", "torch"])
+def test_settings_of_a_stranger_stay_in_the_docstring(to, tmp_path):
+    evil = '""";__import__("os").system("echo EVIL");"""'
+    moving = schedules.feedback({evil: 1.0}, (2,), "log", 0.5)
+    lr = operations.get("feedback").rebuild({**moving.spec, "default": 0.01})
+    assert evil in str(lr.spec)
+    written = files.write(saved(tmp_path / "solution", lr=lr), to)
+    found = ast.parse(written.read_text())
+    assert "__import__" not in {
+        x.id for x in ast.walk(found) if isinstance(x, ast.Name)
+    }
+    assert "EVIL" in written.read_text()
