@@ -38,7 +38,7 @@ LOOPS = {
     "gorila": (
         gorila,
         OFF_POLICY | {"num_learners": 2, "max_delay": 2},
-        gorila.Meta(lr=2e-3, gamma=GAMMA, target_rate=0.5),
+        gorila.Meta(lr=1e-3, gamma=GAMMA, target_rate=0.5),
     ),
     "a2c": (
         a2c,
