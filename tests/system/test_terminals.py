@@ -60,7 +60,7 @@ def test_commands_whose_output_nobody_reads_end_quietly(command):
 
 def test_a_lost_terminal_saves_the_run_and_nohup_keeps_it(tmp_path):
     log = tmp_path / "run" / "metrics.jsonl"
-    num = 300  # so many that the run has not ended when a busy machine hangs up
+    num = 1000  # so many that the run has not ended when a busy machine hangs up
 
     def hang_up(directory, ignored):
         log = directory / "metrics.jsonl"
