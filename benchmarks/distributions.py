@@ -1,4 +1,4 @@
-"""What a loss is worth elsewhere that was evolved for many step sizes, or for one.
+"""Compare losses evolved for many step sizes and for one, in another PPO.
 
     python -m searches.ppo_weighted_value_loss run.seeds=3 run.directory=runs/one
     python -m searches.ppo_weighted_value_loss lr_factor=4 run.seeds=3 \

@@ -55,7 +55,7 @@ class Experience(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """What a rollout says of values; leaves [T, E]."""
+    """Values of a rollout; leaves [T, E]."""
 
     error: jax.Array  # target − value
     advantage: jax.Array

@@ -31,7 +31,7 @@ __all__ = ["Parts", "parts"]
 
 
 class Parts(NamedTuple):
-    """What follows from an environment and a Config.
+    """Parts that follow from an environment and a Config.
 
     Attributes:
         sizes: of the lifetime and the buffer.

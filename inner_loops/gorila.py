@@ -186,7 +186,7 @@ def no_losses(num_learners: int) -> Losses:
 
 
 def outlying(seen: Losses, loss: jax.Array, deviations: Any, after: int) -> jax.Array:
-    """Whether losses [K] lie above all that was seen: bool [K].
+    """Tell which losses [K] lie above all that were seen: bool [K].
 
     Args:
         deviations: of the losses, above their mean; may be infinite.

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from metaevo import text
+from metaevo.evaluators import text
 
 __all__ = [
     "Paired",

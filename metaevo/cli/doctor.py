@@ -15,7 +15,7 @@ from typing import Any
 from metaevo.cli import findings
 from metaevo.cli.findings import Finding
 from metaevo.errors import LockedError
-from metaevo.text import byte_size
+from metaevo.evaluators.text import byte_size
 
 __all__ = ["examine", "file_system", "text"]
 

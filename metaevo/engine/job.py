@@ -17,7 +17,7 @@ from metaevo.analysis.verdicts import Verdict
 from metaevo.config import RunConfig, Stop
 from metaevo.engine.loggers.console import ConsoleLogger
 from metaevo.evaluators.choose import EvaluatorFactory
-from metaevo.text import byte_size
+from metaevo.evaluators.text import byte_size
 from metaevo.types import Evaluator, Key, Params, Proposal, PyTree, Search
 
 

@@ -18,7 +18,7 @@ from metaevo.evaluators.memory import (
     available,
     resident,
 )
-from metaevo.text import byte_size
+from metaevo.evaluators.text import byte_size
 from metaevo.types import Proposal
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from metaevo.text import byte_size
+from metaevo.evaluators.text import byte_size
 
 __all__ = ["COMPARISON", "SEARCH", "Memory", "available", "free", "resident"]
 

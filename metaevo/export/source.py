@@ -166,7 +166,7 @@ def _wrapped(lines: Sequence[str]) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """A line that a docstring can hold, whoever wrote it."""
+    """Return a line that cannot end a docstring."""
     text = " ".join(text.split("\n")) if text.strip() else ""
     shown = "".join(x for x in text if x.isprintable())
     return shown.replace("\\", "/").replace('"', "'").rstrip()

@@ -22,7 +22,7 @@ __all__ = ["Hearing", "nothing", "of"]
 
 
 class Hearing(NamedTuple):
-    """What networks see in place of observations.
+    """Inputs that networks see in place of observations.
 
     Attributes:
         observation: space of it.

@@ -218,7 +218,7 @@ def _best_moves() -> np.ndarray:
 
     @functools.cache
     def value(board: tuple[int, ...]) -> int:
-        """What the player to move gets; fills in that player's best moves."""
+        """Return the score of the player to move, and fill in its best moves."""
         if any(all(board[i] == 2 for i in line) for line in _LINES):
             return -1
         empty = [i for i in range(9) if board[i] == 0]

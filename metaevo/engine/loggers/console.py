@@ -15,7 +15,7 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from metaevo.engine.loggers.streams import Unbreakable
-from metaevo.text import duration
+from metaevo.evaluators.text import duration
 
 HEAD = (
     f"{'best':>8} {'mean':>8} {'median':>8} {'sd':>7} "
