@@ -302,7 +302,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             params, opt_state, seen = carry
 
             def of_learner(copy, delay, batch):
-                # Who is not behind has what the last minibatch made of it.
+                # A learner without delay has the result of the last minibatch.
                 then = jax.tree.map(
                     lambda now, x: jnp.where(delay == 0, now, x), params, copy
                 )

@@ -42,7 +42,7 @@ def origin(equation: Any, calls: tuple) -> Origin:
     Args:
         calls: the equations that it is inside of, outermost first.
     """
-    # What is jitted inside may have been traced earlier, from elsewhere.
+    # A jitted part may have been traced earlier, from elsewhere.
     traceback = (calls[0] if calls else equation).source_info.traceback
     for frame in traceback.frames if traceback is not None else ():
         if not frame.file_name.startswith(_JAX):

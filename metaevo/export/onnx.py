@@ -49,7 +49,7 @@ def content(one: Evolved, provenance: Sequence[str]) -> bytes:
     names = ["direction", *one.state] if one.state else [one.slot]
     found = []
     for name, atom in zip(names, program.outputs, strict=True):
-        # What is kept is given under the same name, and a reward function has a reward.
+        # Kept state has its name twice, as input and output; so has a reward.
         clash = f"next_{name}" if one.state else f"{name}_value"
         result = clash if name in program.inputs else name
         graph.nodes.append(helper.make_node("Identity", [graph(atom)], [result]))

@@ -166,7 +166,7 @@ def _text(x: Any) -> str:
 def _escaped(text: str) -> str:
     """Text without a meaning in Markdown or HTML."""
     text = re.sub(r"([\\`*_\[\]|#~$!@])", r"\\\1", text.strip())
-    # What begins a list, a heading or a rule, and what is a link without brackets.
+    # Marks that begin a list, a heading or a rule, and links without brackets.
     text = re.sub(r"^(\d*)([-+=.)])(?=[-+=\s]|$)", r"\1\\\2", text)
     text = text.replace("://", r"\://")
     text = re.sub(r"(www)\.", r"\1\.", text, flags=re.IGNORECASE)
