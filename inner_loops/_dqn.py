@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from metaevo import envs, optimizers, slots
 from metaevo.rl import (
@@ -21,13 +22,14 @@ from metaevo.rl import (
     replay,
     returns,
     rollouts,
+    training,
 )
 from metaevo.rl.networks import Network
 from metaevo.rl.rollouts import learned_from
 from metaevo.slots import Context
 from metaevo.types import Key
 
-__all__ = ["Parts", "parts"]
+__all__ = ["Parts", "parts", "target_copy"]
 
 
 class Parts(NamedTuple):
@@ -141,3 +143,27 @@ def parts(env: envs.Env, config: Any, algorithm: str) -> Parts:
         return params, state, buffer.start(steps)
 
     return Parts(sizes, buffer, network, noise, born, gradient)
+
+
+def target_copy(
+    params: Any,
+    target_params: Any,
+    clock: training.Clock,
+    config: Any,
+    meta: Any,
+    context: Context,
+) -> Any:
+    """Move the target network by the slot `target_rate`, in every `target_period`.
+
+    Args:
+        params: after the update.
+        target_params: before it.
+        clock: of the update.
+    """
+    rate = slots.value(meta.target_rate, context)
+    # On the clock, not on the age: under vmap this stays a branch.
+    return jax.lax.cond(
+        (clock.update + 1) % config.target_period == 0,
+        lambda: optax.incremental_update(params, target_params, rate),
+        lambda: target_params,
+    )

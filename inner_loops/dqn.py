@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
 import metaevo
 from inner_loops import _dqn
@@ -209,12 +208,8 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         params, opt_state, info = improve(
             agent.params, agent.target_params, agent.opt_state, batches
         )
-        rate = slots.value(meta.target_rate, context)
-        # On the clock, not on the age: under vmap this stays a branch.
-        target_params = jax.lax.cond(
-            (clock.update + 1) % config.target_period == 0,
-            lambda: optax.incremental_update(params, agent.target_params, rate),
-            lambda: agent.target_params,
+        target_params = _dqn.target_copy(
+            params, agent.target_params, clock, config, meta, context
         )
         agent = Agent(agent.age + 1, params, target_params, opt_state)
         experience = Experience(after, rows, own)
