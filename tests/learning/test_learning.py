@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import pytest
 
-from inner_loops import a2c, dqn, gorila, impala, ppo, pqn, sac, td3
+from inner_loops import a2c, dqn, gorila, impala, ppo, pqn, qtopt, sac, td3
 from metaevo import envs, fitness
 from metaevo.analysis import holdout
 
@@ -101,6 +101,14 @@ TARGETS = {
         {"total_timesteps": 20_000} | SMALL,
         sac.Meta(temperature_lr=1e-3, **FAST),
         -200,
+        -1219,
+    ),
+    "qtopt-Pendulum": Target(
+        qtopt,
+        PENDULUM,
+        {"total_timesteps": 30_000, "num_samples": 32} | SMALL,
+        qtopt.Meta(),
+        -250,
         -1219,
     ),
     "td3-MountainCarContinuous": Target(
