@@ -49,8 +49,8 @@ def weights(q: jax.Array, settings: Settings) -> jax.Array:
 
     Candidates of equal values share the places that they have among the k best.
 
-    >>> weights(jnp.array([3.0, 1.0, 2.0, 0.0]), Settings(1.5, 0.0, 1.0, 0.0)).round(2)
-    Array([0.67, 0.  , 0.33, 0.  ], dtype=float32)
+    >>> weights(jnp.array([3.0, 1.0, 2.0, 0.0]), Settings(2.0, 0.0, 1.0, 0.0)).tolist()
+    [0.5, 0.0, 0.5, 0.0]
     """
     # Comparing all pairs takes less time than sorting, for the tens of candidates here.
     better = (q[..., None, :] > q[..., :, None]).sum(-1)
