@@ -23,6 +23,7 @@ from metaevo.rl import (
     returns,
     rollouts,
     training,
+    value_heads,
 )
 from metaevo.rl.networks import Network
 from metaevo.rl.rollouts import learned_from
@@ -38,7 +39,7 @@ class Parts(NamedTuple):
     Attributes:
         sizes: of the lifetime and the buffer.
         buffer: the replay buffer.
-        network: from observations to action values.
+        network: from observations to action values [..., A].
         noise: `(key, num_steps) -> noise` of `rollouts.collect`.
         born: `key -> (params, episodes, rows)`, after the warm-up.
         gradient: `(params, target_params, batch, meta, context) -> (gradient, info)` of
@@ -54,11 +55,19 @@ class Parts(NamedTuple):
     gradient: Callable[..., tuple[Any, dict[str, jax.Array]]]
 
 
-def parts(env: envs.Env, config: Any, algorithm: str) -> Parts:
+def parts(
+    env: envs.Env,
+    config: Any,
+    algorithm: str,
+    head: value_heads.Head | None = None,
+    wrap: Callable[[Network], Network] = lambda network: network,
+) -> Parts:
     """The parts for a Config with the fields of DQN's.
 
     Args:
         algorithm: its name, for errors.
+        head: what the network's outputs are; None: action values.
+        wrap: makes the network another, with parameters of its own.
 
     Raises:
         ConfigError: sizes that do not fit each other, or continuous actions.
@@ -66,32 +75,37 @@ def parts(env: envs.Env, config: Any, algorithm: str) -> Parts:
     num_actions = config_checks.discrete(env, algorithm).num
     sizes = off_policy.sizes(config, config.num_step_return)
     buffer = sizes.buffer(env, config.num_envs)
-    network = networks.mlp(
-        config.features,
-        num_actions,
-        activation=config.activation,
-        dueling=config.dueling,
-        torso=networks.torso(config.torso, env.observation),
+    head = head or value_heads.scalar()
+    outputs = wrap(
+        networks.mlp(
+            config.features,
+            num_actions,
+            activation=config.activation,
+            dueling=config.dueling,
+            torso=networks.torso(config.torso, env.observation),
+            width=head.width,
+        )
     )
+    network = value_heads.values(outputs, head)
 
     # --- the loss ---------------------------------------------------------------------
 
-    def next_value_plain(params, target_params, obs, mask):
-        """maxₐ Q⁻(o, a) over the legal actions."""
+    def next_plain(params, target_params, obs, mask):
+        """Outputs of the target network at argmaxₐ Q⁻(o, a) over the legal actions."""
         del params
-        q = network.apply(target_params, obs)
-        return q_learning.of_action(q, q_learning.best_action(q, mask))
+        out = outputs.apply(target_params, obs)
+        return head.of_action(out, q_learning.best_action(head.values(out), mask))
 
-    def next_value_double(params, target_params, obs, mask):
-        """Q⁻(o, argmaxₐ Q(o, a)) over the legal actions."""
-        q = network.apply(target_params, obs)
+    def next_double(params, target_params, obs, mask):
+        """Outputs of the target network at argmaxₐ Q(o, a) over the legal actions."""
+        out = outputs.apply(target_params, obs)
         best = q_learning.best_action(network.apply(params, obs), mask)
-        return q_learning.of_action(q, best)
+        return head.of_action(out, best)
 
-    next_value = next_value_double if config.double else next_value_plain
+    next_outputs = next_double if config.double else next_plain
 
     def target_of(params, target_params, batch, meta, context):
-        """n-step targets [B] of a minibatch of windows [n, B, ...]."""
+        """n-step targets of the head, of a minibatch of windows [n, B, ...]."""
         reward = learned_from(meta, batch, context)
         total, factor, last = returns.n_step_window(
             reward, batch.terminated, batch.done, slots.value(meta.gamma, context)
@@ -100,14 +114,15 @@ def parts(env: envs.Env, config: Any, algorithm: str) -> Parts:
             lambda x: x[last, jnp.arange(config.batch_size)],
             (batch.next_obs, batch.next_mask),
         )
-        return total + factor * next_value(params, target_params, next_obs, next_mask)
+        out = next_outputs(params, target_params, next_obs, next_mask)
+        return head.target(out, total, factor)
 
     def loss(params, target, batch, meta, context):
         """Of a minibatch; `context.return_std` is the deviation of its targets."""
-        q = network.apply(params, batch.obs[0])
-        q = q_learning.of_action(q, batch.action[0])
-        td_error = target - q
-        total = meta.td_loss(td_error, q, target, context).mean()
+        out = head.of_action(outputs.apply(params, batch.obs[0]), batch.action[0])
+        q = head.values(out)
+        td_error = head.mean(target) - q
+        total = head.loss(out, target, meta.td_loss, context).mean()
         return total, {
             "q": q.mean(),
             "error": -td_error.mean(),
@@ -118,7 +133,7 @@ def parts(env: envs.Env, config: Any, algorithm: str) -> Parts:
 
     def gradient(params, target_params, batch, meta, context: Context):
         target = target_of(params, target_params, batch, meta, context)
-        in_loss = context._replace(return_std=target.std())
+        in_loss = context._replace(return_std=head.mean(target).std())
         found, info = jax.grad(loss, has_aux=True)(params, target, batch, meta, in_loss)
         if meta.max_grad_norm is not None:
             max_norm = slots.value(meta.max_grad_norm, context)

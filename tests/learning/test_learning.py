@@ -52,6 +52,8 @@ INVERTED = {"total_timesteps": 2_000_000, "num_envs": 64, "num_steps": 16}
 INVERTED |= {"num_minibatches": 8, "normalize_observation": True}
 INVERTED |= {"initial_log_std": -1.0}
 
+C51 = {"head": "categorical", "num_atoms": 51, "v_min": 0.0}
+
 A3C = {"num_envs": 16, "num_workers": 4, "max_delay": 4}
 
 TARGETS = {
@@ -84,6 +86,7 @@ TARGETS = {
     ),
     "gorila-CartPole": Target(gorila, CARTPOLE, {}, gorila.Meta(), 430, 22.5),
     "dqn-CartPole": Target(dqn, CARTPOLE, {}, dqn.Meta(), 450, 22.5),
+    "c51-CartPole": Target(dqn, CARTPOLE, C51, dqn.Meta(), 440, 22.5),
     "dqn-Acrobot": Target(dqn, ACROBOT, {}, dqn.Meta(), -105, -500),
     "pqn-CartPole": Target(pqn, CARTPOLE, {}, pqn.Meta(), 450, 22.5),
     "pqn-Acrobot": Target(pqn, ACROBOT, {}, pqn.Meta(), -110, -500),
