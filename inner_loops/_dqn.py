@@ -1,4 +1,4 @@
-"""Common parts of DQN and GORILA: birth, targets, and the gradient of one minibatch.
+"""Common parts of DQN, GORILA and Ape-X: birth, targets, gradients of a minibatch.
 
 Deep Q-learning, Mnih et al., 2015, https://www.nature.com/articles/nature14236.
 """
@@ -29,7 +29,23 @@ from metaevo.rl.rollouts import learned_from
 from metaevo.slots import Context
 from metaevo.types import Key
 
-__all__ = ["Parts", "parts", "target_copy"]
+__all__ = ["Parts", "Seen", "parts", "target_copy"]
+
+
+class Seen(NamedTuple):
+    """What a priority may depend on; leaves [B].
+
+    Attributes:
+        td_error: target − q.
+        target: of the value.
+        reward: Σ_{i<m} γⁱ rᵢ of the m <= n steps, those that the agent learns from.
+        terminated: whether the last of them terminated the episode.
+    """
+
+    td_error: jax.Array
+    target: jax.Array
+    reward: jax.Array
+    terminated: jax.Array
 
 
 class Parts(NamedTuple):
@@ -44,6 +60,10 @@ class Parts(NamedTuple):
         gradient: `(params, target_params, batch, meta, context) -> (gradient, info)` of
             a minibatch, windows [n, B, ...], clipped; `info` has scalars, among them
             `loss`.
+        weighted: `(params, target_params, batch, weights [B], meta, context) ->
+            (gradient, info, Seen)`: `gradient`, of losses weighted by `weights`.
+        seen: `(params, target_params, batch, meta, context) -> Seen` of windows
+            [n, B, ...].
     """
 
     sizes: off_policy.Sizes
@@ -52,6 +72,8 @@ class Parts(NamedTuple):
     noise: Callable[[Key, int], jax.Array]
     born: Callable[[Key], tuple[Any, rollouts.Episodes, packing.Packed]]
     gradient: Callable[..., tuple[Any, dict[str, jax.Array]]]
+    weighted: Callable[..., tuple[Any, dict[str, jax.Array], Seen]]
+    seen: Callable[..., Seen]
 
 
 def parts(env: envs.Env, config: Any, algorithm: str) -> Parts:
@@ -91,39 +113,58 @@ def parts(env: envs.Env, config: Any, algorithm: str) -> Parts:
     next_value = next_value_double if config.double else next_value_plain
 
     def target_of(params, target_params, batch, meta, context):
-        """n-step targets [B] of a minibatch of windows [n, B, ...]."""
+        """n-step targets and rewards [B] of a minibatch of windows [n, B, ...]."""
         reward = learned_from(meta, batch, context)
         total, factor, last = returns.n_step_window(
             reward, batch.terminated, batch.done, slots.value(meta.gamma, context)
         )
         next_obs, next_mask = jax.tree.map(
-            lambda x: x[last, jnp.arange(config.batch_size)],
-            (batch.next_obs, batch.next_mask),
+            lambda x: x[last, jnp.arange(len(last))], (batch.next_obs, batch.next_mask)
         )
-        return total + factor * next_value(params, target_params, next_obs, next_mask)
+        value = next_value(params, target_params, next_obs, next_mask)
+        return total + factor * value, total, last
 
-    def loss(params, target, batch, meta, context):
-        """Of a minibatch; `context.return_std` is the deviation of its targets."""
+    def value_of(params, batch):
         q = network.apply(params, batch.obs[0])
-        q = q_learning.of_action(q, batch.action[0])
+        return q_learning.of_action(q, batch.action[0])
+
+    def loss(params, target, batch, weights, meta, context):
+        """Of a minibatch; `context.return_std` is the deviation of its targets."""
+        q = value_of(params, batch)
         td_error = target - q
-        total = meta.td_loss(td_error, q, target, context).mean()
-        return total, {
+        losses = meta.td_loss(td_error, q, target, context)
+        total = (losses if weights is None else weights * losses).mean()
+        info = {
             "q": q.mean(),
             "error": -td_error.mean(),
             "squared": (td_error**2).mean(),
             "return_std": context.return_std,
             "loss": total,
         }
+        return total, (info, td_error)
 
-    def gradient(params, target_params, batch, meta, context: Context):
-        target = target_of(params, target_params, batch, meta, context)
+    def weighted(params, target_params, batch, weights, meta, context: Context):
+        target, reward, last = target_of(params, target_params, batch, meta, context)
         in_loss = context._replace(return_std=target.std())
-        found, info = jax.grad(loss, has_aux=True)(params, target, batch, meta, in_loss)
+        found, (info, td_error) = jax.grad(loss, has_aux=True)(
+            params, target, batch, weights, meta, in_loss
+        )
         if meta.max_grad_norm is not None:
             max_norm = slots.value(meta.max_grad_norm, context)
             found = optimizers.clip_by_global_norm(found, max_norm)
-        return found, info
+        return found, info, of_windows(td_error, target, reward, batch, last)
+
+    def gradient(params, target_params, batch, meta, context):
+        return weighted(params, target_params, batch, None, meta, context)[:2]
+
+    def seen(params, target_params, batch, meta, context):
+        target, reward, last = target_of(params, target_params, batch, meta, context)
+        td_error = target - value_of(params, batch)
+        return of_windows(td_error, target, reward, batch, last)
+
+    def of_windows(td_error, target, reward, batch, last):
+        terminated = batch.terminated[last, jnp.arange(len(last))]
+        return Seen(td_error, target, reward, terminated)
 
     # --- birth ------------------------------------------------------------------------
 
@@ -142,7 +183,7 @@ def parts(env: envs.Env, config: Any, algorithm: str) -> Parts:
         )
         return params, state, buffer.start(steps)
 
-    return Parts(sizes, buffer, network, noise, born, gradient)
+    return Parts(sizes, buffer, network, noise, born, gradient, weighted, seen)
 
 
 def target_copy(

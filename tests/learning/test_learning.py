@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import pytest
 
-from inner_loops import a2c, dqn, gorila, impala, ppo, pqn, sac, td3
+from inner_loops import a2c, apex, dqn, gorila, impala, ppo, pqn, sac, td3
 from metaevo import envs, fitness
 from metaevo.analysis import holdout
 
@@ -83,6 +83,7 @@ TARGETS = {
         impala, CARTPOLE, {"max_delay": 16}, impala.Meta(), 400, 22.5
     ),
     "gorila-CartPole": Target(gorila, CARTPOLE, {}, gorila.Meta(), 430, 22.5),
+    "apex-CartPole": Target(apex, CARTPOLE, {}, apex.Meta(), 400, 22.5),
     "dqn-CartPole": Target(dqn, CARTPOLE, {}, dqn.Meta(), 450, 22.5),
     "dqn-Acrobot": Target(dqn, ACROBOT, {}, dqn.Meta(), -105, -500),
     "pqn-CartPole": Target(pqn, CARTPOLE, {}, pqn.Meta(), 450, 22.5),
