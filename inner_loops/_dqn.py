@@ -1,4 +1,4 @@
-"""Common parts of DQN and GORILA: birth, targets, and the gradient of one minibatch.
+"""Common parts of DQN, GORILA and Ape-X: birth, targets, gradients of a minibatch.
 
 Deep Q-learning, Mnih et al., 2015, https://www.nature.com/articles/nature14236.
 """
@@ -30,7 +30,23 @@ from metaevo.rl.rollouts import learned_from
 from metaevo.slots import Context
 from metaevo.types import Key
 
-__all__ = ["Parts", "parts", "target_copy"]
+__all__ = ["Parts", "Seen", "parts", "target_copy"]
+
+
+class Seen(NamedTuple):
+    """What a priority may depend on; leaves [B].
+
+    Attributes:
+        td_error: target − q.
+        target: of the value.
+        reward: Σ_{i<m} γⁱ rᵢ of the m <= n steps, those that the agent learns from.
+        terminated: whether the last of them terminated the episode.
+    """
+
+    td_error: jax.Array
+    target: jax.Array
+    reward: jax.Array
+    terminated: jax.Array
 
 
 class Parts(NamedTuple):
@@ -45,6 +61,10 @@ class Parts(NamedTuple):
         gradient: `(params, target_params, batch, meta, context) -> (gradient, info)` of
             a minibatch, windows [n, B, ...], clipped; `info` has scalars, among them
             `loss`.
+        weighted: `(params, target_params, batch, weights [B], meta, context) ->
+            (gradient, info, Seen)`: `gradient`, of losses weighted by `weights`.
+        seen: `(params, target_params, batch, meta, context) -> Seen` of windows
+            [n, B, ...].
     """
 
     sizes: off_policy.Sizes
@@ -53,6 +73,8 @@ class Parts(NamedTuple):
     noise: Callable[[Key, int], jax.Array]
     born: Callable[[Key], tuple[Any, rollouts.Episodes, packing.Packed]]
     gradient: Callable[..., tuple[Any, dict[str, jax.Array]]]
+    weighted: Callable[..., tuple[Any, dict[str, jax.Array], Seen]]
+    seen: Callable[..., Seen]
 
 
 def parts(
@@ -105,40 +127,61 @@ def parts(
     next_outputs = next_double if config.double else next_plain
 
     def target_of(params, target_params, batch, meta, context):
-        """n-step targets of the head, of a minibatch of windows [n, B, ...]."""
+        """n-step targets of the head and rewards [B], of windows [n, B, ...]."""
         reward = learned_from(meta, batch, context)
         total, factor, last = returns.n_step_window(
             reward, batch.terminated, batch.done, slots.value(meta.gamma, context)
         )
         next_obs, next_mask = jax.tree.map(
-            lambda x: x[last, jnp.arange(config.batch_size)],
-            (batch.next_obs, batch.next_mask),
+            lambda x: x[last, jnp.arange(len(last))], (batch.next_obs, batch.next_mask)
         )
         out = next_outputs(params, target_params, next_obs, next_mask)
-        return head.target(out, total, factor)
+        return head.target(out, total, factor), total, last
 
-    def loss(params, target, batch, meta, context):
+    def outputs_of(params, batch):
+        """Outputs of the actions taken."""
+        return head.of_action(outputs.apply(params, batch.obs[0]), batch.action[0])
+
+    def loss(params, target, batch, weights, meta, context):
         """Of a minibatch; `context.return_std` is the deviation of its targets."""
-        out = head.of_action(outputs.apply(params, batch.obs[0]), batch.action[0])
+        out = outputs_of(params, batch)
         q = head.values(out)
         td_error = head.mean(target) - q
-        total = head.loss(out, target, meta.td_loss, context).mean()
-        return total, {
+        losses = head.loss(out, target, meta.td_loss, context)
+        total = (losses if weights is None else weights * losses).mean()
+        info = {
             "q": q.mean(),
             "error": -td_error.mean(),
             "squared": (td_error**2).mean(),
             "return_std": context.return_std,
             "loss": total,
         }
+        return total, (info, td_error)
 
-    def gradient(params, target_params, batch, meta, context: Context):
-        target = target_of(params, target_params, batch, meta, context)
-        in_loss = context._replace(return_std=head.mean(target).std())
-        found, info = jax.grad(loss, has_aux=True)(params, target, batch, meta, in_loss)
+    def weighted(params, target_params, batch, weights, meta, context: Context):
+        target, reward, last = target_of(params, target_params, batch, meta, context)
+        mean = head.mean(target)
+        in_loss = context._replace(return_std=mean.std())
+        found, (info, td_error) = jax.grad(loss, has_aux=True)(
+            params, target, batch, weights, meta, in_loss
+        )
         if meta.max_grad_norm is not None:
             max_norm = slots.value(meta.max_grad_norm, context)
             found = optimizers.clip_by_global_norm(found, max_norm)
-        return found, info
+        return found, info, of_windows(td_error, mean, reward, batch, last)
+
+    def gradient(params, target_params, batch, meta, context):
+        return weighted(params, target_params, batch, None, meta, context)[:2]
+
+    def seen(params, target_params, batch, meta, context):
+        target, reward, last = target_of(params, target_params, batch, meta, context)
+        mean = head.mean(target)
+        td_error = mean - head.values(outputs_of(params, batch))
+        return of_windows(td_error, mean, reward, batch, last)
+
+    def of_windows(td_error, target, reward, batch, last):
+        terminated = batch.terminated[last, jnp.arange(len(last))]
+        return Seen(td_error, target, reward, terminated)
 
     # --- birth ------------------------------------------------------------------------
 
@@ -157,7 +200,7 @@ def parts(
         )
         return params, state, buffer.start(steps)
 
-    return Parts(sizes, buffer, network, noise, born, gradient)
+    return Parts(sizes, buffer, network, noise, born, gradient, weighted, seen)
 
 
 def target_copy(

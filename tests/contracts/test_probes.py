@@ -12,7 +12,7 @@ import numpy as np
 import probes
 import pytest
 
-from inner_loops import a2c, dqn, gorila, impala, pqn, qtopt, sac, td3
+from inner_loops import a2c, apex, dqn, gorila, impala, pqn, qtopt, sac, td3
 from metaevo.envs import Env
 from metaevo.rl import networks, returns
 
@@ -39,6 +39,11 @@ LOOPS = {
         gorila,
         OFF_POLICY | {"num_learners": 2, "max_delay": 2},
         gorila.Meta(lr=1e-3, gamma=GAMMA, target_rate=0.5),
+    ),
+    "apex": (
+        apex,
+        OFF_POLICY,
+        apex.Meta(lr=2e-3, gamma=GAMMA, target_rate=0.5),
     ),
     "a2c": (
         a2c,
@@ -70,9 +75,9 @@ LOOPS = {
         sac.Meta(2e-3, 2e-3, 0.0, GAMMA, tau=0.05),
     ),
 }
-DISCRETE = ("dqn", "double-dueling-3-step", "gorila", "pqn", *ACTOR_CRITICS)
+DISCRETE = ("dqn", "double-dueling-3-step", "gorila", "apex", "pqn", *ACTOR_CRITICS)
 OFTEN = {"target_period": 10}
-period = {"dqn": OFTEN, "double-dueling-3-step": OFTEN, "gorila": OFTEN}
+period = dict.fromkeys(("dqn", "double-dueling-3-step", "gorila", "apex"), OFTEN)
 
 
 @functools.cache

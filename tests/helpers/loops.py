@@ -12,6 +12,7 @@ import optax
 from inner_loops import (
     a2c,
     alphazero,
+    apex,
     dqn,
     fixed_policy,
     gorila,
@@ -132,6 +133,21 @@ def _same_exploration(q, epsilon, context):
 @slots.function
 def _same_epsilon(context):
     return 1.0 + (0.05 - 1.0) * jnp.clip(2 * context.progress, 0.0, 1.0)
+
+
+@slots.function
+def _same_constant(context):
+    return 0.4 + 0.0 * context.progress
+
+
+@slots.function
+def _by_age(td_error, age, visits, reward, terminated, context):
+    return jnp.where(age > 0.1, 100.0, 0.01) + 0.0 * visits
+
+
+@slots.function
+def _same_priority(td_error, age, visits, reward, terminated, context):
+    return jnp.maximum(td_error, -td_error)
 
 
 @slots.function
@@ -421,6 +437,18 @@ SMALL = {
         | {"drop_delay": 1.0, "drop_deviation": 0.1},
         DQN_REWRITTEN,
     ),
+    "apex": Small(
+        apex,
+        TWO_EPISODES,
+        DQN_CONFIG,
+        # Priorities matter where importance weights do not undo them.
+        apex.Meta(lr=1e-2, importance_exponent=0.1),
+        DQN_CHANGES
+        | {"epsilon_exponent": 0.5, "priority": _by_age, "priority_exponent": 3.0}
+        | {"importance_exponent": 0.9},
+        {k: x for k, x in DQN_REWRITTEN.items() if k != "epsilon"}
+        | {"priority": _same_priority, "epsilon": _same_constant},
+    ),
     "pqn": Small(
         pqn,
         TWO_EPISODES,
@@ -592,7 +620,7 @@ PARTNERS = {
     ),
 }
 ALL = EVERY | GAMES | PARTNERS
-OFF_POLICY_LOOPS = ("dqn", "gorila", "td3", "sac", "qtopt")
+OFF_POLICY_LOOPS = ("dqn", "gorila", "apex", "td3", "sac", "qtopt")
 
 FOUND = sorted(
     path.stem for path in (Path(__file__).parents[2] / "inner_loops").glob("[a-z]*.py")
