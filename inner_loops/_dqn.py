@@ -1,4 +1,4 @@
-"""Common parts of DQN and GORILA: birth, targets, and the gradient of one minibatch.
+"""Common parts of DQN, GORILA and Ape-X: birth, targets, gradients of a minibatch.
 
 Deep Q-learning, Mnih et al., 2015, https://www.nature.com/articles/nature14236.
 """
@@ -23,13 +23,30 @@ from metaevo.rl import (
     returns,
     rollouts,
     training,
+    value_heads,
 )
 from metaevo.rl.networks import Network
 from metaevo.rl.rollouts import learned_from
 from metaevo.slots import Context
 from metaevo.types import Key
 
-__all__ = ["Parts", "parts", "target_copy"]
+__all__ = ["Parts", "Seen", "parts", "target_copy"]
+
+
+class Seen(NamedTuple):
+    """What a priority may depend on; leaves [B].
+
+    Attributes:
+        td_error: target − q.
+        target: of the value.
+        reward: Σ_{i<m} γⁱ rᵢ of the m <= n steps, those that the agent learns from.
+        terminated: whether the last of them terminated the episode.
+    """
+
+    td_error: jax.Array
+    target: jax.Array
+    reward: jax.Array
+    terminated: jax.Array
 
 
 class Parts(NamedTuple):
@@ -38,12 +55,16 @@ class Parts(NamedTuple):
     Attributes:
         sizes: of the lifetime and the buffer.
         buffer: the replay buffer.
-        network: from observations to action values.
+        network: from observations to action values [..., A].
         noise: `(key, num_steps) -> noise` of `rollouts.collect`.
         born: `key -> (params, episodes, rows)`, after the warm-up.
         gradient: `(params, target_params, batch, meta, context) -> (gradient, info)` of
             a minibatch, windows [n, B, ...], clipped; `info` has scalars, among them
             `loss`.
+        weighted: `(params, target_params, batch, weights [B], meta, context) ->
+            (gradient, info, Seen)`: `gradient`, of losses weighted by `weights`.
+        seen: `(params, target_params, batch, meta, context) -> Seen` of windows
+            [n, B, ...].
     """
 
     sizes: off_policy.Sizes
@@ -52,13 +73,23 @@ class Parts(NamedTuple):
     noise: Callable[[Key, int], jax.Array]
     born: Callable[[Key], tuple[Any, rollouts.Episodes, packing.Packed]]
     gradient: Callable[..., tuple[Any, dict[str, jax.Array]]]
+    weighted: Callable[..., tuple[Any, dict[str, jax.Array], Seen]]
+    seen: Callable[..., Seen]
 
 
-def parts(env: envs.Env, config: Any, algorithm: str) -> Parts:
+def parts(
+    env: envs.Env,
+    config: Any,
+    algorithm: str,
+    head: value_heads.Head | None = None,
+    wrap: Callable[[Network], Network] = lambda network: network,
+) -> Parts:
     """The parts for a Config with the fields of DQN's.
 
     Args:
         algorithm: its name, for errors.
+        head: what the network's outputs are; None: action values.
+        wrap: makes the network another, with parameters of its own.
 
     Raises:
         ConfigError: sizes that do not fit each other, or continuous actions.
@@ -66,64 +97,91 @@ def parts(env: envs.Env, config: Any, algorithm: str) -> Parts:
     num_actions = config_checks.discrete(env, algorithm).num
     sizes = off_policy.sizes(config, config.num_step_return)
     buffer = sizes.buffer(env, config.num_envs)
-    network = networks.mlp(
-        config.features,
-        num_actions,
-        activation=config.activation,
-        dueling=config.dueling,
-        torso=networks.torso(config.torso, env.observation),
+    head = head or value_heads.scalar()
+    outputs = wrap(
+        networks.mlp(
+            config.features,
+            num_actions,
+            activation=config.activation,
+            dueling=config.dueling,
+            torso=networks.torso(config.torso, env.observation),
+            width=head.width,
+        )
     )
+    network = value_heads.values(outputs, head)
 
     # --- the loss ---------------------------------------------------------------------
 
-    def next_value_plain(params, target_params, obs, mask):
-        """maxₐ Q⁻(o, a) over the legal actions."""
+    def next_plain(params, target_params, obs, mask):
+        """Outputs of the target network at argmaxₐ Q⁻(o, a) over the legal actions."""
         del params
-        q = network.apply(target_params, obs)
-        return q_learning.of_action(q, q_learning.best_action(q, mask))
+        out = outputs.apply(target_params, obs)
+        return head.of_action(out, q_learning.best_action(head.values(out), mask))
 
-    def next_value_double(params, target_params, obs, mask):
-        """Q⁻(o, argmaxₐ Q(o, a)) over the legal actions."""
-        q = network.apply(target_params, obs)
+    def next_double(params, target_params, obs, mask):
+        """Outputs of the target network at argmaxₐ Q(o, a) over the legal actions."""
+        out = outputs.apply(target_params, obs)
         best = q_learning.best_action(network.apply(params, obs), mask)
-        return q_learning.of_action(q, best)
+        return head.of_action(out, best)
 
-    next_value = next_value_double if config.double else next_value_plain
+    next_outputs = next_double if config.double else next_plain
 
     def target_of(params, target_params, batch, meta, context):
-        """n-step targets [B] of a minibatch of windows [n, B, ...]."""
+        """n-step targets of the head and rewards [B], of windows [n, B, ...]."""
         reward = learned_from(meta, batch, context)
         total, factor, last = returns.n_step_window(
             reward, batch.terminated, batch.done, slots.value(meta.gamma, context)
         )
         next_obs, next_mask = jax.tree.map(
-            lambda x: x[last, jnp.arange(config.batch_size)],
-            (batch.next_obs, batch.next_mask),
+            lambda x: x[last, jnp.arange(len(last))], (batch.next_obs, batch.next_mask)
         )
-        return total + factor * next_value(params, target_params, next_obs, next_mask)
+        out = next_outputs(params, target_params, next_obs, next_mask)
+        return head.target(out, total, factor), total, last
 
-    def loss(params, target, batch, meta, context):
+    def outputs_of(params, batch):
+        """Outputs of the actions taken."""
+        return head.of_action(outputs.apply(params, batch.obs[0]), batch.action[0])
+
+    def loss(params, target, batch, weights, meta, context):
         """Of a minibatch; `context.return_std` is the deviation of its targets."""
-        q = network.apply(params, batch.obs[0])
-        q = q_learning.of_action(q, batch.action[0])
-        td_error = target - q
-        total = meta.td_loss(td_error, q, target, context).mean()
-        return total, {
+        out = outputs_of(params, batch)
+        q = head.values(out)
+        td_error = head.mean(target) - q
+        losses = head.loss(out, target, meta.td_loss, context)
+        total = (losses if weights is None else weights * losses).mean()
+        info = {
             "q": q.mean(),
             "error": -td_error.mean(),
             "squared": (td_error**2).mean(),
             "return_std": context.return_std,
             "loss": total,
         }
+        return total, (info, td_error)
 
-    def gradient(params, target_params, batch, meta, context: Context):
-        target = target_of(params, target_params, batch, meta, context)
-        in_loss = context._replace(return_std=target.std())
-        found, info = jax.grad(loss, has_aux=True)(params, target, batch, meta, in_loss)
+    def weighted(params, target_params, batch, weights, meta, context: Context):
+        target, reward, last = target_of(params, target_params, batch, meta, context)
+        mean = head.mean(target)
+        in_loss = context._replace(return_std=mean.std())
+        found, (info, td_error) = jax.grad(loss, has_aux=True)(
+            params, target, batch, weights, meta, in_loss
+        )
         if meta.max_grad_norm is not None:
             max_norm = slots.value(meta.max_grad_norm, context)
             found = optimizers.clip_by_global_norm(found, max_norm)
-        return found, info
+        return found, info, of_windows(td_error, mean, reward, batch, last)
+
+    def gradient(params, target_params, batch, meta, context):
+        return weighted(params, target_params, batch, None, meta, context)[:2]
+
+    def seen(params, target_params, batch, meta, context):
+        target, reward, last = target_of(params, target_params, batch, meta, context)
+        mean = head.mean(target)
+        td_error = mean - head.values(outputs_of(params, batch))
+        return of_windows(td_error, mean, reward, batch, last)
+
+    def of_windows(td_error, target, reward, batch, last):
+        terminated = batch.terminated[last, jnp.arange(len(last))]
+        return Seen(td_error, target, reward, terminated)
 
     # --- birth ------------------------------------------------------------------------
 
@@ -142,7 +200,7 @@ def parts(env: envs.Env, config: Any, algorithm: str) -> Parts:
         )
         return params, state, buffer.start(steps)
 
-    return Parts(sizes, buffer, network, noise, born, gradient)
+    return Parts(sizes, buffer, network, noise, born, gradient, weighted, seen)
 
 
 def target_copy(

@@ -39,7 +39,15 @@ from metaevo import (
     spaces,
 )
 from metaevo.errors import ConfigError
-from metaevo.rl import config_checks, delays, packing, q_learning, rollouts, training
+from metaevo.rl import (
+    config_checks,
+    delays,
+    off_policy,
+    packing,
+    q_learning,
+    rollouts,
+    training,
+)
 from metaevo.slots import Slot
 from metaevo.types import InnerLoop, InnerState, on_any_env
 
@@ -274,10 +282,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         drawn = indices % config.num_envs
         first = per_learner * jnp.arange(num_learners)[:, None]
         indices = indices - drawn + first + drawn % per_learner
-        steps = buffer.read(rows, indices)
-        steps = steps._replace(
-            obs=envs.unpacked(steps.obs), next_obs=envs.unpacked(steps.next_obs)
-        )
+        steps = off_policy.read(buffer, rows, indices)
         return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 2), steps)
 
     # --- update -----------------------------------------------------------------------

@@ -37,6 +37,7 @@ SIGNATURES: Mapping[str, tuple[str, ...]] = {
     "correction": ("log_ratio",),
     "reward": ("obs", "action", "reward", "next_obs", "terminated"),
     "exploration": ("q", "epsilon"),
+    "priority": ("td_error", "age", "visits", "reward", "terminated"),
     "q_transform": ("q",),
     "optimizer": ("gradient", "state", "params"),
     "actor": ("obs",),

@@ -49,6 +49,8 @@ MEANING = {
     "next_obs": "the observation that the action led to",
     "terminated": "1 where the episode ended, 0 elsewhere",
     "epsilon": "share of random actions",
+    "age": "steps since it was complete, in shares of the buffer's capacity",
+    "visits": "how often it was sampled before",
     "progress": "share of the training that is done, 0 to 1",
     "return_std": "standard deviation of the batch's value targets",
     "along": "weights of the values in the sum; ones if None",
@@ -65,6 +67,7 @@ RESULT = {
     "activation": "the activation, elementwise",
     "reward": "the reward to learn from",
     "exploration": "probabilities of the actions",
+    "priority": "the priority of a transition in the replay buffer",
     "actor": "the action",
     "number": "the number",
 }

@@ -54,6 +54,7 @@ MODULES = (
     "metaevo.rewards",
     "metaevo.messages",
     "metaevo.exploration",
+    "metaevo.learned.priorities",
     "metaevo.closed_forms",
     "metaevo.schedules",
     "metaevo.policies",
@@ -74,6 +75,9 @@ GUARANTEES: Mapping[str, str] = {
     "increasing": "a function of one number that never falls, from 0 at 0 to 1 at 1",
     "between": "a weight that never falls with the ratio, lies between 1 and it, and "
     "is at most `largest` of its settings",
+    "proportional": "a priority between |td_error| / `largest` of its settings and "
+    "|td_error| times it; c times as large if td_error, reward and context.return_std "
+    "are, c > 0",
     "bounded": "|output| <= `bound` of its facts; of a reward, where the reward is 0",
 }
 """Guarantees that a family may give for all parameters: name -> meaning."""

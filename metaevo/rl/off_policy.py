@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from metaevo import envs
-from metaevo.rl import config_checks, noise, replay, returns, rollouts
+from metaevo.rl import config_checks, noise, priorities, replay, returns, rollouts
 from metaevo.rl.config_checks import Lifetime
 from metaevo.rl.packing import Packed
 from metaevo.rl.rollouts import Transition
@@ -21,6 +21,7 @@ __all__ = [
     "Sizes",
     "insert_and_sample",
     "n_step",
+    "read",
     "sizes",
     "template",
     "warm_up",
@@ -48,6 +49,11 @@ class Sizes(NamedTuple):
         """The replay buffer for `num_envs` environments."""
         rows = self.num_rows, num_envs, self.num_warmup
         return replay.make(template(env), *rows, self.num_steps, self.window)
+
+    def priorities(self, num_envs: int) -> priorities.Prioritized:
+        """Priorities of the windows of that buffer."""
+        rows = self.num_rows, num_envs, self.num_warmup
+        return priorities.make(*rows, self.num_steps, self.window)
 
 
 def template(env: envs.Env) -> Transition:
@@ -109,9 +115,14 @@ def insert_and_sample(
     rows = buffer.add(rows, inserted, steps)
     inserted = inserted + num_steps
     own_steps = inserted if own_steps is None else own_steps
-    sampled, _ = buffer.sample(key, rows, inserted, own_steps, shape)
-    return rows, sampled._replace(
-        obs=envs.unpacked(sampled.obs), next_obs=envs.unpacked(sampled.next_obs)
+    return rows, read(buffer, rows, buffer.draw(key, inserted, own_steps, shape))
+
+
+def read(buffer: replay.Replay, rows: Packed, indices: jax.Array) -> Transition:
+    """Transitions of a buffer, leaves [*indices.shape, ...], observations float32."""
+    steps = buffer.read(rows, indices)
+    return steps._replace(
+        obs=envs.unpacked(steps.obs), next_obs=envs.unpacked(steps.next_obs)
     )
 
 

@@ -16,6 +16,7 @@ __all__ = [
     "best_value",
     "explorer",
     "greedy",
+    "ladder",
     "legal_probabilities",
     "of_action",
     "random_actions",
@@ -95,6 +96,26 @@ def explorer(
         return carry, jnp.argmax(jnp.log(probabilities) + noise, -1), ()
 
     return choose
+
+
+def ladder(
+    epsilon: jax.Array | float, exponent: jax.Array | float, num_envs: int
+) -> jax.Array:
+    """Shares of random actions [E] of actors of Ape-X, ε^(1 + α i / (E − 1)).
+
+    Args:
+        epsilon: ε in [0, 1], of the first environment.
+        exponent: α >= 0; 0: all have ε.
+        num_envs: E; one alone has ε.
+
+    References:
+        Horgan et al., 2018, https://arxiv.org/abs/1803.00933, section 4.1.
+
+    >>> ladder(0.5, 2.0, 3).tolist()
+    [0.5, 0.25, 0.125]
+    """
+    place = jnp.arange(num_envs) / max(num_envs - 1, 1)
+    return jnp.asarray(epsilon, jnp.float32) ** (1.0 + exponent * place)
 
 
 def random_actions(carry, obs, noise, state, mask):

@@ -22,7 +22,7 @@ from metaevo.rl import packing
 from metaevo.rl.packing import Packed
 from metaevo.types import PyTree
 
-__all__ = ["Replay", "least_warmup", "make", "write"]
+__all__ = ["Replay", "check_sizes", "least_warmup", "make", "write"]
 
 
 class Replay(NamedTuple):
@@ -53,6 +53,18 @@ def least_warmup(window: int) -> int:
     return 3 * window - 2
 
 
+def check_sizes(num_rows: int, num_warmup: int, num_steps: int, window: int) -> None:
+    """Check the sizes of a ring; see `make`.
+
+    Raises:
+        ValueError: they do not fit each other.
+    """
+    if num_rows % num_steps or num_warmup % num_steps or not num_steps:
+        raise ValueError(f"{num_rows} rows, {num_warmup} first, not in {num_steps}s")
+    if not max(least_warmup(window), 1) <= num_warmup <= num_rows:
+        raise ValueError(f"warm-up of {num_warmup} in {num_rows} rows, window {window}")
+
+
 def make(
     template: PyTree,
     num_rows: int,
@@ -79,10 +91,7 @@ def make(
         ValueError: sizes that do not fit each other.
         TypeError: a leaf of `template` cannot be packed.
     """
-    if num_rows % num_steps or num_warmup % num_steps or not num_steps:
-        raise ValueError(f"{num_rows} rows, {num_warmup} first, not in {num_steps}s")
-    if not max(least_warmup(window), 1) <= num_warmup <= num_rows:
-        raise ValueError(f"warm-up of {num_warmup} in {num_rows} rows, window {window}")
+    check_sizes(num_rows, num_warmup, num_steps, window)
     pack, unpack = packing.of(template)
 
     def start(warmup):

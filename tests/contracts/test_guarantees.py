@@ -345,10 +345,35 @@ def test_values_keep_their_order_and_their_range(name):
     assert np.abs(found - q).max() > 0.5  # and is not the value itself
 
 
+@of_each("proportional")
+def test_a_priority_follows_the_error_and_the_scale_of_rewards(name):
+    case = CASES[name]
+    made, call = case.make(), helper.numpy_export.signature(case.make().spec).call
+    error, age, visits, reward, terminated = map(np.float32, case.inputs()[:5])
+
+    @jax.jit
+    @functools.partial(jax.vmap, in_axes=(0, None))
+    def priority(params, scale):
+        context = Context(np.float32(0.0), scale * np.float32(1.7))
+        given = scale * error, age, visits, scale * reward, terminated
+        return call(made.apply, params, given, context)
+
+    found = np.asarray(priority(members(made), np.float32(1.0)))
+    most = made.spec["largest"]
+    assert (found <= np.abs(error) * most * (1 + 1e-5)).all()
+    assert (found >= np.abs(error) / most / (1 + 1e-5)).all()
+    ratio = found[:, error != 0] / np.abs(error[error != 0])
+    assert ratio.max() > 0.5 * most
+    assert ratio.min() < 2 / most
+    for scale in np.float32([0.01, 100.0]):
+        scaled = priority(members(made), scale)
+        np.testing.assert_allclose(scaled, scale * found, rtol=2e-3)
+
+
 # --- the registry ---------------------------------------------------------------------
 
 TESTED = {"nonnegative", "coercive", "scale-equivariant", "convex", "potential"}
-TESTED |= {"between", "increasing"}
+TESTED |= {"between", "increasing", "proportional"}
 TESTED |= {"bounded", "drift"}  # drifts are held to theirs in tests/unit/test_drifts.py
 
 

@@ -79,6 +79,7 @@ NOTHING = {
     "max_grad_norm": 1e9,
     "policy_delay": 2.0,
     "delay": 2.0,
+    "lag": 2.0,
     "advantage": advantages.vtrace.func,
 }
 DEFAULT, CHANGED, REWRITTEN = range(3)
@@ -386,7 +387,7 @@ def test_the_buffer_is_written_in_place_and_conds_stay(name):
     passes |= {"dynamic_update_slice", "broadcast_in_dim", "custom_vmap_call"}
     assert set(found) <= passes, set(found) - passes
     assert "dynamic_update_slice" in found
-    assert (conds > 0) == (name in ("dqn", "gorila"))
+    assert (conds > 0) == (name in ("dqn", "gorila", "apex"))
 
     loop = SMALL[name].make(buffer_size=4096, total_timesteps=5000)
     meta = loop.meta
@@ -432,9 +433,11 @@ def test_a_buffer_too_small_for_the_warm_up_is_refused(name):
     [
         ("dqn", "gymnax/Pendulum-v1"),
         ("gorila", "gymnax/Pendulum-v1"),
+        ("apex", "gymnax/Pendulum-v1"),
         ("pqn", "gymnax/Pendulum-v1"),
         ("td3", "gymnax/CartPole-v1"),
         ("td3_shared", "gymnax/CartPole-v1"),
+        ("qtopt", "gymnax/CartPole-v1"),
     ],
 )
 def test_actions_of_the_wrong_kind_are_refused(name, env):

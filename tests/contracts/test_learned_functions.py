@@ -543,9 +543,11 @@ TEN_STEPS: dict[str, dict[str, Any]] = {
     "ppo_rnn": {"total_timesteps": 320, "num_epochs": 5, "num_minibatches": 2},
     "dqn": {"total_timesteps": 144},
     "gorila": {"total_timesteps": 96},
+    "apex": {"total_timesteps": 144},
     "pqn": {"total_timesteps": 640, "num_epochs": 2, "num_minibatches": 2},
     "td3": {"total_timesteps": 64 + 8, "num_gradient_steps": 10},
     "sac": {"total_timesteps": 64 + 8, "num_gradient_steps": 10},
+    "qtopt": {"total_timesteps": 64 + 8, "num_gradient_steps": 10},
 }
 """Ten gradient steps; other loops take the whole of their small life."""
 

@@ -12,7 +12,7 @@ import numpy as np
 import probes
 import pytest
 
-from inner_loops import a2c, dqn, gorila, impala, pqn, sac, td3
+from inner_loops import a2c, apex, dqn, gorila, impala, pqn, qtopt, sac, td3
 from metaevo.envs import Env
 from metaevo.rl import networks, returns
 
@@ -40,6 +40,11 @@ LOOPS = {
         OFF_POLICY | {"num_learners": 2, "max_delay": 2},
         gorila.Meta(lr=1e-3, gamma=GAMMA, target_rate=0.5),
     ),
+    "apex": (
+        apex,
+        OFF_POLICY,
+        apex.Meta(lr=2e-3, gamma=GAMMA, target_rate=0.5),
+    ),
     "a2c": (
         a2c,
         ONE_STEP,
@@ -56,6 +61,13 @@ LOOPS = {
         OFF_POLICY,
         td3.Meta(actor_lr=2e-3, critic_lr=2e-3, gamma=GAMMA, tau=0.05),
     ),
+    "qtopt": (
+        qtopt,
+        OFF_POLICY
+        | {"total_timesteps": 10_000, "batch_size": 32}
+        | {"num_samples": 8, "max_lag": 20},
+        qtopt.Meta(3e-3, GAMMA, tau=0.05, num_elites=2.0),
+    ),
     # All but without entropy, so that values are those of the rewards.
     "sac": (
         sac,
@@ -63,9 +75,9 @@ LOOPS = {
         sac.Meta(2e-3, 2e-3, 0.0, GAMMA, tau=0.05),
     ),
 }
-DISCRETE = ("dqn", "double-dueling-3-step", "gorila", "pqn", *ACTOR_CRITICS)
+DISCRETE = ("dqn", "double-dueling-3-step", "gorila", "apex", "pqn", *ACTOR_CRITICS)
 OFTEN = {"target_period": 10}
-period = {"dqn": OFTEN, "double-dueling-3-step": OFTEN, "gorila": OFTEN}
+period = dict.fromkeys(("dqn", "double-dueling-3-step", "gorila", "apex"), OFTEN)
 
 
 @functools.cache

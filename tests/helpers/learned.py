@@ -34,6 +34,7 @@ USUAL = {
     "activation": (4 * _LINE,),
     "advantage": (3 * _WAVE, 2 * _LINE, 3 * _LINE[::-1], 0.3 * _WAVE, *_ENDS),
     "correction": (3 * _LINE,),
+    "priority": (8 * _LINE, 1 + _LINE, 3 + 3 * _WAVE, 3 * _WAVE, _ENDS[0]),
 }
 """Kind of slot -> a batch of its inputs, [41] each; other kinds are drawn."""
 HUGE = {
@@ -44,6 +45,7 @@ HUGE = {
     "activation": (1e6 * _LINE,),
     "advantage": (1e6 * _WAVE, -1e6 * _LINE, 1e6 * _LINE, 80 * _WAVE, *_ENDS),
     "correction": (80 * _LINE,),
+    "priority": (1e6 * _LINE, 1 + _LINE, 1e6 + 1e6 * _WAVE, 1e6 * _WAVE, _ENDS[0]),
 }
 """Numbers that no agent should see."""
 SCALES = {

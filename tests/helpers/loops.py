@@ -12,6 +12,7 @@ import optax
 from inner_loops import (
     a2c,
     alphazero,
+    apex,
     dqn,
     fixed_policy,
     gorila,
@@ -22,6 +23,7 @@ from inner_loops import (
     ppo,
     ppo_rnn,
     pqn,
+    qtopt,
     sac,
     td3,
     td3_shared,
@@ -134,6 +136,21 @@ def _same_epsilon(context):
 
 
 @slots.function
+def _same_constant(context):
+    return 0.4 + 0.0 * context.progress
+
+
+@slots.function
+def _by_age(td_error, age, visits, reward, terminated, context):
+    return jnp.where(age > 0.1, 100.0, 0.01) + 0.0 * visits
+
+
+@slots.function
+def _same_priority(td_error, age, visits, reward, terminated, context):
+    return jnp.maximum(td_error, -td_error)
+
+
+@slots.function
 def _half_drift(log_ratio, advantage, clip_eps, context):
     return 0.5 * drifts.ppo_clip(log_ratio, advantage, clip_eps, context)
 
@@ -211,6 +228,11 @@ def _mean_q(q, context):
 @slots.function
 def _same_aggregation(q, context):
     return jnp.minimum(q[0], q[1])
+
+
+@slots.function
+def _same_mean_q(q, context):
+    return 0.5 * (q[0] + q[1])
 
 
 @slots.function
@@ -415,6 +437,18 @@ SMALL = {
         | {"drop_delay": 1.0, "drop_deviation": 0.1},
         DQN_REWRITTEN,
     ),
+    "apex": Small(
+        apex,
+        TWO_EPISODES,
+        DQN_CONFIG,
+        # Priorities matter where importance weights do not undo them.
+        apex.Meta(lr=1e-2, importance_exponent=0.1),
+        DQN_CHANGES
+        | {"epsilon_exponent": 0.5, "priority": _by_age, "priority_exponent": 3.0}
+        | {"importance_exponent": 0.9},
+        {k: x for k, x in DQN_REWRITTEN.items() if k != "epsilon"}
+        | {"priority": _same_priority, "epsilon": _same_constant},
+    ),
     "pqn": Small(
         pqn,
         TWO_EPISODES,
@@ -471,6 +505,39 @@ SMALL = {
             "td_loss": _same_td_loss,
             "reward": _same_reward,
             "q_aggregation": _same_aggregation,
+        },
+    ),
+    "qtopt": Small(
+        qtopt,
+        "gymnax/Pendulum-v1",
+        {"total_timesteps": 96, "num_envs": 2, "num_steps": 4, "features": (16,)}
+        | {"num_gradient_steps": 2, "normalize_observation": True, **OFF_POLICY}
+        | {"num_samples": 4, "max_lag": 2, "num_copies": 2},
+        # Values fall here, so the least of the two would be that of the first.
+        qtopt.Meta(lr=1e-2, tau=0.3, num_elites=2.0, q_aggregation=_mean_q),
+        {
+            "lr": _late,
+            "gamma": 0.8,
+            "tau": 0.03,
+            "lag": 0.0,
+            "num_elites": 3.5,
+            "elite_sharpness": 5.0,
+            "start_std": 0.3,
+            "least_std": 0.5,
+            "epsilon": 0.9,
+            "exploration_noise": 0.9,
+            "fit_noise": 2.0,
+            "noise_correlation": 0.9,
+            "reward_scale": 0.1,
+            "td_loss": _dqn_reg,
+            "q_aggregation": losses.least_q,
+            "reward": _other_reward,
+            "optimizer": SGD,
+        },
+        {
+            "td_loss": _same_td_loss,
+            "reward": _same_reward,
+            "q_aggregation": _same_mean_q,
         },
     ),
     "fixed_policy": Small(
@@ -553,7 +620,7 @@ PARTNERS = {
     ),
 }
 ALL = EVERY | GAMES | PARTNERS
-OFF_POLICY_LOOPS = ("dqn", "gorila", "td3", "sac")
+OFF_POLICY_LOOPS = ("dqn", "gorila", "apex", "td3", "sac", "qtopt")
 
 FOUND = sorted(
     path.stem for path in (Path(__file__).parents[2] / "inner_loops").glob("[a-z]*.py")

@@ -1,0 +1,310 @@
+"""Distributed prioritized experience replay: Ape-X DQN (Horgan et al., 2018).
+
+https://arxiv.org/abs/1803.00933. Many actors, each with its own share of random
+actions, fill one buffer, and give what they add its first priority; the learner samples
+by priority (Schaul et al., 2016, https://arxiv.org/abs/1511.05952) and gives another to
+what it has seen. Double, dueling and of n steps. Differences from the paper:
+
+* Actors act with the newest parameters, in step with the learner.
+* A window of n steps never joins two episodes: it ends where one does.
+* The buffer is a ring, whose oldest transitions go first.
+* The optimizer is Adam, the paper's centered RMSProp; sizes are for small environments.
+
+With α = 0 and equal shares of random actions it is the double dueling DQN of n steps,
+on minibatches drawn uniformly. Birth, targets and the loss are in `_dqn`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+import metaevo
+from inner_loops import _dqn
+from metaevo import (
+    envs,
+    exploration,
+    losses,
+    optimizers,
+    population,
+    rewards,
+    slots,
+    spaces,
+)
+from metaevo.learned.priorities import absolute
+from metaevo.rl import (
+    config_checks,
+    off_policy,
+    packing,
+    priorities,
+    q_learning,
+    rollouts,
+    training,
+)
+from metaevo.slots import Slot
+from metaevo.types import InnerLoop, InnerState, on_any_env
+
+__all__ = ["TUNABLE", "Agent", "Config", "Experience", "Meta", "make"]
+
+
+@dataclass(frozen=True)
+class Config:
+    """Static settings: shapes and loop lengths.
+
+    Attributes:
+        total_timesteps: frames in a lifetime, warm-up included, rounded down to whole
+            segments.
+        learning_starts: frames of the warm-up, by random actions.
+        buffer_size: frames that the replay buffer holds, at most a lifetime's.
+        num_envs: E, environments of one member: actors.
+        num_steps: T, steps of them between updates. An update takes E x T frames.
+        num_gradient_steps: U, minibatches of an update, drawn at once.
+        batch_size: B, transitions in a minibatch.
+        target_period: updates between those of the target network.
+        num_segments: K, points on the learning curve.
+        double, dueling: as in DQN.
+        num_step_return: n, steps before the bootstrap.
+        torso: before the hidden layers: `mlp`, nothing; `cnn`, a convolution as in
+            MinAtar.
+        features, activation: hidden layers.
+        num_eval_envs: episodes that `evaluate` averages over.
+    """
+
+    total_timesteps: int = 250_000
+    learning_starts: int = 2_000
+    buffer_size: int = 50_000
+    num_envs: int = 16
+    num_steps: int = 1
+    num_gradient_steps: int = 1
+    batch_size: int = 128
+    target_period: int = 32
+    num_segments: int = 16
+    double: bool = True
+    dueling: bool = True
+    num_step_return: int = 3
+    torso: str = "mlp"
+    features: tuple[int, ...] = (120, 84)
+    activation: str = "relu"
+    num_eval_envs: int = 16
+
+
+class Meta(NamedTuple):
+    """Slots of Ape-X.
+
+    Attributes:
+        lr: Adam's step size.
+        gamma: discount, in [0, 1].
+        epsilon: share of random actions of the first environment, in [0, 1].
+        epsilon_exponent: >= 0; that of environment i of E is
+            epsilon^(1 + epsilon_exponent i / (E − 1)).
+        exploration: `(q [A], epsilon, context) -> probabilities [A]`.
+        target_rate: τ, how far the target network moves to the online one every
+            `target_period` updates, in (0, 1].
+        priority: `(td_error, age, visits, reward, terminated, context) -> p [...]`, see
+            `metaevo.learned.priorities`.
+        priority_exponent: α >= 0: transitions are drawn in proportion to p^α.
+        importance_exponent: β in [0, 1]: of the importance weights; 1 corrects in full.
+        td_loss: `(td_error, q, target, context) -> [...]`, td_error = target − q.
+        reward: `(obs, action, reward, next_obs, terminated, context) -> scalar`, the
+            reward that the agent learns from; `context.stats` holds `gamma`.
+        optimizer: an `optimizers.Optimizer`: gives a direction.
+        max_grad_norm: global norm that gradients are clipped to; None: no clip.
+    """
+
+    lr: Slot = 5e-4
+    gamma: Slot = 0.99
+    epsilon: Slot = 0.4
+    epsilon_exponent: Slot = 7.0
+    exploration: Slot = exploration.epsilon_greedy
+    target_rate: Slot = 1.0
+    priority: Slot = absolute
+    priority_exponent: Slot = 0.6
+    importance_exponent: Slot = 0.4
+    td_loss: Slot = losses.td_square
+    reward: Slot = rewards.identity
+    optimizer: Slot = optimizers.adam
+    max_grad_norm: Slot | None = 40.0
+
+
+class Agent(NamedTuple):
+    age: jax.Array  # int32, updates since birth
+    params: Any
+    target_params: Any
+    opt_state: Any
+    return_std: jax.Array  # of the last minibatch's targets
+
+
+class Experience(NamedTuple):
+    episodes: rollouts.Episodes
+    rows: packing.Packed  # of the replay buffer
+    priorities: priorities.Priorities  # of its windows
+    steps_since_birth: jax.Array  # int32, warm-up not counted
+
+
+TUNABLE = spaces.tune(
+    lr=spaces.log(),
+    gamma=spaces.one_minus_log(),
+    epsilon=spaces.logit(),
+    epsilon_exponent=spaces.log(),
+    target_rate=spaces.logit().starting_at(0.9),
+    priority_exponent=spaces.log(),
+    importance_exponent=spaces.logit(),
+    max_grad_norm=spaces.log(),
+)
+"""The space that a baseline is tuned in; the target rate, whose default lies at the end
+of its scale, starts beside it."""
+
+
+@on_any_env
+def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> InnerLoop:
+    """Ape-X on `env`, whose actions are discrete.
+
+    Metrics of `train`: those of `rollouts.metrics`; `importance`, the mean of the
+    importance weights; and on the minibatches the mean `q`, and mean and root mean
+    square of q − target, `value_error_mean` and `_rms`.
+
+    Raises:
+        ConfigError: sizes that do not fit each other, continuous actions, or a slot of
+            `meta` holds what cannot be used there.
+    """
+    config_checks.positive(config)
+    parts = _dqn.parts(env, config, "Ape-X")
+    sizes, buffer, network = parts.sizes, parts.buffer, parts.network
+    windows = sizes.priorities(config.num_envs)
+
+    # --- priorities -------------------------------------------------------------------
+
+    def mass_of(seen, age, visits, std, meta, context):
+        """p^α of transitions [B]; `std` is the deviation of a minibatch's targets."""
+        in_priority = context._replace(return_std=std)
+        p = meta.priority(
+            seen.td_error, age, visits, seen.reward, seen.terminated, in_priority
+        )
+        return priorities.mass(p, slots.value(meta.priority_exponent, context))
+
+    def first_mass(params, rows, indices, std, meta, context):
+        """The actors' own p^α of new windows, [n, T, E] to [T, E], and their targets.
+
+        By the parameters that act, in the place of the target network, too.
+        """
+        new = off_policy.read(buffer, rows, indices.reshape(len(indices), -1))
+        seen = parts.seen(params, params, new, meta, context)
+        std = seen.target.std() if std is None else std
+        zeros = jnp.zeros(seen.target.shape)
+        mass = mass_of(seen, zeros, zeros, std, meta, context)
+        return mass.reshape(indices.shape[1:]), std
+
+    def init(key, meta):
+        params, episodes, rows = parts.born(key)
+        context = training.context(jnp.int32(0), sizes.lifetime.num_updates)
+        mass, std = first_mass(params, rows, windows.first(), None, meta, context)
+        agent = Agent(jnp.int32(0), params, params, meta.optimizer.init(params), std)
+        experience = Experience(episodes, rows, windows.start(mass), jnp.int32(0))
+        return InnerState(agent, experience, clock=training.start_clock())
+
+    # --- update -----------------------------------------------------------------------
+
+    def learn(params, target_params, opt_state, batches, drawn, meta, context):
+        """One gradient step on each of the minibatches, leaves [U, n, B, ...]."""
+        lr = slots.value(meta.lr, context)
+        beta = slots.value(meta.importance_exponent, context)
+
+        def step(carry, at):
+            (params, opt_state), (batch, mass, age, visits) = carry, at
+            weights = priorities.weights(mass, beta)
+            gradient, info, seen = parts.weighted(
+                params, target_params, batch, weights, meta, context
+            )
+            params, opt_state = optimizers.step(
+                meta.optimizer, gradient, params, opt_state, lr, context
+            )
+            std = info["return_std"]
+            mass = mass_of(seen, age, visits + 1.0, std, meta, context)
+            info = {k: x for k, x in info.items() if k != "loss"}
+            return (params, opt_state), (mass, info | {"importance": weights.mean()})
+
+        (params, opt_state), (mass, info) = jax.lax.scan(
+            step, (params, opt_state), (batches, *drawn)
+        )
+        std = info["return_std"][-1]
+        return params, opt_state, std, mass, jax.tree.map(jnp.mean, info)
+
+    def update(key, meta, state):
+        """T steps of the environments and U gradient steps."""
+        agent, experience, clock = state.agent, state.experience, state.clock
+        noise_key, act_key, sample_key = jax.random.split(
+            jax.random.fold_in(key, clock.update), 3
+        )
+        context = training.context(agent.age, sizes.lifetime.num_updates)
+        epsilon = q_learning.ladder(
+            slots.value(meta.epsilon, context),
+            slots.value(meta.epsilon_exponent, context),
+            config.num_envs,
+        )
+        after, _, steps, finished, _ = rollouts.collect(
+            act_key,
+            env,
+            experience.episodes,
+            parts.noise(noise_key, config.num_steps),
+            q_learning.explorer(
+                lambda obs: network.apply(agent.params, obs),
+                meta._replace(epsilon=epsilon[:, None]),
+                context,
+            ),
+        )
+        own = experience.steps_since_birth + config.num_steps
+        before = clock.update * config.num_steps
+        inserted = before + config.num_steps
+        rows = buffer.add(experience.rows, before, steps)
+        mass, _ = first_mass(
+            *(agent.params, rows, windows.newest(before)),
+            *(agent.return_std, meta, context),
+        )
+        kept = windows.add(experience.priorities, before, own, mass)
+        shape = (config.num_gradient_steps, config.batch_size)
+        drawn = windows.draw(sample_key, kept, inserted, own, shape)
+        batches = jax.tree.map(
+            lambda x: jnp.moveaxis(x, 0, 1),
+            off_policy.read(buffer, rows, drawn.indices),
+        )
+
+        @population.phase
+        def improve(params, target_params, opt_state, batches, drawn):
+            return learn(
+                params, target_params, opt_state, batches, drawn, meta, context
+            )
+
+        params, opt_state, std, mass, info = improve(
+            *(agent.params, agent.target_params, agent.opt_state, batches),
+            (drawn.mass, drawn.age, drawn.visits),
+        )
+        kept = windows.update(kept, drawn.indices, mass)
+        target_params = _dqn.target_copy(
+            params, agent.target_params, clock, config, meta, context
+        )
+        agent = Agent(agent.age + 1, params, target_params, opt_state, std)
+        experience = Experience(after, rows, kept, own)
+        state = InnerState(agent, experience, (), training.tick(clock))
+        return state, info | {"totals": rollouts.totals(finished)}
+
+    # --- the interface ----------------------------------------------------------------
+
+    act = q_learning.greedy(network.apply)
+    return training.inner_loop(
+        env,
+        config,
+        meta,
+        sizes.lifetime,
+        init,
+        update,
+        act,
+        tunable=TUNABLE,
+        masks=True,
+    )
+
+
+if __name__ == "__main__":
+    metaevo.train_main(make)

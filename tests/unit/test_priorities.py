@@ -1,0 +1,291 @@
+"""Prioritized sampling, against definitions, lists and counts.
+
+The first part is of the tree of sums, the second of masses and weights, the third of
+windows in a ring.
+"""
+
+import functools
+from collections import Counter
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from metaevo.rl import priorities, replay, sum_tree
+
+# --- the tree -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 8, 9, 500])
+def test_the_sums_of_a_changed_tree_are_those_of_a_new_one(size):
+    """To the bit, so they do not drift, and with repeated leaves."""
+    rng = np.random.default_rng(0)
+    expected = np.float32(rng.lognormal(size=size))
+    levels, assign = sum_tree.build(jnp.array(expected)), jax.jit(sum_tree.assign)
+    for _ in range(20):
+        indices = rng.integers(0, size, 12)
+        masses = np.float32(rng.lognormal(size=12) * rng.integers(0, 2, 12))
+        levels = assign(levels, indices, masses)
+        expected[indices] = 0
+        np.maximum.at(expected, indices, masses)
+    for x, y in zip(levels, sum_tree.build(jnp.array(expected)), strict=True):
+        assert np.asarray(x).tobytes() == np.asarray(y).tobytes()
+    np.testing.assert_allclose(levels[-1].sum(), expected.sum(), rtol=1e-5)
+
+
+def test_the_order_of_repeated_writes_does_not_matter():
+    levels = sum_tree.build(jnp.ones(40))
+    indices, masses = np.array([3, 9, 3, 3, 9]), np.float32([2, 0.1, 7, 1, 0.5])
+    assert sum_tree.assign(levels, indices, masses)[0][3] == 7
+    first, *others = (
+        sum_tree.assign(levels, indices[order], masses[order])
+        for order in map(np.random.default_rng(1).permutation, [5] * 6)
+    )
+    for other in others:
+        jax.tree.map(np.testing.assert_array_equal, first, other)
+
+
+def chi_square(indices, masses):
+    """Pearson's statistic in standard deviations from its mean; each mass > 0."""
+    expected = len(indices) * masses / masses.sum()
+    counts = np.bincount(indices, minlength=len(masses))
+    freedom = len(masses) - 1
+    statistic = ((counts - expected) ** 2 / expected).sum()
+    return (statistic - freedom) / np.sqrt(2 * freedom)
+
+
+MASSES = np.float32(np.random.default_rng(0).lognormal(0.0, 1.5, 700))
+
+
+SOME = 50_000
+draw_some = jax.jit(lambda key, levels: sum_tree.draw(key, levels, (SOME,)))
+
+
+def draws(levels, number=SOME):
+    keys = jax.random.split(jax.random.key(0), number // SOME)
+    return np.concatenate([draw_some(key, levels) for key in keys])
+
+
+def test_a_million_draws_have_the_frequencies_of_the_masses():
+    drawn = draws(sum_tree.build(MASSES), 1_000_000)
+    assert abs(chi_square(drawn, MASSES)) < 5
+
+
+def test_an_exponent_applied_twice_would_be_seen():
+    """The bug on purpose: p is raised to α before it is kept and once more."""
+    once = priorities.mass(MASSES, 0.6)
+    twice = priorities.mass(once, 0.6)
+    drawn = draws(sum_tree.build(twice))
+    assert abs(chi_square(drawn, np.asarray(twice))) < 5
+    assert chi_square(drawn, np.asarray(once)) > 50
+
+
+def test_leaves_without_mass_are_never_drawn():
+    masses = np.zeros(700, np.float32)
+    masses[[0, 7, 8, 511, 699]] = [1e-6, 1e6, 1e-6, 1.0, 3e5]
+    drawn = draws(sum_tree.build(masses))
+    assert set(drawn) <= {0, 7, 8, 511, 699}
+    assert {7, 699} <= set(drawn)
+
+
+def test_a_mass_that_is_not_a_number_is_kept_and_drawing_stays_in_range():
+    """A member whose errors are not finite must be found."""
+    levels = sum_tree.assign(sum_tree.build(jnp.ones(70)), jnp.array([3]), jnp.nan)
+    assert np.isnan(levels[0][3])
+    assert np.isnan(levels[-1][0])
+    drawn = sum_tree.draw(jax.random.key(0), levels, (100,))
+    assert ((drawn >= 0) & (drawn < 72)).all()
+    assert np.isnan(priorities.mass(jnp.array(jnp.nan), 0.6))
+
+
+# --- masses and weights ---------------------------------------------------------------
+
+
+def test_probabilities_and_weights_are_those_of_the_paper():
+    """α = 0.6, β = 0.4 of priorities 1, 2, 0.5, 4: equation 1 and section 3.4."""
+    mass = priorities.mass(jnp.array([1.0, 2.0, 0.5, 4.0]), 0.6)
+    expected = [0.1827, 0.2770, 0.1205, 0.4198]
+    np.testing.assert_allclose(mass / mass.sum(), expected, atol=5e-5)
+    weights = priorities.weights(mass, 0.4)
+    np.testing.assert_allclose(weights, [0.8467, 0.7170, 1, 0.6071], atol=5e-5)
+    np.testing.assert_allclose(priorities.mass(jnp.arange(3.0), 0.0), 1)
+
+
+def test_weights_are_those_of_their_own_minibatch():
+    """A minibatch's largest is 1. The bug on purpose: by the largest of the buffer all
+    would be smaller, and the step size with them."""
+    mass = jnp.array([[2.0, 8.0], [0.5, 32.0]])
+    weights = priorities.weights(mass, 1.0)
+    np.testing.assert_allclose(weights, [[1, 0.25], [1, 1 / 64]])
+    by_buffer = priorities.weights(mass.reshape(-1), 1.0).reshape(2, 2)
+    assert by_buffer[0].max() < 0.5
+
+
+def test_weights_undo_the_sampling():
+    """With β = 1 a weighted mean of draws is the plain mean of all."""
+    masses = np.sqrt(MASSES)
+    values = np.random.default_rng(1).normal(size=masses.size) + np.log(masses)
+    drawn = draws(sum_tree.build(masses))
+    weights = priorities.weights(jnp.array(masses[drawn]), 1.0)
+    mean = np.average(values[drawn], weights=weights)
+    assert abs(mean - values.mean()) < 0.06
+    assert abs(values[drawn].mean() - values.mean()) > 0.3
+
+
+def test_other_exponents_compile_nothing():
+    traces = []
+
+    @jax.jit
+    def both(x, alpha, beta):
+        traces.append(alpha)
+        return priorities.weights(priorities.mass(x, alpha), beta)
+
+    jax.vmap(both, (None, 0, 0))(jnp.ones(3), jnp.arange(4.0), jnp.arange(4.0))
+    for alpha in (0.0, 0.5, 1.0):
+        both(jnp.ones(3), alpha, 1 - alpha)
+    assert len(traces) == 2  # with and without an axis of members
+
+
+# --- windows in a ring ----------------------------------------------------------------
+
+ROWS, WARMUP, ENVS, STEPS = 12, 8, 2, 2
+
+
+@functools.cache
+def ring(window, steps=STEPS):
+    """`start`, `add`, `draw` and `update` of priorities, compiled once each."""
+    made = priorities.make(ROWS, ENVS, WARMUP, steps, window)
+    draw = jax.jit(made.draw, static_argnums=4)
+    return made._replace(
+        start=jax.jit(made.start),
+        add=jax.jit(made.add),
+        draw=draw,
+        update=jax.jit(made.update),
+    )
+
+
+@functools.cache
+def uniform(window):
+    """The windows that uniform sampling draws."""
+    made = replay.make({"x": jnp.zeros(())}, ROWS, ENVS, WARMUP, STEPS, window)
+    return jax.jit(made.draw, static_argnums=3)
+
+
+def grown(born, own, window, steps=STEPS, pretended=None):
+    """Priorities of a member born after `born` common steps that then made `own`.
+
+    Masses are 1 + the number of the window's last step, of the warm-up from 50, of own
+    steps from 1000 on.
+
+    Returns:
+        also what the ring holds: row -> number of its step.
+    """
+    made = ring(window, steps)
+    first = jnp.broadcast_to(jnp.arange(50.0 + window, 59)[:, None], (9 - window, ENVS))
+    kept, held = made.start(first), {row: 50 + row for row in range(WARMUP)}
+    for done in range(0, own, steps):
+        inserted = born + done
+        number = 1000 + inserted + np.arange(steps)
+        mass = jnp.broadcast_to(1.0 + number[:, None], (steps, ENVS))
+        told = done + steps if pretended is None else pretended
+        kept = made.add(kept, inserted, told, mass)
+        held |= {(WARMUP + inserted + t) % ROWS: 1000 + inserted + t
+                 for t in range(steps)}  # fmt: skip
+    return made, kept, held
+
+
+def whole_windows(held, window):
+    """Last rows of windows of steps that followed each other."""
+    number = {x: row for row, x in held.items()}
+    return {
+        row: x for row, x in held.items() if all(x - n in number for n in range(window))
+    }
+
+
+BIRTHS = pytest.mark.parametrize("born", [0, 2, 4, 6, 8, 10, 26])
+
+
+@pytest.mark.parametrize("window", [1, 3])
+@pytest.mark.parametrize("own", [0, 2, 4, 8, 12, 20])
+@BIRTHS
+def test_masses_of_one_that_is_born_late_are_of_its_own_windows(born, own, window):
+    """The very windows that uniform sampling draws, whatever the common cursor."""
+    _, kept, held = grown(born, own, window)
+    found = np.asarray(kept.levels[0][: ROWS * ENVS]).reshape(ROWS, ENVS)
+    expected = np.zeros((ROWS, ENVS))
+    for row, number in whole_windows(held, window).items():
+        expected[row] = number + 1
+    np.testing.assert_array_equal(found, expected)
+    drawn = uniform(window)(jax.random.key(0), born + own, own, (3000,))
+    assert set(np.asarray(drawn[-1])) == set(np.flatnonzero(expected))
+
+
+@pytest.mark.parametrize(("born", "own"), [(2, 2), (4, 4), (26, 2)])
+def test_windows_of_steps_that_did_not_follow_would_be_seen(born, own):
+    """The bug on purpose: all steps are taken for the member's own."""
+    _, kept, held = grown(born, own, 3, pretended=99)
+    found = np.asarray(kept.levels[0][: ROWS * ENVS]).reshape(ROWS, ENVS)
+    assert set(np.flatnonzero(found[:, 0])) > set(whole_windows(held, 3))
+
+
+@pytest.mark.parametrize(("rows", "steps"), [(4, 4), (8, 4), (12, 1)])
+def test_steps_longer_than_a_window_or_as_long_as_the_ring(rows, steps):
+    made = priorities.make(rows, 1, 4, steps, 2)
+    kept = made.start(jnp.ones((3, 1)))
+    history = list(range(-4, 0))
+    for inserted in range(0, 3 * rows, steps):
+        mass = jnp.ones((steps, 1))
+        kept = made.add(kept, inserted, inserted + steps, mass)
+        history = (history + list(range(inserted, inserted + steps)))[-rows:]
+        # Of the warm-up's last step and the first own one uniform sampling knows none.
+        expected = {x for x in history if x - 1 in history and x != 0}
+        found = np.flatnonzero(kept.levels[0][:rows])
+        assert set(found) == {(4 + x) % rows for x in expected}
+
+
+@BIRTHS
+def test_age_and_visits_are_counted_from_insertion(born):
+    made, kept, held = grown(born, 6, 3)
+    drawn = made.draw(jax.random.key(0), kept, born + 6, 6, (400,))
+    again = made.update(kept, drawn.indices, drawn.mass)
+    more = made.draw(jax.random.key(1), again, born + 6, 6, (400,))
+    times = Counter(np.asarray(drawn.indices[-1]).tolist())
+    for now, seen in ((drawn, {}), (more, times)):
+        last = np.asarray(now.indices[-1])
+        number = np.array([held[row] for row in last // ENVS])
+        # The newest own step is 1000 + born + 5, the warm-up's newest 57 before them.
+        own = number >= 1000
+        age = np.where(own, 1005 + born - number, 6 + 57 - number)
+        np.testing.assert_allclose(now.age, age / ROWS, rtol=1e-6)
+        np.testing.assert_array_equal(now.visits, [seen.get(i, 0) for i in last])
+        np.testing.assert_array_equal(now.mass, number + 1)
+        rows = np.asarray(now.indices) // ENVS
+        np.testing.assert_array_equal(np.diff(rows, axis=0) % ROWS, 1)
+    fresh = made.add(again, born + 6, 8, jnp.ones((STEPS, ENVS)))
+    # Of the two rows and of those whose windows they cut.
+    rows = np.arange(8 + born + 6, 8 + born + 10) % ROWS
+    expected = np.array(again.visits).reshape(ROWS, ENVS)
+    expected[rows] = 0
+    np.testing.assert_array_equal(fresh.visits.reshape(ROWS, ENVS), expected)
+
+
+def test_newest_windows_end_where_steps_were_added():
+    """The same that `read` finds: for them an actor computes priorities."""
+    made = priorities.make(10, ENVS, 8, STEPS, 3)
+    ring = replay.make({"x": jnp.zeros(())}, 10, ENVS, 8, STEPS, 3)
+    label = jnp.arange(99.0)[:, None] + jnp.arange(ENVS) / 10
+    rows = ring.start({"x": label[:8]})
+    first = ring.read(rows, made.first())["x"]
+    np.testing.assert_array_equal(first[-1], label[2:8])
+    for i in range(0, 20, STEPS):
+        rows = ring.add(rows, i, {"x": label[8 + i : 10 + i]})
+        found = ring.read(rows, made.newest(jnp.int32(i)))["x"]
+        for back in range(3):
+            expected = label[8 + i - back : 10 + i - back]
+            np.testing.assert_array_equal(found[-1 - back], expected)
+
+
+def test_sizes_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match="warm-up"):
+        priorities.make(10, ENVS, 4, 2, 3)
