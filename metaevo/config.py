@@ -201,8 +201,17 @@ class RunConfig:
                 f"run.devices={self.devices}: a run on several hosts uses all of their "
                 "devices; leave it out"
             )
-        if self.watchdog <= 0:
+        if not self.watchdog > 0:
             raise ConfigError(f"run.watchdog={self.watchdog} must be > 0 seconds")
+        if self.max_seconds is not None and not self.max_seconds >= 0:
+            raise ConfigError(
+                f"run.max_seconds={self.max_seconds} must be >= 0 seconds; leave it "
+                "out for no limit"
+            )
+        if self.devices is not None and self.devices < 1:
+            raise ConfigError(
+                f"run.devices={self.devices} must be >= 1; leave it out for all"
+            )
         if self.held_out_seeds == 1 or self.held_out_seeds < 0:
             raise ConfigError(
                 f"run.held_out_seeds={self.held_out_seeds}: an interval needs at least "

@@ -9,6 +9,7 @@ environments.
 from __future__ import annotations
 
 import ast
+import difflib
 import importlib
 import importlib.util
 import sys
@@ -16,6 +17,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from metaevo.cli import values
 from metaevo.errors import ConfigError
 
 
@@ -46,7 +48,8 @@ def text(kind: str | None = None) -> str:
         ConfigError: There is no such kind.
     """
     if kind is not None and kind not in KINDS:
-        raise ConfigError(f"list {kind!r}: expected one of {', '.join(KINDS)}")
+        hint = values.did_you_mean(difflib.get_close_matches(kind, KINDS, 1))
+        raise ConfigError(f"list {kind!r}: expected one of {', '.join(KINDS)}.{hint}")
     return "\n\n".join(
         "\n".join([name, *lines()])
         for name, lines in KINDS.items()

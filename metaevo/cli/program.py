@@ -88,6 +88,8 @@ def _run(
     search: Callable[..., Search], argv: Sequence[str], should_stop: Callable[[], bool]
 ) -> None:
     """Do what the flags in `argv` ask for, or run the search."""
+    # A wandb agent adds its own settings when it starts a run of a sweep again.
+    argv = [arg for arg in argv if not arg.startswith("_wandb=")]
     flags = [arg for arg in argv if arg in FLAGS]
     if "-h" in flags or "--help" in flags:
         print(config.help_text(search))

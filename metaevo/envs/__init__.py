@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -132,9 +133,17 @@ def make(name: str) -> Env:
     if ":" in name:
         module, _, function = name.partition(":")
         try:
-            env = getattr(importlib.import_module(module), function)()
-        except (ImportError, AttributeError) as error:
+            found = getattr(importlib.import_module(module), function)
+        except (ImportError, AttributeError, ValueError) as error:
             raise ConfigError(f"env={name!r}: {error}") from error
+        try:
+            inspect.signature(found).bind()
+        except (TypeError, ValueError) as error:
+            raise ConfigError(
+                f"env={name!r}: expected a function without arguments that returns an "
+                f"Env ({error})"
+            ) from error
+        env = found()
         if not isinstance(env, Env):
             raise ConfigError(f"env={name!r} returned {type(env).__name__}, not an Env")
         return env
@@ -142,11 +151,27 @@ def make(name: str) -> Env:
     if not slash or suite not in SUITES:
         near = difflib.get_close_matches(suite, SUITES, 1)
         hint = f" Did you mean {near[0]}/{rest or 'NAME'}?" if near else ""
+        if not slash and (known := _suite_of(name)):
+            hint = f" Did you mean {known}?"
         raise ConfigError(
             f"env={name!r}: expected SUITE/NAME with SUITE one of "
             f"{', '.join(SUITES)}, or package.module:function.{hint}"
         )
     return importlib.import_module(f"metaevo.envs.{suite}").make(rest)
+
+
+def _suite_of(name: str) -> str | None:
+    """Return `SUITE/NAME` of the environment that a name without a suite may mean."""
+    for suite in SUITES:
+        try:
+            names = importlib.import_module(f"metaevo.envs.{suite}").names()
+        except (ImportError, ConfigError):  # the suite's package is not installed
+            continue
+        short = {x.lower(): x for x in names}
+        short |= {x.lower().partition("-")[0]: x for x in reversed(names)}
+        if near := difflib.get_close_matches(name.lower(), short, 1, 0.8):
+            return f"{suite}/{short[near[0]]}"
+    return None
 
 
 def unit_box(action: Box) -> tuple[Callable, Callable]:
