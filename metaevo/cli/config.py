@@ -33,7 +33,7 @@ def parse(search: Callable[..., Search], argv: Sequence[str]) -> dict[str, Any]:
     Raises:
         ConfigError: A key is unknown or a value has the wrong type.
     """
-    return parse_into(search, _defaults(search), argv)
+    return parse_into(search, defaults(search), argv)
 
 
 def parse_options(options: type[Options], argv: Sequence[str]) -> Options:
@@ -172,8 +172,8 @@ def assignments(config: dict[str, Any]) -> list[str]:
 
 def changes(search: Callable[..., Search], config: dict[str, Any]) -> list[str]:
     """Return the assignments that differ from the defaults."""
-    defaults = set(assignments(_defaults(search)))
-    return [line for line in assignments(config) if line not in defaults]
+    usual = set(assignments(defaults(search)))
+    return [line for line in assignments(config) if line not in usual]
 
 
 def help_text(search: Callable[..., Search]) -> str:
@@ -182,8 +182,8 @@ def help_text(search: Callable[..., Search]) -> str:
         [
             getattr(inspect.getmodule(search), "__doc__", None) or "",
             "keys (key=value):",
-            *(f"  {line}" for line in assignments(_defaults(search))),
-            *_slots_help(_defaults(search)),
+            *(f"  {line}" for line in assignments(defaults(search))),
+            *_slots_help(defaults(search)),
             "",
             "--cfg       prints the configuration and starts nothing",
             "--cfg-diff  prints what differs from the defaults",
@@ -217,7 +217,7 @@ def _shown(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _defaults(search: Callable[..., Search]) -> dict[str, Any]:
+def defaults(search: Callable[..., Search]) -> dict[str, Any]:
     """Return the default of each parameter, and of `run`."""
     parameters = inspect.signature(search).parameters.values()
     missing = [p.name for p in parameters if p.default is inspect.Parameter.empty]

@@ -16,9 +16,10 @@ import tiny_search
 
 import metaevo
 from inner_loops import ppo
-from metaevo.cli import commands, config, listing, main, runs
+from metaevo.cli import commands, config, found, listing, main, runs
 from metaevo.config import RunConfig
 from metaevo.errors import ConfigError
+from metaevo.storage.own_runs import Source
 
 ROOT = Path(__file__).parents[2]
 
@@ -466,9 +467,40 @@ def test_runs_from_before_a_setting_was_new_are_compared_as_one_candidate(tmp_pa
     def found(name, **settings):
         identity = {"search": "mine", "settings": {"size": 4, **settings}}
         manifest = {"identity": identity}
-        return runs.Run(tmp_path / name, manifest, tmp_path / "mine.py", [], True)
+        source = Source(tmp_path / "mine.py")
+        return runs.Run(tmp_path / name, manifest, source, (), True)
 
     new = [found("a"), found("b", lr_factor=1.0), found("c", lr_factor=2.0)]
     groups = commands._grouped(new)
     names = {k: [path.name for path in v] for k, v in groups.items()}
     assert names == {"mine": ["a", "b"], "mine 2": ["c"]}
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("import metaevo\nmetaevo.main(print)\n", r"put it under `if __name__"),
+        ("def another(): pass\n", "no function `search` to make it by"),
+    ],
+)
+def test_file_that_makes_no_search_is_explained(code, message, tmp_path, monkeypatch):
+    """A run must not start because its file is imported to make the search again."""
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    file = tmp_path / "mine.py"
+    file.write_text(code)
+    run = runs.Run(tmp_path / "run", {}, Source(file), (), True)
+    with pytest.raises(ConfigError, match=message):
+        runs.function(run)
+
+
+def test_place_of_a_function_names_a_module_that_fits_its_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    assert Source.of(tiny_search.search) == Source(
+        Path(tiny_search.__file__), "tiny_search", "search"
+    )
+    file = tmp_path / "mine.py"
+    file.write_text("def evolve(): pass\n")
+    evolve = found.function(f"{file}:evolve", "searches")
+    # Imported as searches.mine, which it is not in its folder.
+    assert Source.of(evolve) == Source(file, None, "evolve")
+    assert Source.of(eval("lambda: 0")) is None
