@@ -14,6 +14,7 @@ import importlib
 import inspect
 import os
 import sys
+import typing
 from collections.abc import Callable, Iterator, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -227,7 +228,7 @@ def refuse_while_importing(call: str) -> None:
         )
 
 
-def function(run: Run) -> Callable[..., Search]:
+def function(run: Run) -> Callable[..., Any]:
     """Return the function that makes the search of a run; its file is imported.
 
     That of an inner loop trains what its function `make` makes.
@@ -246,12 +247,13 @@ def function(run: Run) -> Callable[..., Search]:
         module = _module(source)
     finally:
         _importing.reset(token)
-    made = getattr(module, source.function, None) or getattr(module, "make", None)
+    made: Any = getattr(module, source.function, None)
+    made = made or getattr(module, "make", None)
     if not callable(made):
         raise ConfigError(
             f"{source.file} has no function `{source.function}` to make it by"
         )
-    return train.as_search(made) if is_loop(made) else made
+    return train.as_search(typing.cast(Any, made)) if is_loop(made) else made
 
 
 def is_loop(function: Callable[..., Any]) -> bool:

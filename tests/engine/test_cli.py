@@ -17,7 +17,7 @@ import tiny_search
 import metaevo
 from inner_loops import ppo
 from metaevo.cli import commands, config, found, listing, main, runs
-from metaevo.config import RunConfig
+from metaevo.config import RunConfig, wandb_mode
 from metaevo.errors import ConfigError
 from metaevo.storage.own_runs import Source
 
@@ -232,7 +232,7 @@ COMMAND = (
         ("population_size=7", "must be even; use 8", 3),
         ("run.directory=/proc/no", "give another directory", 3),
         ("run.directory={file}/x", "give another directory", 3),
-        ("run.wandb=later", "must be one of offline, online, disabled", 3),
+        ("run.wandb=later", "must be one of auto, offline, online, disabled", 3),
         ("run.held_out_seeds=1", "at least 2; 0 turns the comparison off", 3),
         ("env=gymna/CartPole-v1", "Did you mean gymnax/CartPole-v1", 3),
         ("env=gymnax/CartPol-v1", "Did you mean gymnax/CartPole-v1", 8),
@@ -504,3 +504,25 @@ def test_place_of_a_function_names_a_module_that_fits_its_file(tmp_path, monkeyp
     # Imported as searches.mine, which it is not in its folder.
     assert Source.of(evolve) == Source(file, None, "evolve")
     assert Source.of(eval("lambda: 0")) is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "environment", "mode"),
+    [
+        ("auto", {}, "offline"),
+        ("auto", {"WANDB_MODE": "disabled"}, "disabled"),
+        ("auto", {"WANDB_MODE": "dryrun", "WANDB_SWEEP_ID": "s"}, "offline"),
+        ("auto", {"WANDB_MODE": "nonsense"}, "offline"),
+        ("auto", {"WANDB_SWEEP_ID": "s"}, "online"),
+        ("offline", {"WANDB_SWEEP_ID": "s"}, "offline"),
+        ("offline", {"WANDB_MODE": "disabled"}, "offline"),
+    ],
+)
+def test_wandb_is_online_in_a_sweep_and_respects_its_variable(
+    asked, environment, mode, monkeypatch
+):
+    for name in ("WANDB_MODE", "WANDB_SWEEP_ID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert wandb_mode(RunConfig(wandb=asked)) == mode
