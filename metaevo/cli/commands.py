@@ -19,6 +19,7 @@ from metaevo.cli.options import (
     DistillOptions,
     ExportOptions,
     PlayOptions,
+    RerunOptions,
     ResumeOptions,
 )
 from metaevo.cli.signals import on_signals
@@ -147,6 +148,17 @@ def _play(directory: str, *arguments: str) -> None:
             lambda: runs.remade(run), directory, chosen.agent, chosen.seed, chosen.out
         )
     print(f"{path}: {steps} steps, return {total:g}")
+
+
+def _rerun(directory: str, *arguments: str) -> None:
+    chosen = config.parse_options(RerunOptions, arguments)
+    run = runs.opened(directory, chosen.trust)
+    from metaevo.cli import rerun
+    from metaevo.evaluators.devices import configure
+
+    configure()
+    with runs.as_data(run):
+        rerun.rerun(runs.remade(run), directory, chosen)
 
 
 def _compare(first: str, *rest: str) -> None:
@@ -315,6 +327,18 @@ COMMANDS = {
         "for since it last finished; a larger one extends it.",
         "metaevo resume runs/demo num_generations=40",
         ResumeOptions,
+    ),
+    "rerun": Command(
+        _rerun,
+        "RUN key=value ...",
+        "trains one member of a former generation again",
+        "To the bit, from the run's checkpoints and log, and compares its fitness\n"
+        "with the logged one. Of a member that failed it names the segment, and the\n"
+        "operation that made the first number that is not finite. segment=K trains\n"
+        "segment K once more without jit, so that breakpoint() in your code stops\n"
+        "with numbers.",
+        "metaevo rerun runs/demo generation=7 member=3",
+        RerunOptions,
     ),
     "report": Command(
         _report,

@@ -7,7 +7,7 @@ import pytest
 import metaevo
 from inner_loops import ppo
 from metaevo import drifts
-from metaevo.cli import config, python, runs
+from metaevo.cli import commands, config, python, runs
 from metaevo.config import RunConfig
 from metaevo.errors import ConfigError
 from searches import pbt_toy, ppo_value_loss
@@ -65,6 +65,12 @@ def test_result_holds_what_evolved_and_its_evidence(finished):
     shown = finished._repr_markdown_()
     assert str(finished.report) in shown
     assert "h0" in shown
+
+
+def test_one_member_is_trained_again(finished, capsys):
+    given = [str(finished.directory), "generation=1", "member=1"]
+    commands.execute("rerun", given)
+    assert "the logged one to the bit" in capsys.readouterr().out
 
 
 def test_same_call_resumes_it_and_a_larger_horizon_extends_it(finished):
