@@ -143,9 +143,7 @@ def main() -> None:
     if chosen["only"] and chosen["only"] not in ROWS:
         sys.exit(f"only={chosen['only']}: expected one of {', '.join(ROWS)}")
     metaevo.configure()
-    results = Results("algorithms")
-    if results.path.exists():
-        results.lines = results.path.read_text().splitlines()
+    results = Results("algorithms", keep=True)
     for name, row in ROWS.items():
         known = {json.loads(line)["row"] for line in results.lines}
         wanted = name == chosen["only"] or not chosen["only"]

@@ -134,15 +134,20 @@ def _processor() -> str:
 
 
 class Results:
-    """A file of JSON lines, overwritten: `results/BACKEND/NAME.jsonl`.
+    """A file of JSON lines: `results/BACKEND/NAME.jsonl`.
 
     Every line is also printed, and holds the command and the `conditions`.
+
+    Args:
+        name: of the file.
+        keep: continue the file if it exists, else overwrite it.
     """
 
-    def __init__(self, name: str):
+    def __init__(self, name: str, keep: bool = False):
         self.path = RESULTS / jax.default_backend() / f"{name}.jsonl"
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.lines = []
+        old = self.path.read_text() if keep and self.path.exists() else ""
+        self.lines = old.splitlines()
         module = sys.modules["__main__"].__spec__
         command = module.name if module else Path(sys.argv[0]).name
         self.command = " ".join(["python -m", command, *sys.argv[1:]])
