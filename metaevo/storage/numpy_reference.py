@@ -214,7 +214,7 @@ def load(path: str | Path) -> Reference:
     """Load the functions of an artifact; it is verified as by `metaevo.load`.
 
     Args:
-        path: the `solution` folder of a run, or the run's folder.
+        path: as of `metaevo.load`.
 
     Raises:
         ValueError: it is not one, was altered, or holds a program that numpy could not
