@@ -27,7 +27,7 @@ def test_an_artifact_of_the_zoo_is_whole_and_has_evidence(name):
     assert evidence["elsewhere"], "no verdict in an agent in which it did not evolve"
     assert evidence["limits"], "it does not say where it fails"
     assert evidence["license"] == "Apache-2.0"
-    card = (verified.ZOO / name / verified.CARD).read_text()
+    card = (verified.ZOO / name / verified.CARD).read_text(encoding="utf-8")
     assert "## Evidence" in card
     assert f"zoo:{name}" in card
 
