@@ -140,10 +140,10 @@ def draw(results: Path) -> bool:
 ALGORITHMS = """# Algorithms on standard tasks
 
 Made by `python -m benchmarks.tables` from `benchmarks/results/*/algorithms.jsonl`,
-which `python -m benchmarks.algorithms` writes: it trains eight agents of each row as
+which `python -m benchmarks.algorithms` writes: it trains the agents of each row as
 they are, with the settings shown in place of the defaults. *Return* is that of the
 deterministic policy on fresh episodes after training: the mean over agents, with its
-bootstrap 95 % interval. *Seconds* are those of all eight agents, compilation
+bootstrap 95 % interval. *Seconds* are those of all agents of a row, compilation
 included, beside other work on the same machine. *Published* are figures of others,
 whose networks, seeds and evaluation differ; MinAtar is gymnax's, which ends episodes
 after 1,000 steps.

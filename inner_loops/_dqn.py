@@ -23,6 +23,7 @@ from metaevo.rl import (
     returns,
     rollouts,
     training,
+    value_heads,
 )
 from metaevo.rl.networks import Network
 from metaevo.rl.rollouts import learned_from
@@ -54,7 +55,7 @@ class Parts(NamedTuple):
     Attributes:
         sizes: of the lifetime and the buffer.
         buffer: the replay buffer.
-        network: from observations to action values.
+        network: from observations to action values [..., A].
         noise: `(key, num_steps) -> noise` of `rollouts.collect`.
         born: `key -> (params, episodes, rows)`, after the warm-up.
         gradient: `(params, target_params, batch, meta, context) -> (gradient, info)` of
@@ -76,11 +77,19 @@ class Parts(NamedTuple):
     seen: Callable[..., Seen]
 
 
-def parts(env: envs.Env, config: Any, algorithm: str) -> Parts:
+def parts(
+    env: envs.Env,
+    config: Any,
+    algorithm: str,
+    head: value_heads.Head | None = None,
+    wrap: Callable[[Network], Network] = lambda network: network,
+) -> Parts:
     """The parts for a Config with the fields of DQN's.
 
     Args:
         algorithm: its name, for errors.
+        head: what the network's outputs are; None: action values.
+        wrap: makes the network another, with parameters of its own.
 
     Raises:
         ConfigError: sizes that do not fit each other, or continuous actions.
@@ -88,32 +97,37 @@ def parts(env: envs.Env, config: Any, algorithm: str) -> Parts:
     num_actions = config_checks.discrete(env, algorithm).num
     sizes = off_policy.sizes(config, config.num_step_return)
     buffer = sizes.buffer(env, config.num_envs)
-    network = networks.mlp(
-        config.features,
-        num_actions,
-        activation=config.activation,
-        dueling=config.dueling,
-        torso=networks.torso(config.torso, env.observation),
+    head = head or value_heads.scalar()
+    outputs = wrap(
+        networks.mlp(
+            config.features,
+            num_actions,
+            activation=config.activation,
+            dueling=config.dueling,
+            torso=networks.torso(config.torso, env.observation),
+            width=head.width,
+        )
     )
+    network = value_heads.values(outputs, head)
 
     # --- the loss ---------------------------------------------------------------------
 
-    def next_value_plain(params, target_params, obs, mask):
-        """maxₐ Q⁻(o, a) over the legal actions."""
+    def next_plain(params, target_params, obs, mask):
+        """Outputs of the target network at argmaxₐ Q⁻(o, a) over the legal actions."""
         del params
-        q = network.apply(target_params, obs)
-        return q_learning.of_action(q, q_learning.best_action(q, mask))
+        out = outputs.apply(target_params, obs)
+        return head.of_action(out, q_learning.best_action(head.values(out), mask))
 
-    def next_value_double(params, target_params, obs, mask):
-        """Q⁻(o, argmaxₐ Q(o, a)) over the legal actions."""
-        q = network.apply(target_params, obs)
+    def next_double(params, target_params, obs, mask):
+        """Outputs of the target network at argmaxₐ Q(o, a) over the legal actions."""
+        out = outputs.apply(target_params, obs)
         best = q_learning.best_action(network.apply(params, obs), mask)
-        return q_learning.of_action(q, best)
+        return head.of_action(out, best)
 
-    next_value = next_value_double if config.double else next_value_plain
+    next_outputs = next_double if config.double else next_plain
 
     def target_of(params, target_params, batch, meta, context):
-        """n-step targets and rewards [B] of a minibatch of windows [n, B, ...]."""
+        """n-step targets of the head and rewards [B], of windows [n, B, ...]."""
         reward = learned_from(meta, batch, context)
         total, factor, last = returns.n_step_window(
             reward, batch.terminated, batch.done, slots.value(meta.gamma, context)
@@ -121,18 +135,19 @@ def parts(env: envs.Env, config: Any, algorithm: str) -> Parts:
         next_obs, next_mask = jax.tree.map(
             lambda x: x[last, jnp.arange(len(last))], (batch.next_obs, batch.next_mask)
         )
-        value = next_value(params, target_params, next_obs, next_mask)
-        return total + factor * value, total, last
+        out = next_outputs(params, target_params, next_obs, next_mask)
+        return head.target(out, total, factor), total, last
 
-    def value_of(params, batch):
-        q = network.apply(params, batch.obs[0])
-        return q_learning.of_action(q, batch.action[0])
+    def outputs_of(params, batch):
+        """Outputs of the actions taken."""
+        return head.of_action(outputs.apply(params, batch.obs[0]), batch.action[0])
 
     def loss(params, target, batch, weights, meta, context):
         """Of a minibatch; `context.return_std` is the deviation of its targets."""
-        q = value_of(params, batch)
-        td_error = target - q
-        losses = meta.td_loss(td_error, q, target, context)
+        out = outputs_of(params, batch)
+        q = head.values(out)
+        td_error = head.mean(target) - q
+        losses = head.loss(out, target, meta.td_loss, context)
         total = (losses if weights is None else weights * losses).mean()
         info = {
             "q": q.mean(),
@@ -145,22 +160,24 @@ def parts(env: envs.Env, config: Any, algorithm: str) -> Parts:
 
     def weighted(params, target_params, batch, weights, meta, context: Context):
         target, reward, last = target_of(params, target_params, batch, meta, context)
-        in_loss = context._replace(return_std=target.std())
+        mean = head.mean(target)
+        in_loss = context._replace(return_std=mean.std())
         found, (info, td_error) = jax.grad(loss, has_aux=True)(
             params, target, batch, weights, meta, in_loss
         )
         if meta.max_grad_norm is not None:
             max_norm = slots.value(meta.max_grad_norm, context)
             found = optimizers.clip_by_global_norm(found, max_norm)
-        return found, info, of_windows(td_error, target, reward, batch, last)
+        return found, info, of_windows(td_error, mean, reward, batch, last)
 
     def gradient(params, target_params, batch, meta, context):
         return weighted(params, target_params, batch, None, meta, context)[:2]
 
     def seen(params, target_params, batch, meta, context):
         target, reward, last = target_of(params, target_params, batch, meta, context)
-        td_error = target - value_of(params, batch)
-        return of_windows(td_error, target, reward, batch, last)
+        mean = head.mean(target)
+        td_error = mean - head.values(outputs_of(params, batch))
+        return of_windows(td_error, mean, reward, batch, last)
 
     def of_windows(td_error, target, reward, batch, last):
         terminated = batch.terminated[last, jnp.arange(len(last))]

@@ -67,13 +67,13 @@ def target_of(
     return batch.target(next_q)
 
 
-def critic_loss(params, nets, target, batch, meta, context):
+def critic_loss(params, critics, target, batch, meta, context):
     """Sum over the critics of the mean TD loss.
 
     The slot `td_loss` sees target − q, q [N, B] and the target, and in
     `context.return_std` the deviation of the targets.
     """
-    q = nets.critics.values(params, batch.obs, batch.action)
+    q = critics.values(params, batch.obs, batch.action)
     td_error = target - q
     context = context._replace(return_std=target.std())
     total = meta.td_loss(td_error, q, target, context).mean(-1).sum()
@@ -219,21 +219,27 @@ class Variant(NamedTuple):
 PLAIN = Variant()
 
 
-def critic_step(nets, policy, critic, batch, noise, meta, context, variant=PLAIN):
-    """One step of both critics on a minibatch [B, ...]."""
-    target = target_of(nets, policy, critic, batch, noise, meta, context)
+def step_to(target, critics, critic, batch, lr, meta, context, variant=PLAIN):
+    """One step of the critics towards `target` [B] on a minibatch [B, ...]."""
     gradient, info = jax.grad(critic_loss, has_aux=True)(
-        critic.params, nets, target, batch, meta, context
+        critic.params, critics, target, batch, meta, context
     )
     params, opt_state = optimizers.step(
         meta.optimizer,
         variant.critic_gradient(gradient),
         critic.params,
         critic.opt_state,
-        slots.value(meta.critic_lr, context),
+        slots.value(lr, context),
         context,
     )
     return Learner(params, critic.target_params, opt_state), info
+
+
+def critic_step(nets, policy, critic, batch, noise, meta, context, variant=PLAIN):
+    """One step of both critics on a minibatch [B, ...]."""
+    target = target_of(nets, policy, critic, batch, noise, meta, context)
+    rest = batch, meta.critic_lr, meta, context, variant
+    return step_to(target, nets.critics, critic, *rest)
 
 
 def actor_step(nets, policy, critic, obs, meta, context, variant=PLAIN):

@@ -1,8 +1,11 @@
 """Deep Q-learning (Mnih et al., 2015, https://www.nature.com/articles/nature14236).
 
 With double Q-learning (van Hasselt et al., 2016, https://arxiv.org/abs/1509.06461),
-dueling networks (Wang et al., 2016, https://arxiv.org/abs/1511.06581) and n-step
-returns by configuration. Defaults are those of CleanRL. Differences from the paper:
+dueling networks (Wang et al., 2016, https://arxiv.org/abs/1511.06581), n-step returns,
+distributions of the return, `metaevo.rl.value_heads`, and noisy networks,
+`metaevo.rl.noisy`, by configuration: all of Rainbow (Hessel et al., 2018,
+https://arxiv.org/abs/1710.02298) but its priorities. Defaults are those of CleanRL.
+Differences from the paper:
 
 * The loss is the square of the TD error, not Huber's.
 * Ten environments take one step each between updates, in place of one that takes ten.
@@ -35,11 +38,13 @@ from metaevo import (
 )
 from metaevo.rl import (
     config_checks,
+    noisy,
     off_policy,
     packing,
     q_learning,
     rollouts,
     training,
+    value_heads,
 )
 from metaevo.slots import Slot
 from metaevo.types import InnerLoop, InnerState, on_any_env
@@ -62,6 +67,11 @@ class Config:
         num_segments: K, points on the learning curve.
         double, dueling: as in the papers.
         num_step_return: n, steps before the bootstrap.
+        head: outputs of the network for each action: `scalar`, one value;
+            `categorical`, probabilities of `num_atoms` returns from `v_min` to `v_max`;
+            `quantile`, `num_atoms` quantiles of the return.
+        num_atoms, v_min, v_max: of the heads.
+        noisy: explore by noise on the parameters, too; see the slot `epsilon`.
         torso: before the hidden layers: `mlp`, nothing; `cnn`, a convolution as in
             MinAtar.
         features, activation: hidden layers.
@@ -80,6 +90,11 @@ class Config:
     double: bool = False
     dueling: bool = False
     num_step_return: int = 1
+    head: str = "scalar"
+    num_atoms: int = 101
+    v_min: float = -100.0
+    v_max: float = 100.0
+    noisy: bool = False
     torso: str = "mlp"
     features: tuple[int, ...] = (120, 84)
     activation: str = "relu"
@@ -92,11 +107,12 @@ class Meta(NamedTuple):
     Attributes:
         lr: Adam's step size.
         gamma: discount, in [0, 1].
-        epsilon: share of random actions, in [0, 1].
+        epsilon: share of random actions, in [0, 1]; 0 where noise alone explores.
         exploration: `(q [A], epsilon, context) -> probabilities [A]`.
         target_rate: τ, how far the target network moves to the online one every
             `target_period` updates, in (0, 1].
-        td_loss: `(td_error, q, target, context) -> [...]`, td_error = target − q.
+        td_loss: `(td_error, q, target, context) -> [...]`, td_error = target − q; of
+            each pair of quantiles, and without effect on a categorical head.
         reward: `(obs, action, reward, next_obs, terminated, context) -> scalar`, the
             reward that the agent learns from; `context.stats` holds `gamma`.
         optimizer: an `optimizers.Optimizer`: gives a direction.
@@ -152,7 +168,9 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             `meta` holds what cannot be used there.
     """
     config_checks.positive(config)
-    parts = _dqn.parts(env, config, "DQN")
+    head = value_heads.of(config)
+    parameters = noisy.NOISY if config.noisy else noisy.PLAIN
+    parts = _dqn.parts(env, config, "DQN", head, parameters.network)
     sizes, buffer, network = parts.sizes, parts.buffer, parts.network
 
     def init(key, meta):
@@ -163,27 +181,40 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
     # --- update -----------------------------------------------------------------------
 
-    def learn(params, target_params, opt_state, batches, meta, context):
+    def noise_keys(key):
+        """Keys of noise on parameters: [E] in acting, [U, 2] of both networks."""
+        act_key, learn_key = jax.random.split(key)
+        shape = config.num_gradient_steps, 2
+        return (
+            jax.random.split(act_key, config.num_envs),
+            jax.random.split(learn_key, shape),
+        )
+
+    def learn(params, target_params, opt_state, batches, keys, meta, context):
         """One gradient step on each of the minibatches, leaves [U, n, B, ...]."""
         lr = slots.value(meta.lr, context)
 
-        def step(carry, batch):
-            params, opt_state = carry
-            gradient, info = parts.gradient(params, target_params, batch, meta, context)
+        def step(carry, drawn):
+            (params, opt_state), (batch, keys) = carry, drawn
+            params = parameters.redrawn(keys[0], params)
+            target = parameters.redrawn(keys[1], target_params)
+            gradient, info = parts.gradient(params, target, batch, meta, context)
             params, opt_state = optimizers.step(
                 meta.optimizer, gradient, params, opt_state, lr, context
             )
             return (params, opt_state), {k: x for k, x in info.items() if k != "loss"}
 
-        (params, opt_state), info = jax.lax.scan(step, (params, opt_state), batches)
+        (params, opt_state), info = jax.lax.scan(
+            step, (params, opt_state), (batches, keys)
+        )
         return params, opt_state, jax.tree.map(jnp.mean, info)
 
     def update(key, meta, state):
         """T steps of the environments and U gradient steps."""
         agent, experience, clock = state.agent, state.experience, state.clock
-        noise_key, act_key, sample_key = jax.random.split(
-            jax.random.fold_in(key, clock.update), 3
-        )
+        key = jax.random.fold_in(key, clock.update)
+        noise_key, act_key, sample_key = jax.random.split(key, 3)
+        own_keys, learn_keys = noise_keys(jax.random.fold_in(key, 3))
         context = training.context(agent.age, sizes.lifetime.num_updates)
         after, _, steps, finished, _ = rollouts.collect(
             act_key,
@@ -191,7 +222,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             experience.episodes,
             parts.noise(noise_key, config.num_steps),
             q_learning.explorer(
-                lambda obs: network.apply(agent.params, obs), meta, context
+                parameters.of_each(network.apply, own_keys, agent.params), meta, context
             ),
         )
         own = experience.steps_since_birth + config.num_steps
@@ -202,11 +233,11 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         batches = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), sampled)
 
         @population.phase
-        def improve(params, target_params, opt_state, batches):
-            return learn(params, target_params, opt_state, batches, meta, context)
+        def improve(params, target_params, opt_state, batches, keys):
+            return learn(params, target_params, opt_state, batches, keys, meta, context)
 
         params, opt_state, info = improve(
-            agent.params, agent.target_params, agent.opt_state, batches
+            agent.params, agent.target_params, agent.opt_state, batches, learn_keys
         )
         target_params = _dqn.target_copy(
             params, agent.target_params, clock, config, meta, context
@@ -218,7 +249,9 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
     # --- the interface ----------------------------------------------------------------
 
-    act = q_learning.greedy(network.apply)
+    act = q_learning.greedy(
+        lambda params, obs: network.apply(parameters.quiet(params), obs)
+    )
     return training.inner_loop(
         env,
         config,

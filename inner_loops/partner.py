@@ -106,13 +106,13 @@ def make(
     env, on = learner.env, learner.on
     if env is None or on is None or learner.coupled:
         raise ConfigError("partner: the learner cannot be put on another environment")
+    config_checks.positive(config, key="shaper")
     policy(env, config)
     envs.against(env, lambda obs: jnp.int32(0))  # refuses what does not fit
-    config_checks.positive(config)
     if learner.num_segments % config.num_segments:
         raise ConfigError(
-            f"num_segments={config.num_segments} does not divide the learner's, "
-            f"{learner.num_segments}"
+            f"shaper.num_segments={config.num_segments} does not divide the learner's, "
+            f"inner.num_segments={learner.num_segments}"
         )
     per_segment = learner.num_segments // config.num_segments
     steps = jnp.float32(learner.frames_per_segment)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from metaevo.cli.program import main, train_main
+    from metaevo.cli.python import run
     from metaevo.config import RunConfig
-    from metaevo.engine.loop import Result, run
+    from metaevo.engine.job import Result
     from metaevo.engine.train import Training, train
     from metaevo.errors import (
         ArtifactError,
@@ -74,7 +75,8 @@ __all__ = [
 _MODULES = {
     "config": ["RunConfig"],
     "cli.program": ["main", "train_main"],
-    "engine.loop": ["Result", "run"],
+    "cli.python": ["run"],
+    "engine.job": ["Result"],
     "engine.train": ["Training", "train"],
     "errors": [
         "ArtifactError",

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from metaevo import slots
+from metaevo.errors import ConfigError
 from metaevo.learned import functions
 from metaevo.learned.functions import Learned, name_of, positive
 from metaevo.learned.operations import operation
@@ -54,7 +55,7 @@ def piecewise(
     hand_made = HAND_MADE[name]
     positive(limit=limit)
     if not isinstance(num_knots, int) or not 2 <= num_knots <= 65:
-        raise ValueError(f"num_knots={num_knots!r}: expected 2 to 65")
+        raise ConfigError(f"num_knots={num_knots!r}: expected 2 to 65")
     knots = np.linspace(-limit, limit, num_knots)
     width = 2 * limit / (num_knots - 1)
     # Nodes and weights of a mean over N(0, 1).

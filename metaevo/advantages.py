@@ -33,6 +33,7 @@ import numpy as np
 from jax.tree_util import Partial
 
 from metaevo import slots
+from metaevo.errors import ConfigError
 from metaevo.learned import functions
 from metaevo.learned.functions import Learned, layers, name_of, softsign
 from metaevo.learned.operations import operation
@@ -268,13 +269,13 @@ def monotone_correction(num_cells: int = 6, largest: float = 8.0) -> Learned:
         ValueError: a setting has a wrong type or value.
     """
     if not isinstance(largest, int | float) or not 1 < largest < math.inf:
-        raise ValueError(f"largest={largest!r}: expected a finite number above 1")
+        raise ConfigError(f"largest={largest!r}: expected a finite number above 1")
     try:
         num_cells = operator.index(num_cells)
     except TypeError:
         num_cells = 0
     if not 1 <= num_cells <= 64:
-        raise ValueError(f"num_cells={num_cells!r}: expected 1 to 64")
+        raise ConfigError(f"num_cells={num_cells!r}: expected 1 to 64")
     width = math.log(largest) / num_cells
     edges = width * np.arange(num_cells)
     above = np.full(num_cells, width)

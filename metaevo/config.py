@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import os
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple
 
 from metaevo.errors import ConfigError
 
-WANDB_MODES = ("offline", "online", "disabled")
+WANDB_MODES = ("auto", "offline", "online", "disabled")
 
 _COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
@@ -104,7 +105,9 @@ class RunConfig:
             over members, for `fitness` or a metric of training in the last segment.
             None: it runs to its last generation.
         wandb: `offline` (needs no account), `online` or `disabled`. wandb repeats
-            `metrics.jsonl` and never stops a run. See `docs/wandb.md`.
+            `metrics.jsonl` and never stops a run. `auto`: as WANDB_MODE says; without
+            it `online` where the agent of a sweep started the run, else `offline`. See
+            `docs/wandb.md`.
         tensorboard: write event files to `tensorboard/`, too.
         start_from: path of an artifact or a finished run of the same space, at which
             the search starts; None: the start of the space.
@@ -136,7 +139,7 @@ class RunConfig:
     checkpoint_every: int = 1
     max_seconds: float | None = None
     stop: str | None = None
-    wandb: str = "offline"
+    wandb: str = "auto"
     tensorboard: bool = False
     start_from: str | None = None
     evaluator: str = "local"
@@ -201,8 +204,17 @@ class RunConfig:
                 f"run.devices={self.devices}: a run on several hosts uses all of their "
                 "devices; leave it out"
             )
-        if self.watchdog <= 0:
+        if not self.watchdog > 0:
             raise ConfigError(f"run.watchdog={self.watchdog} must be > 0 seconds")
+        if self.max_seconds is not None and not self.max_seconds >= 0:
+            raise ConfigError(
+                f"run.max_seconds={self.max_seconds} must be >= 0 seconds; leave it "
+                "out for no limit"
+            )
+        if self.devices is not None and self.devices < 1:
+            raise ConfigError(
+                f"run.devices={self.devices} must be >= 1; leave it out for all"
+            )
         if self.held_out_seeds == 1 or self.held_out_seeds < 0:
             raise ConfigError(
                 f"run.held_out_seeds={self.held_out_seeds}: an interval needs at least "
@@ -218,6 +230,22 @@ class RunConfig:
                 "run.independent=true compares on held-out seeds: "
                 "run.held_out_seeds=0 must be at least 2"
             )
+
+
+def wandb_mode(config: RunConfig) -> str:
+    """Return `offline`, `online` or `disabled`: what `run.wandb` comes to here.
+
+    >>> wandb_mode(RunConfig(wandb="disabled"))
+    'disabled'
+    """
+    if config.wandb != "auto":
+        return config.wandb
+    asked = os.environ.get("WANDB_MODE", "").lower()
+    asked = {"dryrun": "offline", "run": "online"}.get(asked, asked)
+    if asked in WANDB_MODES[1:]:
+        return asked
+    # The server of a sweep chooses the next values by what the runs report.
+    return "online" if os.environ.get("WANDB_SWEEP_ID") else "offline"
 
 
 def flat(settings: Mapping, prefix: str = "") -> dict[str, Any]:

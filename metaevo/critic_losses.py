@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from metaevo.errors import ConfigError
 from metaevo.learned import functions
 from metaevo.learned.functions import Learned, layers, positive
 from metaevo.learned.operations import operation
@@ -172,11 +173,11 @@ def _weighted(
     """The loss that both operations share; see `weighted_square`."""
     positive(max_weight=max_weight, limit=limit)
     if max_weight <= 1:
-        raise ValueError(f"max_weight={max_weight!r}: expected a number above 1")
+        raise ConfigError(f"max_weight={max_weight!r}: expected a number above 1")
     if not isinstance(max_bias, int | float) or not 0 <= max_bias < math.inf:
-        raise ValueError(f"max_bias={max_bias!r}: expected a finite number >= 0")
+        raise ConfigError(f"max_bias={max_bias!r}: expected a finite number >= 0")
     if not isinstance(convex, bool):
-        raise ValueError(f"convex={convex!r}: expected true or false")
+        raise ConfigError(f"convex={convex!r}: expected true or false")
     network = functions.network(1 + bool(temporal), features)
     edges = limit * np.arange(NUM_CELLS) / NUM_CELLS
     centers = edges + 0.5 * limit / NUM_CELLS

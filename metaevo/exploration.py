@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from metaevo import schedules, slots
+from metaevo.errors import ConfigError
 from metaevo.learned import transforms
 from metaevo.learned.functions import Learned
 from metaevo.learned.operations import operation
@@ -61,7 +62,7 @@ def graded(num_knots: int = 3) -> Learned:
     """
     num_knots = operator.index(num_knots)
     if not 2 <= num_knots <= 1000:
-        raise ValueError(f"num_knots={num_knots} must be in [2, 1000]")
+        raise ConfigError(f"num_knots={num_knots} must be in [2, 1000]")
     odds = transforms.logit()
 
     def init(key):
@@ -119,7 +120,7 @@ def monotone(num_pieces: int = 8) -> Learned:
     """
     num_pieces = operator.index(num_pieces)
     if not 2 <= num_pieces <= 1000:
-        raise ValueError(f"num_pieces={num_pieces} must be in [2, 1000]")
+        raise ConfigError(f"num_pieces={num_pieces} must be in [2, 1000]")
 
     def init(key):
         del key

@@ -37,6 +37,7 @@ __all__ = [
     "policy_network",
     "residual_network",
     "square",
+    "td_cross_entropy",
     "td_huber",
     "td_network",
     "td_square",
@@ -88,6 +89,18 @@ def td_huber(td_error, q, target, context=None):
     del q, target, context
     size = jnp.abs(td_error)
     return jnp.where(size <= 1, 0.5 * td_error**2, size - 0.5)
+
+
+@slots.function
+def td_cross_entropy(td_error, q, target, context=None):
+    """−y log Q − (1 − y) log(1 − Q), target y and value Q in [0, 1].
+
+    Kalashnikov et al., 2018, https://arxiv.org/abs/1806.10293. Both are kept 1e-6 away
+    from 0 and 1.
+    """
+    del td_error, context
+    q, target = (jnp.clip(x, 1e-6, 1 - 1e-6) for x in (q, target))
+    return -target * jnp.log(q) - (1 - target) * jnp.log1p(-q)
 
 
 # --- losses of an actor ---------------------------------------------------------------

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from metaevo import rewards, slots
+from metaevo.errors import ConfigError
 from metaevo.learned import functions
 from metaevo.learned.functions import Learned, layers, positive
 from metaevo.learned.operations import operation
@@ -73,7 +74,7 @@ def network(
     positive(scale=scale)
     size = operator.index(size)
     if not 1 <= size <= 4096:
-        raise ValueError(f"size={size} must be in [1, 4096]")
+        raise ConfigError(f"size={size} must be in [1, 4096]")
     net = functions.network(len(divisor), features, size)
     last = f"w{len(layers(features))}"
 

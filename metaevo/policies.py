@@ -83,11 +83,11 @@ def policy(
         tuple(operator.index(n) for n in sizes) for sizes in (observation, features)
     )
     if len(observation) > 8 or not all(1 <= n <= 2**20 for n in observation):
-        raise ValueError(f"observation={observation} is not the shape of an array")
+        raise ConfigError(f"observation={observation} is not the shape of an array")
     if not 1 <= len(features) <= 8 or not all(1 <= n <= 4096 for n in features):
-        raise ValueError(f"features={features}: 1 to 8 layers of 1 to 4096 units")
+        raise ConfigError(f"features={features}: 1 to 8 layers of 1 to 4096 units")
     if activation not in ACTIVATIONS:
-        raise ValueError(f"activation={activation!r}: one of {', '.join(ACTIVATIONS)}")
+        raise ConfigError(f"activation={activation!r}: one of {', '.join(ACTIVATIONS)}")
     num_outputs, choose = _head(action)
     sizes = (math.prod(observation), *features, num_outputs)
     nonlinear = getattr(jax.nn, activation)
@@ -129,15 +129,15 @@ def _head(action: Mapping[str, Any]):
     if set(action) == {"num"}:
         num = operator.index(action["num"])
         if not 1 <= num <= 2**20:
-            raise ValueError(f"action={action}: no number of actions")
+            raise ConfigError(f"action={action}: no number of actions")
         return num, largest
     if set(action) != {"low", "high"}:
-        raise ValueError(f"action={action}: expected num, or low and high")
+        raise ConfigError(f"action={action}: expected num, or low and high")
     low, high = (np.asarray(action[x], np.float32) for x in ("low", "high"))
     if low.shape != high.shape or low.ndim != 1 or not 1 <= len(low) <= 4096:
-        raise ValueError(f"action={action}: bounds are no vectors of one length")
+        raise ConfigError(f"action={action}: bounds are no vectors of one length")
     if not (np.isfinite(low) & np.isfinite(high) & (low < high)).all():
-        raise ValueError(f"action={action}: bounds must be finite, low < high")
+        raise ConfigError(f"action={action}: bounds must be finite, low < high")
     to_env, _ = envs.unit_box(envs.Box(low.shape, low, high))
     return len(low), lambda x, mask: to_env(jnp.tanh(x))
 
@@ -214,7 +214,7 @@ def shaper(
     """
     size = operator.index(num_situations)
     if not 1 <= size <= 4096:
-        raise ValueError(f"num_situations={num_situations}: expected 1 to 4096")
+        raise ConfigError(f"num_situations={num_situations}: expected 1 to 4096")
     positive(scale=scale)
     net = network(2 * size, features, size)
 

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from metaevo import envs, schedules, slots
+from metaevo.errors import ConfigError
 from metaevo.learned import functions
 from metaevo.learned.functions import Learned, layers, network, positive
 from metaevo.learned.operations import operation
@@ -106,7 +107,7 @@ def potential(
     size = sizes(units)
     positive(scale=scale)
     if not isinstance(gamma, int | float) or not 0 <= gamma <= 1:
-        raise ValueError(f"gamma={gamma!r} is not in [0, 1]")
+        raise ConfigError(f"gamma={gamma!r} is not in [0, 1]")
     net = network(len(size), features)
 
     def phi(params, obs):
@@ -167,7 +168,7 @@ def free(
     (kind, width), *more = action.items()
     width = operator.index(width)
     if more or kind not in ("num", "size") or not 1 <= width <= 2**16:
-        raise ValueError(f"action={action}: expected num or size, in [1, {2**16}]")
+        raise ConfigError(f"action={action}: expected num or size, in [1, {2**16}]")
     net = network(2 * len(size) + width + bool(temporal), features)
 
     def init(key):
@@ -244,7 +245,7 @@ def impact(units: Sequence[float], num_knots: int = 2, scale: float = 1.0) -> Le
     positive(scale=scale)
     num_knots = operator.index(num_knots)
     if not 2 <= num_knots <= 1000:
-        raise ValueError(f"num_knots={num_knots} must be in [2, 1000]")
+        raise ConfigError(f"num_knots={num_knots} must be in [2, 1000]")
 
     def init(key):
         del key
@@ -278,5 +279,7 @@ def sizes(units: Sequence[float]) -> np.ndarray:
         or not len(found)
         or not (np.isfinite(found) & (found > 0)).all()
     ):
-        raise ValueError(f"units={units!r}: expected positive numbers, one a component")
+        raise ConfigError(
+            f"units={units!r}: expected positive numbers, one a component"
+        )
     return found

@@ -70,7 +70,7 @@ def steps(num_steps: int) -> Learned:
     Its params are the values [num_steps].
     """
     if num_steps < 1:
-        raise ValueError(f"num_steps={num_steps} must be at least 1")
+        raise ConfigError(f"num_steps={num_steps} must be at least 1")
 
     def init(key):
         del key
@@ -138,10 +138,10 @@ def knots(kind: str, num_knots: int, transform: str, scale: float) -> Moving:
         ValueError, TypeError: a setting has a wrong type or value.
     """
     if kind not in DEGREES:
-        raise ValueError(f"kind={kind!r}: one of {', '.join(DEGREES)}")
+        raise ConfigError(f"kind={kind!r}: one of {', '.join(DEGREES)}")
     degree, num_knots = DEGREES[kind], operator.index(num_knots)
     if not degree + 1 <= num_knots <= 1000:
-        raise ValueError(
+        raise ConfigError(
             f"num_knots={num_knots} must be in [{degree + 1}, 1000] if {kind}"
         )
     scale_of = transforms.named(transform, scale)
@@ -176,7 +176,7 @@ def feedback(
             ConfigError if the context lacks one of `stats`.
     """
     if not isinstance(stats, Mapping) or not stats:
-        raise ValueError(f"stats={stats!r}: expected names and units")
+        raise ConfigError(f"stats={stats!r}: expected names and units")
     positive(**stats)
     net = network(len(stats), features)
     scale_of = transforms.named(transform, scale)
@@ -292,5 +292,5 @@ def from_plain(default: Any) -> Slot:
     numbers = default if isinstance(default, dict) else {"default": default}
     for name, x in numbers.items():
         if not isinstance(x, int | float) or not math.isfinite(x):
-            raise ValueError(f"{name}={x!r} is not a finite number")
+            raise ConfigError(f"{name}={x!r} is not a finite number")
     return linear(**default) if isinstance(default, dict) else default

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -187,12 +188,30 @@ def _checked(name: str, slot: Any, default: Any) -> Slot:
             f"search's space, spaces.replace({name}=...)"
         )
     elif (slot is None and default is None) or _is_numeric(slot):
+        _check_range(name, slot)
         return slot
     else:
         expected = "a number, an array, or a function of the context"
         if default is None:
             expected = "None, a number, arrays, or a function"
-    raise ConfigError(f"meta.{name}={slot!r}: expected {expected}")
+    shown = getattr(slot, "__name__", None) or repr(slot)
+    raise ConfigError(f"meta.{name}={shown}: expected {expected}")
+
+
+def _check_range(name: str, slot: Slot) -> None:
+    """Check a plain number that has a range in every algorithm.
+
+    Raises:
+        ConfigError: it is outside, or no number at all.
+    """
+    if not isinstance(slot, int | float):
+        return
+    if name in ("gamma", "gae_lambda") and not 0 <= slot <= 1:
+        raise ConfigError(f"meta.{name}={slot} must be in [0, 1]")
+    if (name == "lr" or name.endswith("_lr")) and not 0 <= slot < math.inf:
+        raise ConfigError(f"meta.{name}={slot} must be finite and at least 0")
+    if math.isnan(slot):
+        raise ConfigError(f"meta.{name}={slot}: expected a number")
 
 
 def _is_numeric(slot: Any) -> bool:

@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib
 import inspect
-import runpy
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from metaevo.cli import config, listing, runs
+from metaevo.cli import config, found, listing, runs
 from metaevo.cli.options import (
     CompareOptions,
     DistillOptions,
     ExportOptions,
     PlayOptions,
+    RerunOptions,
     ResumeOptions,
 )
 from metaevo.cli.signals import on_signals
@@ -102,17 +100,17 @@ def _list(kind: str | None = None) -> None:
 
 
 def _run(name: str, *arguments: str) -> None:
-    sys.argv = [runs.known(name, "searches"), *arguments]
-    runpy.run_module(f"searches.{name}", run_name="__main__", alter_sys=True)
+    made = found.function(name, "searches")
+    from metaevo.cli.program import main
+
+    main(made, arguments)
 
 
 def _train(name: str, *arguments: str) -> None:
-    module = importlib.import_module(f"inner_loops.{runs.known(name, 'inner_loops')}")
-    if not hasattr(module, "make"):
-        raise ConfigError(f"{module.__file__} has no function `make`")
+    make = found.function(name, "inner_loops")
     from metaevo.cli.program import train_main
 
-    train_main(module.make, arguments)
+    train_main(make, arguments)
 
 
 def _resume(directory: str, *arguments: str) -> None:
@@ -124,9 +122,10 @@ def _resume(directory: str, *arguments: str) -> None:
         asked = generations_asked(directory) or 0
         given.append(f"num_generations={max(asked, generations_done(directory))}")
     given += [x for x in arguments if x not in words]
-    sys.argv = [str(run.file), *given]
     with runs.importing(run), runs.as_data(run):
-        runpy.run_path(str(run.file), run_name="__main__")
+        from metaevo.cli.program import main
+
+        main(runs.function(run), given)
 
 
 def _report(directory: str) -> None:
@@ -149,6 +148,17 @@ def _play(directory: str, *arguments: str) -> None:
             lambda: runs.remade(run), directory, chosen.agent, chosen.seed, chosen.out
         )
     print(f"{path}: {steps} steps, return {total:g}")
+
+
+def _rerun(directory: str, *arguments: str) -> None:
+    chosen = config.parse_options(RerunOptions, arguments)
+    run = runs.opened(directory, chosen.trust)
+    from metaevo.cli import rerun
+    from metaevo.evaluators.devices import configure
+
+    configure()
+    with runs.as_data(run):
+        rerun.rerun(runs.remade(run), directory, chosen)
 
 
 def _compare(first: str, *rest: str) -> None:
@@ -294,16 +304,19 @@ COMMANDS = {
         _run,
         "NAME key=value ...",
         "runs a search",
-        "`metaevo run NAME --help` lists its keys; --cfg, --cfg-diff and --dry-run\n"
-        "start nothing.",
+        "NAME: one that `metaevo list searches` lists, a file FILE.py with a function\n"
+        "`search`, or package.module:FUNCTION. `metaevo run NAME --help` lists its\n"
+        "keys; --cfg, --cfg-diff and --dry-run start nothing.",
         "metaevo run ppo_value_loss num_generations=20 run.seed=1",
     ),
     "train": Command(
         _train,
         "NAME key=value ...",
         "trains agents of an algorithm as it is",
-        "`metaevo train NAME --help` lists its keys. The learning curve, with its\n"
-        "interval over seeds, and the trained agents are kept in the run's directory.",
+        "NAME: one that `metaevo list algorithms` lists, a file FILE.py with a\n"
+        "function `make`, or package.module:FUNCTION. `metaevo train NAME --help`\n"
+        "lists its keys. The learning curve, with its interval over seeds, and the\n"
+        "trained agents are kept in the run's directory.",
         "metaevo train ppo env=gymnax/Acrobot-v1 run.stop='return>=-100'",
     ),
     "resume": Command(
@@ -314,6 +327,18 @@ COMMANDS = {
         "for since it last finished; a larger one extends it.",
         "metaevo resume runs/demo num_generations=40",
         ResumeOptions,
+    ),
+    "rerun": Command(
+        _rerun,
+        "RUN key=value ...",
+        "trains one member of a former generation again",
+        "To the bit, from the run's checkpoints and log, and compares its fitness\n"
+        "with the logged one. Of a member that failed it names the segment, and the\n"
+        "operation that made the first number that is not finite. segment=K trains\n"
+        "segment K once more without jit, so that breakpoint() in your code stops\n"
+        "with numbers.",
+        "metaevo rerun runs/demo generation=7 member=3",
+        RerunOptions,
     ),
     "report": Command(
         _report,

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from metaevo import slots
+from metaevo.cli import values
 from metaevo.config import RunConfig
 from metaevo.errors import ArtifactError, ConfigError
 from metaevo.types import Search
@@ -32,7 +33,7 @@ def parse(search: Callable[..., Search], argv: Sequence[str]) -> dict[str, Any]:
     Raises:
         ConfigError: A key is unknown or a value has the wrong type.
     """
-    return parse_into(search, _defaults(search), argv)
+    return parse_into(search, defaults(search), argv)
 
 
 def parse_options(options: type[Options], argv: Sequence[str]) -> Options:
@@ -67,44 +68,77 @@ def parse_into(
     from yaml import YAMLError
 
     schema = OmegaConf.structured(_schema_of(hinted, defaults))
-    texts = _text_keys(typing.get_type_hints(hinted), defaults)
+    kinds = _kinds(typing.get_type_hints(hinted), defaults)
     for arg in argv:
         key, equals, value = arg.partition("=")
         if not equals or not key or arg.startswith("-"):
-            raise ConfigError(f"{arg!r}: expected key=value; --help lists the keys")
+            raise ConfigError(values.no_assignment(arg, kinds))
         literal = ConfigError(f"{key}={value}: ${{...}} is not expanded here")
         if "${" in arg:
             raise literal
+        _check_key(key, value, kinds, defaults)
+        kind = kinds[key]
+        text = values.typed(kind, value)
         try:
-            if key in texts and value != "null":
+            if values.is_text(kind) and text != "null":
                 given = OmegaConf.create({})
                 OmegaConf.update(given, key, value)
             else:
-                given = OmegaConf.from_dotlist([arg])
+                given = OmegaConf.from_dotlist([f"{key}={text}"])
             if _interpolates(OmegaConf.to_container(given)):
                 raise literal
             schema = OmegaConf.merge(schema, given)
-            OmegaConf.to_container(schema)
+            if _is_nan(OmegaConf.select(schema, key)):
+                raise ValueError
         except ConfigError:
             raise
-        except OmegaConfBaseException as error:
-            raise ConfigError(_explain(key, value, error)) from None
-        except (YAMLError, ValueError, TypeError, AttributeError) as error:
-            raise ConfigError(f"{key}={value}: {str(error).splitlines()[0]}") from None
+        except (OmegaConfBaseException, YAMLError, ValueError, TypeError):
+            raise ConfigError(
+                f"{key}={value}: expected {values.expected(kind)}"
+            ) from None
     resolved: Any = OmegaConf.to_container(schema)
     return {key: _restore(default, resolved[key]) for key, default in defaults.items()}
 
 
-def _text_keys(hints: dict[str, Any], defaults: dict[str, Any]) -> set[str]:
-    """Return the keys whose values are texts."""
-    found = set()
+def _kinds(hints: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    """Return the type of each key, those of structures with dots."""
+    found = {}
     for name, default in defaults.items():
         nested, given = _fields(default), _given(default)
-        values = {field: given.get(field) for field in nested}
-        found |= {f"{name}.{key}" for key in _text_keys(nested, values)}
-        if hints.get(name) in (str, str | None):
-            found.add(name)
+        inner = {field: given.get(field) for field in nested}
+        found |= {f"{name}.{key}": k for key, k in _kinds(nested, inner).items()}
+        if not nested:
+            found[name] = hints.get(name, Any)
     return found
+
+
+def _check_key(
+    key: str, value: str, kinds: dict[str, Any], defaults: dict[str, Any]
+) -> None:
+    """Check that there is such a key, and that a slot is not given nothing.
+
+    Raises:
+        ConfigError: There is none; or it is a structure, or a slot with a function.
+    """
+    inside = [other for other in kinds if other.startswith(f"{key}.")]
+    if inside:
+        raise ConfigError(
+            f"{key}={value}: {key} has keys of its own, such as {inside[0]}=...; "
+            "--help lists them"
+        )
+    if key not in kinds:
+        raise ConfigError(values.unknown(key, kinds))
+    group, _, name = key.partition(".")
+    slot = getattr(defaults[group], name) if hasattr(defaults[group], name) else None
+    if value in values.NOTHING and hasattr(defaults[group], "_fields") and slot:
+        raise ConfigError(
+            f"{key}={value}: this slot cannot be empty; leave the key out to keep what "
+            "the search has there"
+        )
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and value != value
 
 
 def _interpolates(value: Any) -> bool:
@@ -138,8 +172,8 @@ def assignments(config: dict[str, Any]) -> list[str]:
 
 def changes(search: Callable[..., Search], config: dict[str, Any]) -> list[str]:
     """Return the assignments that differ from the defaults."""
-    defaults = set(assignments(_defaults(search)))
-    return [line for line in assignments(config) if line not in defaults]
+    usual = set(assignments(defaults(search)))
+    return [line for line in assignments(config) if line not in usual]
 
 
 def help_text(search: Callable[..., Search]) -> str:
@@ -148,8 +182,8 @@ def help_text(search: Callable[..., Search]) -> str:
         [
             getattr(inspect.getmodule(search), "__doc__", None) or "",
             "keys (key=value):",
-            *(f"  {line}" for line in assignments(_defaults(search))),
-            *_slots_help(_defaults(search)),
+            *(f"  {line}" for line in assignments(defaults(search))),
+            *_slots_help(defaults(search)),
             "",
             "--cfg       prints the configuration and starts nothing",
             "--cfg-diff  prints what differs from the defaults",
@@ -183,7 +217,7 @@ def _shown(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _defaults(search: Callable[..., Search]) -> dict[str, Any]:
+def defaults(search: Callable[..., Search]) -> dict[str, Any]:
     """Return the default of each parameter, and of `run`."""
     parameters = inspect.signature(search).parameters.values()
     missing = [p.name for p in parameters if p.default is inspect.Parameter.empty]
@@ -235,9 +269,19 @@ def call(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
             run, which has this slot.
 
     Raises:
-        ConfigError: There is no such function or artifact, or it has no such slot.
+        ConfigError: There is no such function or artifact, or it has no such slot; or
+            the function refuses its arguments, of which the message names one.
     """
-    return function(**{key: _with_functions(key, x) for key, x in arguments.items()})
+    made = {key: _with_functions(key, x) for key, x in arguments.items()}
+    try:
+        return function(**made)
+    except ConfigError as error:
+        given = changes(function, dict(arguments))
+        named = [line for line in given if line.partition("=")[0] in str(error)]
+        if not given or named:
+            raise
+        # A function deep inside knows its own parameter, not the key it came from.
+        raise type(error)(f"{error}; changed: {', '.join(given)}") from None
 
 
 def _from_artifact(path: str, slot: str) -> Any:
@@ -252,6 +296,32 @@ def _from_artifact(path: str, slot: str) -> Any:
     return found[slot]
 
 
+VOCABULARY = (
+    *("losses", "critic_losses", "drifts", "advantages", "exploration"),
+    *("rewards", "activations", "optimizers"),
+)
+"""Modules of metaevo with functions for slots."""
+
+
+def _by_name(slot: str, name: str) -> list[str]:
+    """Return the functions of metaevo and JAX that fit a slot and have this name."""
+    places = [f"metaevo.{module}" for module in VOCABULARY]
+    places += ["jax.nn"] if slot == "activation" else []
+    found = {x: getattr(importlib.import_module(x), name, None) for x in places}
+    return [f"{place}:{name}" for place, x in found.items() if _fits(slot, x)]
+
+
+def _fits(slot: str, found: Any) -> bool:
+    """Return True if something is a function for this slot."""
+    if slot == "optimizer":
+        return isinstance(found, slots.Optimizer)
+    try:
+        _check_inputs(slot, found)
+    except ConfigError:
+        return False
+    return callable(found)
+
+
 def _imported(text: str) -> Any:
     """Return the function that `package.module:function` names."""
     module, _, name = text.partition(":")
@@ -259,6 +329,25 @@ def _imported(text: str) -> Any:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(str(error)) from None
+
+
+def _check_inputs(slot: str, function: Any) -> None:
+    """Check that a function takes what its slot gives it.
+
+    Raises:
+        ConfigError: It takes fewer or other inputs.
+    """
+    kind = slots.SIGNATURES.get(slot)
+    if kind is None or not callable(function) or isinstance(function, type):
+        return
+    inputs = [*kind, *([] if slot in slots.WITHOUT_CONTEXT else ["context"])]
+    try:
+        signature = inspect.signature(function)
+        signature.bind(*inputs)
+    except TypeError:
+        raise ConfigError(f"it takes other inputs than ({', '.join(inputs)})") from None
+    except ValueError:  # no signature, as some functions in C
+        pass
 
 
 def named_functions(arguments: Mapping[str, Any]) -> dict[str, str]:
@@ -279,10 +368,12 @@ def _with_functions(key: str, value: Any) -> Any:
         name = given.partition(".")[2]
         try:
             found = _imported(text) if ":" in text else _from_artifact(text, name)
+            _check_inputs(name, found)
         except (ArtifactError, ConfigError) as error:
+            hint = values.did_you_mean(_by_name(name, text.rpartition(":")[2]))
             raise ConfigError(
                 f"{given}={text}: {error}; expected package.module:function, or the "
-                "path of an artifact"
+                f"path of an artifact.{hint}"
             ) from None
         value = value._replace(**{name: found})
     return value
@@ -303,18 +394,12 @@ def _schema_of(hinted: Callable, defaults: dict[str, Any]) -> type:
             twin = dataclasses.make_dataclass(type(default).__name__, inner)
             return name, twin, dataclasses.field(default_factory=twin)
         if isinstance(default, tuple):
-            values = dataclasses.field(default_factory=lambda: list(default))
-            return name, list[_element(hint)], values
+            listed = dataclasses.field(default_factory=lambda: list(default))
+            return name, list[values.element_of(hint)], listed
         return name, hint, float(default) if hint is float else default
 
     fields = [field(name, hints.get(name, Any), d) for name, d in defaults.items()]
     return dataclasses.make_dataclass("Keys", fields)
-
-
-def _element(hint: Any) -> Any:
-    """Return `int` for `tuple[int, ...]`."""
-    arguments = [a for a in typing.get_args(hint) if a is not Ellipsis]
-    return arguments[0] if arguments else Any
 
 
 def _restore(default: Any, value: Any) -> Any:
@@ -327,13 +412,3 @@ def _restore(default: Any, value: Any) -> Any:
         given = {f: value[f] for f in fields if value[f] is not None}
         return default._replace(**given)
     return tuple(value) if isinstance(default, tuple) else value
-
-
-def _explain(key: str, value: str, error: Exception) -> str:
-    """Return one line with the key, the value, the expectation and the nearest key."""
-    message = str(error).splitlines()[0]
-    if "not in" in message and "Key" in message:
-        _, _, hint = message.partition("Did you mean")
-        hint = f" Did you mean{hint.rstrip('?')}?" if hint else ""
-        return f"unknown key {key!r}.{hint} --help lists the keys"
-    return f"{key}={value}: {message}"

@@ -14,6 +14,7 @@ from typing import Any
 
 from metaevo.cli import findings
 from metaevo.cli.findings import Finding
+from metaevo.config import RunConfig, wandb_mode
 from metaevo.errors import LockedError
 from metaevo.evaluators.text import byte_size
 
@@ -188,7 +189,7 @@ def _cache(directory: Path) -> Iterator[Finding]:
 
 
 def _wandb(directory: Path) -> Iterator[Finding]:
-    mode = os.environ.get("WANDB_MODE", "offline, unless run.wandb says otherwise")
+    mode = f"{wandb_mode(RunConfig())}, unless run.wandb says otherwise"
     known = os.environ.get("WANDB_API_KEY") or (Path.home() / ".netrc").exists()
     key = "there may be a key for run.wandb=online" if known else "no key, none needed"
     yield Finding("wandb", True, f"{mode}; {key}")

@@ -2,20 +2,25 @@
 
 All but the environments are read from the source files, and nothing is imported. A
 file in `searches/`, `inner_loops/` or `strategies/` is listed, be it installed with
-metaevo or in the current folder. The suites are imported for the names of their
-environments.
+metaevo or in the current folder, and so is what other distributions declare by the
+entry points `metaevo.searches`, `metaevo.inner_loops` and `metaevo.strategies`. The
+suites, those of the entry point `metaevo.envs` among them, are imported for the names
+of their environments.
 """
 
 from __future__ import annotations
 
 import ast
+import difflib
 import importlib
 import importlib.util
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from importlib import metadata
 from pathlib import Path
 
+from metaevo.cli import values
 from metaevo.errors import ConfigError
 
 
@@ -46,7 +51,8 @@ def text(kind: str | None = None) -> str:
         ConfigError: There is no such kind.
     """
     if kind is not None and kind not in KINDS:
-        raise ConfigError(f"list {kind!r}: expected one of {', '.join(KINDS)}")
+        hint = values.did_you_mean(difflib.get_close_matches(kind, KINDS, 1))
+        raise ConfigError(f"list {kind!r}: expected one of {', '.join(KINDS)}.{hint}")
     return "\n\n".join(
         "\n".join([name, *lines()])
         for name, lines in KINDS.items()
@@ -54,9 +60,17 @@ def text(kind: str | None = None) -> str:
     )
 
 
+def _declared(kind: str) -> Iterator[str]:
+    """Yield what other distributions declare by an entry point."""
+    for point in sorted(metadata.entry_points(group=f"metaevo.{kind}")):
+        by = f" ({point.dist.name})" if point.dist else ""
+        yield from _entry(point.name, f"{point.value}{by}")
+
+
 def _searches() -> Iterator[str]:
     for path in modules("searches"):
         yield from _entry(path.stem, ast.get_docstring(_parsed(path)))
+    yield from _declared("searches")
 
 
 def _algorithms() -> Iterator[str]:
@@ -65,6 +79,7 @@ def _algorithms() -> Iterator[str]:
         module = _parsed(path)
         yield from _entry(path.stem, ast.get_docstring(module))
         yield from _wrapped(f"slots: {' '.join(_slots(module, path.parent))}")
+    yield from _declared("inner_loops")
 
 
 def _slots(module: ast.Module, folder: Path) -> list[str]:
@@ -98,6 +113,7 @@ def _strategies() -> Iterator[str]:
         for function in _functions(module):
             if function.name == path.stem:
                 yield from _wrapped(f"({ast.unparse(function.args)})")
+    yield from _declared("strategies")
 
 
 def _spaces() -> Iterator[str]:
@@ -111,8 +127,8 @@ def _spaces() -> Iterator[str]:
 def _environments() -> Iterator[str]:
     from metaevo import envs
 
-    for suite in envs.SUITES:
-        names = importlib.import_module(f"metaevo.envs.{suite}").names()
+    for suite in (*envs.SUITES, *sorted(envs.declared_suites())):
+        names = envs.suite(suite).names()
         yield from _wrapped(f"{suite}/ {' '.join(names)}", "  ")
     yield "  or your own, as package.module:function"
 

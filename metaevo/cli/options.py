@@ -37,6 +37,19 @@ class PlayOptions:
 
 
 @dataclass(frozen=True)
+class RerunOptions:
+    """Options of `metaevo rerun`."""
+
+    generation: int = _option(0, "as in metrics.jsonl, from 0")
+    member: int = _option(0, "index in the population, from 0")
+    segment: int | None = _option(
+        None, "train this segment without jit, for breakpoint() and pdb"
+    )
+    seed: int = _option(0, "index of the seed of `segment`, from 0")
+    trust: bool = _option(False, TRUST)
+
+
+@dataclass(frozen=True)
 class CompareOptions:
     """Options of `metaevo compare`.
 

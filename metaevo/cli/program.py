@@ -11,13 +11,11 @@ to resume); see `metaevo.errors`.
 from __future__ import annotations
 
 import errno
-import inspect
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from metaevo.cli import config, train
+from metaevo.cli import config, runs, train
 from metaevo.cli.signals import on_signals
 from metaevo.config import RunConfig
 from metaevo.engine.loggers import streams
@@ -42,6 +40,7 @@ def main(search: Callable[..., Search], argv: Sequence[str] | None = None) -> No
         search: Function whose parameters, with types and defaults, are the keys.
         argv: `key=value` arguments; None: those of the process.
     """
+    runs.refuse_while_importing("metaevo.main")
     streams.protect()
     stop = on_signals()
     arguments = sys.argv[1:] if argv is None else argv
@@ -88,6 +87,8 @@ def _run(
     search: Callable[..., Search], argv: Sequence[str], should_stop: Callable[[], bool]
 ) -> None:
     """Do what the flags in `argv` ask for, or run the search."""
+    # A wandb agent adds its own settings when it starts a run of a sweep again.
+    argv = [arg for arg in argv if not arg.startswith("_wandb=")]
     flags = [arg for arg in argv if arg in FLAGS]
     if "-h" in flags or "--help" in flags:
         print(config.help_text(search))
@@ -101,7 +102,7 @@ def _run(
         return
     run_config = given["run"]
     from metaevo.cli import several
-    from metaevo.storage import run_directory
+    from metaevo.storage import own_runs, run_directory
 
     if run_config.directory:
         for directory in several.directories(run_config.directory, run_config):
@@ -123,13 +124,14 @@ def _run(
     if dry:
         print(dry_run.plan(made, run_config, should_stop))
         return
-    source = inspect.getfile(inspect.unwrap(search))
+    source = own_runs.Source.of(search)
+    name = getattr(search, "__name__", "search") if source is None else source.file.stem
 
     def run(one: RunConfig) -> Result | None:
         return engine.run(
             made,
             one,
-            Path(source).stem,
+            name,
             config.settings(arguments),
             config.changes(search, given | {"run": one}),
             should_stop,
@@ -139,4 +141,4 @@ def _run(
     if run_config.seeds == 1:
         run(run_config)
     else:
-        several.run(made, run_config, Path(source).stem, run, should_stop)
+        several.run(made, run_config, name, run, should_stop)

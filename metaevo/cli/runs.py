@@ -9,26 +9,23 @@ Nothing below a run directory is ever imported.
 from __future__ import annotations
 
 import contextlib
-import difflib
-import importlib.util
+import contextvars
+import importlib
+import inspect
 import os
 import sys
-from collections.abc import Iterator, Sequence
+import typing
+from collections.abc import Callable, Iterator, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from metaevo.cli import config, listing, train
+from metaevo.cli import config, found, train
 from metaevo.errors import CheckpointError, ConfigError, MetaevoError
 from metaevo.storage import own_runs
+from metaevo.storage.own_runs import Source
 from metaevo.storage.run_directory import read_manifest, require_finished
 from metaevo.types import Search
-
-PACKAGES = {
-    "searches": ("search", "searches"),
-    "inner_loops": ("algorithm", "algorithms"),
-}
-"""Packages whose modules make runs: what one of theirs is called, and its list."""
 
 INSTALLED = Path(__file__).resolve().parents[2]
 """The folder of the packages metaevo, searches, inner_loops and strategies."""
@@ -40,7 +37,7 @@ class Run(NamedTuple):
     Attributes:
         directory: Directory of the run.
         manifest: Its manifest.
-        file: Source file of the search.
+        source: The function that makes the search.
         changes: `key=value` arguments of the search.
         trusted: Whether user code may be imported: it is this user's own run, or the
             user says so.
@@ -48,19 +45,9 @@ class Run(NamedTuple):
 
     directory: Path
     manifest: dict[str, Any]
-    file: Path
+    source: Source
     changes: tuple[str, ...]
     trusted: bool
-
-
-def known(name: str, package: str) -> str:
-    """Return `name` if there is such a module in `searches` or `inner_loops`.
-
-    Raises:
-        ConfigError: There is none; the message names the nearest one.
-    """
-    _file(name, package)
-    return name
 
 
 def opened(directory: str | Path, trust: bool = False) -> Run:
@@ -79,27 +66,27 @@ def opened(directory: str | Path, trust: bool = False) -> Run:
     name, changes = manifest["identity"]["search"], tuple(manifest["changes"])
     own = own_runs.recall(directory, manifest)
     if own is not None:
-        if not own.file.is_file():
-            raise ConfigError(
-                f"{directory}: its search, {own.file}, is gone; put it back"
-            )
+        file = own.source.file
+        if not file.is_file():
+            raise ConfigError(f"{directory}: its search, {file}, is gone; put it back")
         if own.file_changed:
             print(
-                f"warning: {own.file} has changed since {directory} was last started",
+                f"warning: {file} has changed since {directory} was last started",
                 file=sys.stderr,
             )
-        return Run(directory, manifest, own.file, own.changes, True)
-    places = [INSTALLED / package / f"{name}.py" for package in PACKAGES]
+        return Run(directory, manifest, own.source, own.changes, True)
+    places = [INSTALLED / package / f"{name}.py" for package in found.PACKAGES]
     installed = next((path for path in places if path.is_file()), places[0])
     if trust:
-        return Run(directory, manifest, _file(name, *PACKAGES), changes, True)
+        source = _named(name)
+        return Run(directory, manifest, source, changes, True)
     if not name.isidentifier() or name.startswith("_") or not installed.is_file():
         raise ConfigError(
             f"{directory}: its search {name[:80]!r} is none of the installed ones, and "
             "this user has not started the run here; if you trust its author, add "
             f"trust=true, which imports searches.{name[:80]}"
         )
-    return Run(directory, manifest, installed, changes, False)
+    return Run(directory, manifest, Source(installed), changes, False)
 
 
 def finished(directory: str | Path, trust: bool = False) -> Run:
@@ -125,7 +112,7 @@ def remade(run: Run, changes: Sequence[str] = ()) -> Search:
         CheckpointError: The settings of a run that is not this user's do not fit.
     """
     with importing(run), as_data(run):
-        search = _function(run)
+        search = function(run)
         _check_imports(run, config.parse(search, run.changes))
         arguments = config.parse(search, [*run.changes, *changes])
         del arguments["run"]
@@ -143,7 +130,7 @@ def arguments(run: Run) -> list[str]:
     given = [*run.changes]
     if not run.trusted:
         with importing(run), as_data(run):
-            search = _function(run)
+            search = function(run)
             parsed = config.parse(search, run.changes)
             _check_imports(run, parsed)
             given = config.changes(search, parsed)
@@ -160,8 +147,7 @@ def importing(run: Run) -> Iterator[None]:
     current folder is not looked into, either.
     """
     here = Path.cwd().resolve()
-    folder = run.file.parent
-    places = [str(folder.parent if folder.name in PACKAGES else folder)]
+    places = [str(_root(run.source))]
     if run.trusted:
         places += ["", *sys.path]
     else:
@@ -223,48 +209,85 @@ def reading(directory: str | Path) -> Iterator[None]:
         ) from error
 
 
-def _file(name: str, *packages: str) -> Path:
-    """The source file of a module, the current folder's or an installed one."""
-    listing.import_from_here()
-    files = {path.stem: path for p in reversed(packages) for path in listing.modules(p)}
-    if name not in files:
-        near = difflib.get_close_matches(name, files, 1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        kind, listed = PACKAGES[packages[0]]
-        raise ConfigError(f"no {kind} {name!r}.{hint} Try: metaevo list {listed}")
-    return files[name].absolute()
+_importing: contextvars.ContextVar[Path | None] = contextvars.ContextVar(
+    "importing", default=None
+)
 
 
-def _function(run: Run) -> Any:
-    """The function `search` of a run's source file, which is imported.
+def refuse_while_importing(call: str) -> None:
+    """Refuse to start a run from the file of a search that is being imported.
+
+    Raises:
+        ConfigError: It is called at the top level of such a file.
+    """
+    file = _importing.get()
+    if file is not None:
+        raise ConfigError(
+            f"{file}: {call} at its top level would start when the file is imported; "
+            'put it under `if __name__ == "__main__":`'
+        )
+
+
+def function(run: Run) -> Callable[..., Any]:
+    """Return the function that makes the search of a run; its file is imported.
 
     That of an inner loop trains what its function `make` makes.
+
+    Raises:
+        ConfigError: There is no such function, or it lies in the run directory.
     """
-    if _below(run.file, run.directory):
+    source = run.source
+    if _below(source.file, run.directory):
         raise ConfigError(
-            f"{run.file} lies in the run directory {run.directory}, from which nothing "
-            "is imported"
+            f"{source.file} lies in the run directory {run.directory}, from which "
+            "nothing is imported"
         )
-    package = run.file.parent.name
-    name = f"{package if package in PACKAGES else 'searches'}.{run.file.stem}"
-    module = sys.modules.get(name)
-    if module is None or Path(module.__file__ or "").resolve() != run.file.resolve():
-        spec = importlib.util.spec_from_file_location(name, run.file)
-        assert spec is not None, "a file that ends in .py"
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        try:
-            spec.loader.exec_module(module)
-        except BaseException:
-            del sys.modules[name]
-            raise
-    search = getattr(module, "search", None)
-    if search is None and hasattr(module, "make"):
-        return train.as_search(module.make)
-    if search is None:
-        raise ConfigError(f"{run.file} has no function `search` to make it by")
-    return search
+    token = _importing.set(source.file)
+    try:
+        module = _module(source)
+    finally:
+        _importing.reset(token)
+    made: Any = getattr(module, source.function, None)
+    made = made or getattr(module, "make", None)
+    if not callable(made):
+        raise ConfigError(
+            f"{source.file} has no function `{source.function}` to make it by"
+        )
+    return train.as_search(typing.cast(Any, made)) if is_loop(made) else made
+
+
+def is_loop(function: Callable[..., Any]) -> bool:
+    """Return True for an inner loop's `make`, whose environment has no default."""
+    parameters = inspect.signature(function).parameters.values()
+    return any(p.default is inspect.Parameter.empty for p in parameters)
+
+
+def _module(source: Source) -> Any:
+    """Import the file of a source, under its own name if that finds this file."""
+    if source.module is not None:
+        with contextlib.suppress(ImportError):
+            module = importlib.import_module(source.module)
+            if Path(module.__file__ or "").resolve() == source.file.resolve():
+                return module
+    return found.from_file(source.file)
+
+
+def _named(name: str) -> Source:
+    """Return the source of a search that a manifest names, for `trust=true`."""
+    if name in found.points("searches") and name not in found.names("searches"):
+        source = Source.of(found.function(name, "searches"))
+        if source is not None:
+            return source
+    return Source(found.file(name, *found.PACKAGES))
+
+
+def _root(source: Source) -> Path:
+    """Return the folder from which the file of a source is imported."""
+    if source.module is not None:
+        depth = source.module.count(".") + (source.file.stem == "__init__")
+        return source.file.parents[depth]
+    folder = source.file.parent
+    return folder.parent if folder.name in found.PACKAGES else folder
 
 
 def _check_imports(run: Run, parsed: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,8 +17,11 @@ from metaevo.analysis.independent import judge
 from metaevo.analysis.verdicts import Verdict
 from metaevo.config import RunConfig, Stop
 from metaevo.engine.loggers.console import ConsoleLogger
+from metaevo.errors import ArtifactError
 from metaevo.evaluators.choose import EvaluatorFactory
 from metaevo.evaluators.text import byte_size
+from metaevo.storage import artifacts, jsonl, run_directory
+from metaevo.storage.artifacts import Artifact
 from metaevo.types import Evaluator, Key, Params, Proposal, PyTree, Search
 
 
@@ -41,6 +45,37 @@ class Result(NamedTuple):
     held_out: Mapping[str, HeldOut]
     verdicts: tuple[Verdict, ...]
     independent: tuple[judge.Verdict, ...] = ()
+
+    @property
+    def artifact(self) -> Artifact:
+        """What evolved, read from `directory`: `result.artifact.value_loss`.
+
+        Raises:
+            ArtifactError: it is not there, as after `metaevo.train`, or was altered.
+        """
+        return artifacts.load(self.directory)
+
+    @property
+    def report(self) -> Path:
+        """The report, an HTML file."""
+        return run_directory.paths(self.directory).report / "index.html"
+
+    @property
+    def figures(self) -> dict[str, Path]:
+        """Figures of the report by name: PNG files, each with a CSV beside it."""
+        return {path.stem: path for path in sorted(self.report.parent.glob("*.png"))}
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """Records of the generations, as in `metrics.jsonl`."""
+        return jsonl.read_generations(run_directory.paths(self.directory).metrics)
+
+    def _repr_markdown_(self) -> str:
+        """The card of the artifact and the place of the report, for a notebook."""
+        lines = [f"Report: `{self.report}`"]
+        with contextlib.suppress(ArtifactError):
+            lines.append(self.artifact._repr_markdown_())
+        return "\n\n".join(lines)
 
 
 class State(NamedTuple):

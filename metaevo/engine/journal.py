@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from metaevo.config import wandb_mode
 from metaevo.engine.job import Job, Progress
 from metaevo.engine.loggers.tensorboard import TensorboardLogger
 from metaevo.engine.loggers.wandb import WandbLogger
@@ -108,11 +109,12 @@ class Journal:
         job = self._job
         if job.config.tensorboard:
             self._loggers.append(TensorboardLogger(job.directory, self.generation))
-        if job.config.wandb != "disabled":
+        mode = wandb_mode(job.config)
+        if mode != "disabled":
             self._loggers.append(
                 WandbLogger(
                     job.directory,
-                    job.config.wandb,
+                    mode,
                     job.name,
                     job.manifest["identity"]["settings"]
                     | {"run.seed": job.config.seed},

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -72,7 +71,7 @@ def run(
     settings: Mapping[str, Any] | None = None,
     changes: Sequence[str] = (),
     should_stop: Callable[[], bool] = lambda: False,
-    source: str | Path | None = None,
+    source: own_runs.Source | None = None,
 ) -> Result | None:
     """Run or resume a search to its last generation, then report.
 
@@ -90,7 +89,8 @@ def run(
         changes: `key=value` of what differs from the search's defaults, to be shown.
         should_stop: asked several times a generation. If it returns True, the
             generation is abandoned and the state before it saved.
-        source: the file in which the search is put together, to notice its changes.
+        source: the place of the function that makes the search, to notice its changes
+            and to make the search again; None: it is not known.
 
     Returns:
         the result; None in a process of a distributed job that is not the first.
@@ -129,8 +129,9 @@ def run(
     # Runs of 0.1 are found and compared by what 0.1 recorded of a search.
     settings_0_1 = settings | {"search": identity.fingerprint_0_1(search, size)}
     settings |= {"search": identity.identity(search)}
-    source_files = identity.source_files(search, source)
-    sources = identity.sources(search, source)
+    file = None if source is None else source.file
+    source_files = identity.source_files(search, file)
+    sources = identity.sources(search, file)
     with contextlib.ExitStack() as stack:
         stack.enter_context(distributed.coordinator(config))
         directory = run_directory.prepare(

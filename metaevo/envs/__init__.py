@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import inspect
 from collections.abc import Callable, Sequence
+from importlib import metadata
 from typing import Any, NamedTuple
 
 import jax
@@ -132,21 +134,74 @@ def make(name: str) -> Env:
     if ":" in name:
         module, _, function = name.partition(":")
         try:
-            env = getattr(importlib.import_module(module), function)()
-        except (ImportError, AttributeError) as error:
+            found = getattr(importlib.import_module(module), function)
+        except (ImportError, AttributeError, ValueError) as error:
             raise ConfigError(f"env={name!r}: {error}") from error
+        try:
+            inspect.signature(found).bind()
+        except (TypeError, ValueError) as error:
+            raise ConfigError(
+                f"env={name!r}: expected a function without arguments that returns an "
+                f"Env ({error})"
+            ) from error
+        env = found()
         if not isinstance(env, Env):
             raise ConfigError(f"env={name!r} returned {type(env).__name__}, not an Env")
         return env
-    suite, slash, rest = name.partition("/")
-    if not slash or suite not in SUITES:
-        near = difflib.get_close_matches(suite, SUITES, 1)
+    prefix, slash, rest = name.partition("/")
+    if slash and prefix in SUITES:
+        return suite(prefix).make(rest)
+    known_suites = (*SUITES, *sorted(declared_suites()))
+    if not slash or prefix not in known_suites:
+        near = difflib.get_close_matches(prefix, known_suites, 1)
         hint = f" Did you mean {near[0]}/{rest or 'NAME'}?" if near else ""
+        if not slash and (known := _suite_of(name)):
+            hint = f" Did you mean {known}?"
         raise ConfigError(
             f"env={name!r}: expected SUITE/NAME with SUITE one of "
-            f"{', '.join(SUITES)}, or package.module:function.{hint}"
+            f"{', '.join(known_suites)}, or package.module:function.{hint}"
         )
-    return importlib.import_module(f"metaevo.envs.{suite}").make(rest)
+    return suite(prefix).make(rest)
+
+
+def declared_suites() -> dict[str, metadata.EntryPoint]:
+    """Return the suites that other distributions declare, by prefix."""
+    points = metadata.entry_points(group="metaevo.envs")
+    return {point.name: point for point in points if point.name not in SUITES}
+
+
+def suite(prefix: str) -> Any:
+    """Return the module of a suite, which has `make(name)` and `names()`.
+
+    Args:
+        prefix: one of `SUITES`, or the name of an entry point of `metaevo.envs`.
+
+    Raises:
+        ConfigError: the module of an entry point cannot be imported.
+    """
+    if prefix in SUITES:
+        return importlib.import_module(f"metaevo.envs.{prefix}")
+    point = declared_suites()[prefix]
+    try:
+        return importlib.import_module(point.module)
+    except ImportError as error:
+        raise ConfigError(
+            f"entry point {prefix!r} of 'metaevo.envs': {error}"
+        ) from error
+
+
+def _suite_of(name: str) -> str | None:
+    """Return `SUITE/NAME` of the environment that a name without a suite may mean."""
+    for prefix in (*SUITES, *declared_suites()):
+        try:
+            names = suite(prefix).names()
+        except (ImportError, ConfigError):  # the suite's package is not installed
+            continue
+        short = {x.lower(): x for x in names}
+        short |= {x.lower().partition("-")[0]: x for x in reversed(names)}
+        if near := difflib.get_close_matches(name.lower(), short, 1, 0.8):
+            return f"{prefix}/{short[near[0]]}"
+    return None
 
 
 def unit_box(action: Box) -> tuple[Callable, Callable]:

@@ -40,12 +40,15 @@ class Lifted(NamedTuple):
             `clock`, for members that are born into an older population.
         run: Trains for one generation; returns the state and an Outcome.
         evaluate: Returns metrics [S, P] of the state's agents; reads no `experience`.
+        alone: `(seed_key, i, params) -> (key, loop, meta)`: what member i of one seed
+            trains with; `loop.train(key, meta, state)` is its next segment.
     """
 
     init: Callable[[Key, jax.Array, Params], InnerState]
     members: Callable[[Key, jax.Array, Params], InnerState]
     run: Callable[[Key, jax.Array, Params, InnerState], tuple[InnerState, Outcome]]
     evaluate: Callable[[Key, jax.Array, Params, InnerState], Metrics]
+    alone: Callable[[Key, jax.Array, Params], tuple[Key, InnerLoop, Any]]
 
 
 class Outcome(NamedTuple):
@@ -140,11 +143,13 @@ def lift(
         shared, clock = _strong(jax.vmap(common, out_axes=None, axis_name=axis)(ids))
         return state._replace(shared=shared, clock=clock)
 
+    def alone(seed_key, i, params):
+        loop, meta = world(seed_key, i)
+        return member_key(seed_key, i, _TRAIN), loop, space.bind(params, meta)
+
     def run_seed(seed_key, ids, params, state):
         def member(i, params, state):
-            loop, meta = world(seed_key, i)
-            meta = space.bind(params, meta)
-            train_key = member_key(seed_key, i, _TRAIN)
+            train_key, loop, meta = alone(seed_key, i, params)
 
             def segment(state, _):
                 return loop.train(train_key, meta, state)
@@ -187,6 +192,7 @@ def lift(
         members=jax.vmap(members_of_seed, (0, None, None), OVER_SEEDS),
         evaluate=jax.vmap(evaluate_seed, (0, None, None, OVER_SEEDS)),
         run=jax.vmap(run_seed, (0, None, None, OVER_SEEDS), (OVER_SEEDS, 0)),
+        alone=alone,
     )
 
 

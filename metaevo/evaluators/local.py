@@ -121,7 +121,7 @@ class LocalEvaluator:
         Raises:
             InterruptedRunError: `should_stop` returned True; `carried` is unchanged.
         """
-        self._compile(proposal, places is not None)
+        self.prepare(proposal, places is not None)
         lives_on = self.search.segments_per_generation is not None
         results = []
         for task in range(len(self.search.tasks)):
@@ -163,10 +163,10 @@ class LocalEvaluator:
             agents of each task, [S, P, ...] per leaf.
         """
         size = population.size(proposal.params)
-        self._compile(proposal, places is not None)
+        self.prepare(proposal, places is not None)
         scored, agents = [], []
         for task, programs in enumerate(self._programs):
-            arguments = self._arguments(key, task, proposal, places)
+            arguments = self.arguments(key, task, proposal, places)
             rounds = []
             for ids in self.layout.rounds(size):
                 args = arguments(ids)
@@ -255,7 +255,7 @@ class LocalEvaluator:
 
     def _round_shapes(self, proposal: Proposal) -> tuple:
         """Return the shapes of the arguments of `Programs.init` in a round."""
-        self._compile(proposal)
+        self.prepare(proposal)
         ids = next(self.layout.rounds(population.size(proposal.params)))
         return jax.eval_shape(
             lambda params: (
@@ -268,7 +268,7 @@ class LocalEvaluator:
 
     # --- one generation ---
 
-    def _compile(self, proposal: Proposal, part: bool = False) -> None:
+    def prepare(self, proposal: Proposal, part: bool = False) -> None:
         """Choose the layout and make the programs, at the first call."""
         size = population.size(proposal.params)
         asked = (None if part else size, proposal.parents is None)
@@ -313,14 +313,16 @@ class LocalEvaluator:
             The outcome, and the state that is carried on; None if there is none.
         """
         size = population.size(proposal.params)
-        arguments = self._arguments(key, task, proposal, places)
+        arguments = self.arguments(key, task, proposal, places)
         if old is not None and self.layout.exchange is None:
             old = self.layout.gathered(old)  # a restored state lies on a device
-        sources = _sources(self.search.tasks[task], proposal.parents, old, size)
+        sources = continued_sources(
+            self.search.tasks[task], proposal.parents, old, size
+        )
         outcomes, kept = [], None
         for ids in self.layout.rounds(size):
             args = arguments(ids)
-            start = self._start(task, args, ids, sources, old)
+            start = self.start(task, args, ids, sources, old)
             state, outcome = self._programs[task].run(*args, start)
             # Waiting after each round bounds the memory and lets the caller stop.
             outcomes.append(self.layout.gathered(outcome))
@@ -349,7 +351,7 @@ class LocalEvaluator:
             return state._replace(agent=(), experience=())
         return state
 
-    def _arguments(
+    def arguments(
         self, key: Key, task: int, proposal: Proposal, places: np.ndarray | None
     ) -> Callable[[np.ndarray], tuple]:
         """Return a function from the ids of a round to the programs' arguments."""
@@ -367,7 +369,7 @@ class LocalEvaluator:
 
         return arguments
 
-    def _start(
+    def start(
         self,
         task: int,
         args: tuple,
@@ -423,7 +425,7 @@ class LocalEvaluator:
         return _arrays.where(lives, continued, newborn)
 
 
-def _sources(
+def continued_sources(
     loop: InnerLoop, parents: jax.Array | None, old: InnerState | None, size: int
 ) -> Sources | None:
     """Return the members whose state each member continues.

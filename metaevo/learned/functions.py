@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
+from metaevo.errors import ConfigError
 from metaevo.slots import Context
 from metaevo.types import Key, Params
 
@@ -226,7 +227,7 @@ def spec(op: str, temporal: bool, **settings: Any) -> dict[str, Any]:
         ValueError: `temporal` is not a bool.
     """
     if not isinstance(temporal, bool):
-        raise ValueError(f"temporal={temporal!r}: expected true or false")
+        raise ConfigError(f"temporal={temporal!r}: expected true or false")
     return {"op": op, **settings} | ({"temporal": True} if temporal else {})
 
 
@@ -244,7 +245,7 @@ def layers(features: Sequence[int], name: str = "features") -> tuple[int, ...]:
     except TypeError:
         sizes = ()
     if not 1 <= len(sizes) <= 8 or not all(1 <= n <= 4096 for n in sizes):
-        raise ValueError(f"{name}={features!r}: expected 1 to 8 layers of 1 to 4096")
+        raise ConfigError(f"{name}={features!r}: expected 1 to 8 layers of 1 to 4096")
     return sizes
 
 
@@ -252,7 +253,7 @@ def positive(**settings: float) -> None:
     """Raise ValueError unless all are positive, finite numbers."""
     for name, value in settings.items():
         if not isinstance(value, int | float) or not 0 < value < math.inf:
-            raise ValueError(f"{name}={value!r} is not a positive number")
+            raise ConfigError(f"{name}={value!r} is not a positive number")
 
 
 def name_of(function: Partial | str, hand_made: Mapping[str, Partial]) -> str:
@@ -264,4 +265,4 @@ def name_of(function: Partial | str, hand_made: Mapping[str, Partial]) -> str:
     for name, known in hand_made.items():
         if function == name or getattr(function, "func", None) is known.func:
             return name
-    raise ValueError(f"base={function!r}: expected one of {', '.join(hand_made)}")
+    raise ConfigError(f"base={function!r}: expected one of {', '.join(hand_made)}")

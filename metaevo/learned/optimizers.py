@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.tree_util import Partial
 
+from metaevo.errors import ConfigError
 from metaevo.learned import functions
 from metaevo.learned.functions import layers, positive
 from metaevo.learned.operations import operation
@@ -197,7 +198,7 @@ def recurrent(
     positive(step=step, eps=eps)
     layers([hidden], "hidden")
     if not isinstance(noise, bool):
-        raise ValueError(f"noise={noise!r}: expected true or false")
+        raise ConfigError(f"noise={noise!r}: expected true or false")
     description = functions.spec(
         "recurrent",
         temporal,

@@ -93,9 +93,9 @@ def named(name: str, scale: float) -> Transform:
         ValueError: there is none of that name, or the scale is not a positive number.
     """
     if name not in NAMED:
-        raise ValueError(f"transform={name!r}: one of {', '.join(NAMED)}")
+        raise ConfigError(f"transform={name!r}: one of {', '.join(NAMED)}")
     if not isinstance(scale, int | float) or not 0 < scale < math.inf:
-        raise ValueError(f"scale={scale!r} is not a positive number")
+        raise ConfigError(f"scale={scale!r} is not a positive number")
     return NAMED[name](scale)
 
 

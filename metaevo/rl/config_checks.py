@@ -27,36 +27,41 @@ __all__ = [
 ]
 
 
-def positive(config: Any, may_be_zero: Sequence[str] = ()) -> None:
+def positive(config: Any, may_be_zero: Sequence[str] = (), key: str = "inner") -> None:
     """Check that a Config's integers are positive and its activation exists.
 
     Args:
         may_be_zero: names of integers that may be 0.
+        key: parameter of the search that holds the Config, for messages.
 
     Raises:
         ConfigError: an integer is too small, or flax.linen has no such activation.
     """
-    integers(config, may_be_zero)
+    integers(config, may_be_zero, key)
     if not hasattr(nn, config.activation):
         raise ConfigError(
-            f"inner.activation={config.activation!r} is not a function of flax.linen; "
+            f"{key}.activation={config.activation!r} is not a function of flax.linen; "
             "choose one such as tanh, relu, silu"
         )
 
 
-def integers(config: Any, may_be_zero: Sequence[str] = ()) -> None:
-    """Check that a Config's integers are positive.
+def integers(config: Any, may_be_zero: Sequence[str] = (), key: str = "inner") -> None:
+    """Check that a Config's integers, and those in its lists, are positive.
 
     Args:
         may_be_zero: names of integers that may be 0.
+        key: parameter of the search that holds the Config, for messages.
 
     Raises:
         ConfigError: an integer is below 1.
     """
     for field in dataclasses.fields(config):
         value, least = getattr(config, field.name), int(field.name not in may_be_zero)
-        if isinstance(value, int) and not isinstance(value, bool) and value < least:
-            raise ConfigError(f"inner.{field.name}={value} must be >= {least}")
+        listed = value if isinstance(value, tuple) else (value,)
+        numbers = [x for x in listed if isinstance(x, int) and not isinstance(x, bool)]
+        if any(x < least for x in numbers):
+            shown = f"[{','.join(map(str, value))}]" if listed is value else value
+            raise ConfigError(f"{key}.{field.name}={shown} must be >= {least}")
 
 
 def box(env: envs.Env, algorithm: str) -> envs.Box:

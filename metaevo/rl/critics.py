@@ -17,7 +17,7 @@ from metaevo import envs
 from metaevo.rl import networks
 from metaevo.types import Key
 
-__all__ = ["Critics", "of_actions", "of_observations", "random_subset"]
+__all__ = ["Critics", "bounded", "of_actions", "of_observations", "random_subset"]
 
 
 class Critics(NamedTuple):
@@ -84,6 +84,13 @@ def of_observations(
         return jax.vmap(network.apply, (0, None))(params, obs)
 
     return Critics(_init(network, num, observation.shape), values)
+
+
+def bounded(critics: Critics) -> Critics:
+    """Critics whose values lie in (0, 1), by a sigmoid, for returns that do."""
+    return critics._replace(
+        values=lambda *inputs: jax.nn.sigmoid(critics.values(*inputs))
+    )
 
 
 def random_subset(key: Key, q: jax.Array, num: int) -> jax.Array:

@@ -15,13 +15,23 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.tree_util import Partial
 
 from metaevo import slots
 from metaevo.envs import matrix
 from metaevo.errors import ConfigError
 
-__all__ = ["LEARNERS", "best_response", "lola", "naive", "opponent", "static"]
+__all__ = [
+    "LEARNERS",
+    "META_LEARNED",
+    "best_response",
+    "lola",
+    "meta_learned",
+    "naive",
+    "opponent",
+    "static",
+]
 
 
 def _value(game: matrix.Game, seat: int = 0):
@@ -78,12 +88,48 @@ def static(probabilities: Sequence[float]) -> Partial:
 
 LEARNERS = {"naive": naive, "lola": lola, "best_response": best_response}
 
+# Game -> first logits of the opponent, and its step size, by
+# `python -m benchmarks.meta_learned_start`.
+META_LEARNED = {
+    "prisoners_dilemma": ((-8.94, 1.78, -9.21, 0.38, -8.94), 0.007),
+    "matching_pennies": ((2.91, 3.05, -1.24, 2.42, 3.11), 0.512),
+    "chicken": ((-9.21,), 7.389),
+}
+
+
+def meta_learned(game: matrix.Game) -> dict[str, Any]:
+    """A naive learner whose first policy and step size are meta-learned (M-MAML).
+
+    They were learned for 100 steps against naive learners (Finn et al., 2017,
+    https://arxiv.org/abs/1703.03400; the opponent M-MAML of M-FOS), by evolution.
+
+    Args:
+        game: seen from the first seat; the learner has the second.
+
+    Returns:
+        slots of `inner_loops/opponents.py`.
+
+    Raises:
+        ConfigError: nothing was learned for this game.
+    """
+    if game.name not in META_LEARNED:
+        raise ConfigError(
+            f"opponent='meta_learned': nothing was learned for {game.name!r}, but for "
+            f"{', '.join(META_LEARNED)}"
+        )
+    start, lr = META_LEARNED[game.name]
+    return {
+        "opponent": naive(matrix.swapped(game), lr),
+        "opponent_start": np.float32(start),
+        "opponent_start_std": 0.0,
+    }
+
 
 def opponent(name: str, game: matrix.Game) -> dict[str, Any]:
     """The slots of `inner_loops/opponents.py` that make a named opponent.
 
     Args:
-        name: of `LEARNERS`, or of a policy in `Game.fixed`.
+        name: of `LEARNERS`, `meta_learned`, or a policy in `Game.fixed`.
         game: seen from the first seat.
 
     Raises:
@@ -91,7 +137,9 @@ def opponent(name: str, game: matrix.Game) -> dict[str, Any]:
     """
     if name in LEARNERS:
         return {"opponent": LEARNERS[name](matrix.swapped(game))}
+    if name == "meta_learned":
+        return meta_learned(game)
     if name in game.fixed:
         return {"opponent": static(game.fixed[name])}
-    known = [*LEARNERS, *game.fixed]
+    known = [*LEARNERS, "meta_learned", *game.fixed]
     raise ConfigError(f"opponent={name!r}: expected one of {', '.join(known)}")

@@ -56,6 +56,7 @@ def mlp(
     layer_norm: bool = False,
     dueling: bool = False,
     torso: Callable | None = None,
+    width: int = 1,
 ) -> Network:
     """A multilayer perceptron over observations, [..., *shape] -> [..., num_outputs].
 
@@ -68,13 +69,14 @@ def mlp(
         layer_norm: True normalizes hidden layers before the activation.
         dueling: True for the head `dueling`, else `linear`.
         torso: what comes before the hidden layers; None: `flat(obs_ndim)`.
+        width: K > 1 gives [..., num_outputs, K].
     """
     head = _dueling if dueling else linear
     module = _Composed(
         torso or flat(obs_ndim),
         tuple(features),
         _layer_norm if layer_norm else _identity,
-        head(num_outputs, output_scale),
+        head(num_outputs, output_scale, width),
         activation,
     )
     return Network(module.init, cast(Callable[..., jax.Array], module.apply))
@@ -172,25 +174,33 @@ def convolution(channels: int = CHANNELS, kernel: int = KERNEL) -> Callable:
 # --- heads ----------------------------------------------------------------------------
 
 
-def linear(num_outputs: int, scale: float) -> Callable:
-    """The head of one linear layer with an orthogonal gain of `scale`."""
+def linear(num_outputs: int, scale: float, width: int = 1) -> Callable:
+    """The head of one linear layer with an orthogonal gain of `scale`.
+
+    With a width of K > 1 it gives [..., num_outputs, K].
+    """
 
     def head(x):
-        return nn.Dense(num_outputs, kernel_init=orthogonal(scale))(x)
+        out = nn.Dense(num_outputs * width, kernel_init=orthogonal(scale))(x)
+        return out if width == 1 else out.reshape(*out.shape[:-1], num_outputs, width)
 
     return head
 
 
-def dueling(num_outputs: int, scale: float) -> Callable:
+def dueling(num_outputs: int, scale: float, width: int = 1) -> Callable:
     """The head of a value plus advantages of mean zero (Wang et al., 2016, equation 9).
 
-    Wang et al.: https://arxiv.org/abs/1511.06581.
+    Wang et al.: https://arxiv.org/abs/1511.06581. With a width of K > 1 it gives
+    [..., num_outputs, K], each of K values with advantages of its own.
     """
+    advantages = linear(num_outputs, scale, width)
 
     def head(x):
-        out = nn.Dense(num_outputs, kernel_init=orthogonal(scale))(x)
-        value = nn.Dense(1, kernel_init=orthogonal(scale))(x)
-        return value + out - out.mean(-1, keepdims=True)
+        out = advantages(x)
+        value = nn.Dense(width, kernel_init=orthogonal(scale))(x)
+        if width == 1:
+            return value + out - out.mean(-1, keepdims=True)
+        return value[..., None, :] + out - out.mean(-2, keepdims=True)
 
     return head
 

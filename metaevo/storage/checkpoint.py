@@ -76,6 +76,18 @@ class Store:
             )
         return None
 
+    def before(self, generation: int) -> tuple[dict[str, np.ndarray], dict] | None:
+        """Read the newest checkpoint of the state before a generation, or earlier.
+
+        Returns:
+            arrays and manifest; None if none verifies, or all are of later ones.
+        """
+        for found in self.generations():
+            if found <= generation:
+                with contextlib.suppress(CheckpointError):
+                    return read(self._path(found))
+        return None
+
     def _path(self, generation: int) -> Path:
         return self.folder / f"generation-{generation:08d}"
 

@@ -17,10 +17,13 @@ RETIRED_SETTINGS = ("shared_critic", "num_diversity_states", "diversity_coef")
 NEW_SETTINGS: Mapping[str, tuple] = {
     "advantage": (None,),
     "critic_layer_norm": (False,),
+    "head": ("scalar",),
     "lr_factor": (1.0,),
     "message": ("silent",),
     "message_size": (0,),
+    "noisy": (False,),
     "normalize_advantage": (True,),
+    "num_atoms": (101,),
     "num_critics": (2,),
     "num_step_return": (1,),
     "num_target_critics": (2,),
@@ -30,6 +33,8 @@ NEW_SETTINGS: Mapping[str, tuple] = {
     "target_entropy": (None, -1.0),
     "target_kl": (None,),
     "torso": ("mlp",),
+    "v_max": (100.0,),
+    "v_min": (-100.0,),
 }
 """Settings of inner loops and searches that earlier versions did not have, and the
 values that mean what those versions did: a run with one of them is the same run without

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import inspect
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,23 +23,55 @@ from metaevo.storage._files import read_json, replace_file
 MAX_RECORD = 1 << 20  # bytes
 
 
+class Source(NamedTuple):
+    """The place of a search function, to make the search again by.
+
+    Attributes:
+        file: source file.
+        module: name under which the file was imported, such as `package.module`; None:
+            it was started as a program.
+        function: name of the function in it.
+    """
+
+    file: Path
+    module: str | None = None
+    function: str = "search"
+
+    @staticmethod
+    def of(function: Callable) -> Source | None:
+        """Return the place of a function; None if it has no file, as in a notebook."""
+        function = inspect.unwrap(function)
+        try:
+            file = Path(inspect.getfile(function)).absolute()
+        except (TypeError, OSError):
+            return None
+        if not file.is_file():
+            return None
+        module = str(getattr(function, "__module__", ""))
+        tail = file.parent if file.stem == "__init__" else file.with_suffix("")
+        parts = module.split(".")
+        found = module if tail.parts[-len(parts) :] == tuple(parts) else None
+        return Source(file, found, getattr(function, "__qualname__", "search"))
+
+
 class OwnRun(NamedTuple):
     """A run that this user started.
 
     Attributes:
-        file: source file of the search.
+        source: where the search is made.
         sha256: digest of that file when the run was last started.
         changes: `key=value` of what differs from the search's defaults.
     """
 
-    file: Path
+    source: Source
     sha256: str
     changes: tuple[str, ...]
 
     @property
     def file_changed(self) -> bool:
         """The source file is not as it was when the run was last started."""
-        return self.file.is_file() and _sha256(self.file) != self.sha256
+        file = self.source.file
+        return file.is_file() and _sha256(file) != self.sha256
 
 
 def folder() -> Path:
@@ -50,7 +83,7 @@ def folder() -> Path:
 def remember(
     directory: str | Path,
     manifest: Mapping[str, Any],
-    file: str | Path,
+    source: Source,
     changes: Sequence[str],
 ) -> None:
     """Record that this user runs a search in a directory.
@@ -61,7 +94,7 @@ def remember(
     """
     known = recall(directory, manifest)
     changes = changes if known is None else known.changes
-    file = Path(file).resolve()
+    file = source.file.resolve()
     with contextlib.suppress(OSError, CheckpointError):
         path = _path(directory)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -69,6 +102,8 @@ def remember(
             "directory": str(Path(directory).resolve()),
             "run": _run_digest(manifest),
             "file": str(file),
+            "module": source.module,
+            "function": source.function,
             "sha256": _sha256(file),
             "changes": list(changes),
         }
@@ -89,7 +124,10 @@ def recall(directory: str | Path, manifest: Mapping[str, Any]) -> OwnRun | None:
         record = read_json(_path(directory), MAX_RECORD)
         if record["run"] == _run_digest(manifest):
             changes = tuple(map(str, record["changes"]))
-            return OwnRun(Path(record["file"]), record["sha256"], changes)
+            # Records of 0.1 have no module and no function.
+            module, function = record.get("module"), record.get("function", "search")
+            source = Source(Path(record["file"]), module, function)
+            return OwnRun(source, record["sha256"], changes)
     except (OSError, CheckpointError, KeyError, TypeError):
         pass
     return None

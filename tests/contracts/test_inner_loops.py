@@ -79,6 +79,7 @@ NOTHING = {
     "max_grad_norm": 1e9,
     "policy_delay": 2.0,
     "delay": 2.0,
+    "lag": 2.0,
     "advantage": advantages.vtrace.func,
 }
 DEFAULT, CHANGED, REWRITTEN = range(3)
@@ -436,6 +437,7 @@ def test_a_buffer_too_small_for_the_warm_up_is_refused(name):
         ("pqn", "gymnax/Pendulum-v1"),
         ("td3", "gymnax/CartPole-v1"),
         ("td3_shared", "gymnax/CartPole-v1"),
+        ("qtopt", "gymnax/CartPole-v1"),
     ],
 )
 def test_actions_of_the_wrong_kind_are_refused(name, env):

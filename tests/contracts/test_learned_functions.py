@@ -547,6 +547,7 @@ TEN_STEPS: dict[str, dict[str, Any]] = {
     "pqn": {"total_timesteps": 640, "num_epochs": 2, "num_minibatches": 2},
     "td3": {"total_timesteps": 64 + 8, "num_gradient_steps": 10},
     "sac": {"total_timesteps": 64 + 8, "num_gradient_steps": 10},
+    "qtopt": {"total_timesteps": 64 + 8, "num_gradient_steps": 10},
 }
 """Ten gradient steps; other loops take the whole of their small life."""
 

@@ -12,7 +12,7 @@ import numpy as np
 import probes
 import pytest
 
-from inner_loops import a2c, apex, dqn, gorila, impala, pqn, sac, td3
+from inner_loops import a2c, apex, dqn, gorila, impala, pqn, qtopt, sac, td3
 from metaevo.envs import Env
 from metaevo.rl import networks, returns
 
@@ -60,6 +60,13 @@ LOOPS = {
         td3,
         OFF_POLICY,
         td3.Meta(actor_lr=2e-3, critic_lr=2e-3, gamma=GAMMA, tau=0.05),
+    ),
+    "qtopt": (
+        qtopt,
+        OFF_POLICY
+        | {"total_timesteps": 10_000, "batch_size": 32}
+        | {"num_samples": 8, "max_lag": 20},
+        qtopt.Meta(3e-3, GAMMA, tau=0.05, num_elites=2.0),
     ),
     # All but without entropy, so that values are those of the rewards.
     "sac": (

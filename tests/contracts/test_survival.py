@@ -23,7 +23,7 @@ def tiny(name, steps_per_segment, num_segments):
     make = importlib.import_module(f"searches.{name}").search
     known = inspect.signature(make).parameters
     config = type(known["inner"].default)
-    env = CONTINUOUS if name.startswith(("td3", "sac", "policy")) else DISCRETE
+    env = CONTINUOUS if name.startswith(("td3", "sac", "qtopt", "policy")) else DISCRETE
     frames = 2 * steps_per_segment * num_segments
     fields = {field.name for field in dataclasses.fields(config)}
     if "learning_starts" in fields:

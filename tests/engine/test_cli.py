@@ -16,9 +16,10 @@ import tiny_search
 
 import metaevo
 from inner_loops import ppo
-from metaevo.cli import commands, config, listing, main, runs
-from metaevo.config import RunConfig
+from metaevo.cli import commands, config, found, listing, main, runs
+from metaevo.config import RunConfig, wandb_mode
 from metaevo.errors import ConfigError
+from metaevo.storage.own_runs import Source
 
 ROOT = Path(__file__).parents[2]
 
@@ -134,13 +135,13 @@ def test_seed_of_more_than_32_bits_is_refused(seed):
         ("inner.num_env=3", ["unknown key 'inner.num_env'", "num_envs"]),
         ("meta.functoin=3", ["unknown key 'meta.functoin'", "function"]),
         ("run.sed=3", ["unknown key 'run.sed'", "seed"]),
-        ("size=abc", ["size=abc", "Integer"]),
-        ("size=1.5", ["size=1.5", "Integer"]),
-        ("rate=fast", ["rate=fast", "Float"]),
-        ("kind=c", ["kind=c", "'a', 'b'"]),
+        ("size=abc", ["size=abc", "expected an integer"]),
+        ("size=1.5", ["size=1.5", "expected an integer"]),
+        ("rate=fast", ["rate=fast", "expected a number"]),
+        ("kind=c", ["kind=c", "one of a, b"]),
         ("flag=perhaps", ["flag=perhaps"]),
         ("inner=3", ["inner=3"]),
-        ("inner.features=3", ["inner.features=3"]),
+        ("inner.features=x", ["inner.features=x", "a list of integers"]),
         ("inner.features=[a]", ["inner.features=[a]"]),
         ("size=null", ["size=null"]),
         ("size", ["'size'", "expected key=value"]),
@@ -225,13 +226,13 @@ COMMAND = (
 @pytest.mark.parametrize(
     ("arguments", "message", "seconds"),
     [
-        ("popultion_size=3", "Did you mean: 'population_size'", 3),
-        ("inner.num_steps=abc", "could not be converted to Integer", 3),
-        ("start=nowhere", "start=nowhere: Invalid value", 3),
+        ("popultion_size=3", "Did you mean 'population_size'", 3),
+        ("inner.num_steps=abc", "inner.num_steps=abc: expected an integer", 3),
+        ("start=nowhere", "start=nowhere: expected one of scratch, residual", 3),
         ("population_size=7", "must be even; use 8", 3),
         ("run.directory=/proc/no", "give another directory", 3),
         ("run.directory={file}/x", "give another directory", 3),
-        ("run.wandb=later", "must be one of offline, online, disabled", 3),
+        ("run.wandb=later", "must be one of auto, offline, online, disabled", 3),
         ("run.held_out_seeds=1", "at least 2; 0 turns the comparison off", 3),
         ("env=gymna/CartPole-v1", "Did you mean gymnax/CartPole-v1", 3),
         ("env=gymnax/CartPol-v1", "Did you mean gymnax/CartPole-v1", 8),
@@ -241,7 +242,7 @@ COMMAND = (
         ("wandb-push {missing}", "no run here", 3),
         ("distill {missing}", "no run here", 3),
         ("distill {missing} seeds=2", "seeds=2 must be at least 16", 3),
-        ("play {missing} agent=nobody", "agent=nobody: Invalid value", 3),
+        ("play {missing} agent=nobody", "agent=nobody: expected one of solution", 3),
         ("play {missing} run.seed=1", "unknown key 'run.seed'", 3),
         ("report", "expected report RUN; metaevo report --help", 3),
         ("list losses", "expected one of searches, algorithms", 3),
@@ -466,9 +467,62 @@ def test_runs_from_before_a_setting_was_new_are_compared_as_one_candidate(tmp_pa
     def found(name, **settings):
         identity = {"search": "mine", "settings": {"size": 4, **settings}}
         manifest = {"identity": identity}
-        return runs.Run(tmp_path / name, manifest, tmp_path / "mine.py", [], True)
+        source = Source(tmp_path / "mine.py")
+        return runs.Run(tmp_path / name, manifest, source, (), True)
 
     new = [found("a"), found("b", lr_factor=1.0), found("c", lr_factor=2.0)]
     groups = commands._grouped(new)
     names = {k: [path.name for path in v] for k, v in groups.items()}
     assert names == {"mine": ["a", "b"], "mine 2": ["c"]}
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("import metaevo\nmetaevo.main(print)\n", r"put it under `if __name__"),
+        ("def another(): pass\n", "no function `search` to make it by"),
+    ],
+)
+def test_file_that_makes_no_search_is_explained(code, message, tmp_path, monkeypatch):
+    """A run must not start because its file is imported to make the search again."""
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    file = tmp_path / "mine.py"
+    file.write_text(code)
+    run = runs.Run(tmp_path / "run", {}, Source(file), (), True)
+    with pytest.raises(ConfigError, match=message):
+        runs.function(run)
+
+
+def test_place_of_a_function_names_a_module_that_fits_its_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    assert Source.of(tiny_search.search) == Source(
+        Path(tiny_search.__file__), "tiny_search", "search"
+    )
+    file = tmp_path / "mine.py"
+    file.write_text("def evolve(): pass\n")
+    evolve = found.function(f"{file}:evolve", "searches")
+    # Imported as searches.mine, which it is not in its folder.
+    assert Source.of(evolve) == Source(file, None, "evolve")
+    assert Source.of(eval("lambda: 0")) is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "environment", "mode"),
+    [
+        ("auto", {}, "offline"),
+        ("auto", {"WANDB_MODE": "disabled"}, "disabled"),
+        ("auto", {"WANDB_MODE": "dryrun", "WANDB_SWEEP_ID": "s"}, "offline"),
+        ("auto", {"WANDB_MODE": "nonsense"}, "offline"),
+        ("auto", {"WANDB_SWEEP_ID": "s"}, "online"),
+        ("offline", {"WANDB_SWEEP_ID": "s"}, "offline"),
+        ("offline", {"WANDB_MODE": "disabled"}, "offline"),
+    ],
+)
+def test_wandb_is_online_in_a_sweep_and_respects_its_variable(
+    asked, environment, mode, monkeypatch
+):
+    for name in ("WANDB_MODE", "WANDB_SWEEP_ID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert wandb_mode(RunConfig(wandb=asked)) == mode

@@ -21,6 +21,7 @@ from metaevo.engine import finish
 from metaevo.engine.loggers import wandb
 from metaevo.errors import ConfigError
 from metaevo.storage import artifacts, numpy_reference, own_runs, run_directory
+from metaevo.storage.own_runs import Source
 
 COMMANDS = ("report", "resume", "play", "compare", "distill", "verify", "wandb-push")
 EXIT_CODES = (0, 2, 4)
@@ -61,9 +62,9 @@ def made(tmp_path_factory):
         patch.setenv("XDG_CACHE_HOME", str(root / "cache"))
         directory = root / "run"
         manifest = {"identity": {"search": "tiny"}}
-        run = runs.Run(directory, manifest, file, (), True)
+        run = runs.Run(directory, manifest, Source(file), (), True)
         with runs.importing(run):
-            search = runs._function(run)
+            search = runs.function(run)
         arguments = [f"run.directory={directory}", "run.held_out_seeds=2"]
         arguments += ["run.wandb=disabled", "run.devices=1"]
         with pytest.raises(SystemExit) as exit:
@@ -560,7 +561,7 @@ def test_own_run_is_found_again_by_its_record(made, place, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(made / "cache"))
     found = runs.opened(made / "run")
     assert found.trusted
-    assert found.file == made / "installed" / "searches" / "tiny.py"
+    assert found.source.file == made / "installed" / "searches" / "tiny.py"
     assert "run.devices=1" in found.changes
     link = place.home / "link"
     link.symlink_to(made / "run")
@@ -578,7 +579,7 @@ def test_search_that_is_not_installed_needs_trust(place):
     identity(search="evil")(place)
     with pytest.raises(ConfigError, match=r"trust=true, which imports searches\.evil"):
         runs.opened(place.run)
-    assert runs.opened(place.run, trust=True).file.name == "evil.py"
+    assert runs.opened(place.run, trust=True).source.file.name == "evil.py"
 
 
 def test_settings_of_a_stranger_are_those_of_the_search_alone(place):

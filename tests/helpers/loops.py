@@ -23,6 +23,7 @@ from inner_loops import (
     ppo,
     ppo_rnn,
     pqn,
+    qtopt,
     sac,
     td3,
     td3_shared,
@@ -227,6 +228,11 @@ def _mean_q(q, context):
 @slots.function
 def _same_aggregation(q, context):
     return jnp.minimum(q[0], q[1])
+
+
+@slots.function
+def _same_mean_q(q, context):
+    return 0.5 * (q[0] + q[1])
 
 
 @slots.function
@@ -502,6 +508,39 @@ SMALL = {
             "q_aggregation": _same_aggregation,
         },
     ),
+    "qtopt": Small(
+        qtopt,
+        "gymnax/Pendulum-v1",
+        {"total_timesteps": 96, "num_envs": 2, "num_steps": 4, "features": (16,)}
+        | {"num_gradient_steps": 2, "normalize_observation": True, **OFF_POLICY}
+        | {"num_samples": 4, "max_lag": 2, "num_copies": 2},
+        # Values fall here, so the least of the two would be that of the first.
+        qtopt.Meta(lr=1e-2, tau=0.3, num_elites=2.0, q_aggregation=_mean_q),
+        {
+            "lr": _late,
+            "gamma": 0.8,
+            "tau": 0.03,
+            "lag": 0.0,
+            "num_elites": 3.5,
+            "elite_sharpness": 5.0,
+            "start_std": 0.3,
+            "least_std": 0.5,
+            "epsilon": 0.9,
+            "exploration_noise": 0.9,
+            "fit_noise": 2.0,
+            "noise_correlation": 0.9,
+            "reward_scale": 0.1,
+            "td_loss": _dqn_reg,
+            "q_aggregation": losses.least_q,
+            "reward": _other_reward,
+            "optimizer": SGD,
+        },
+        {
+            "td_loss": _same_td_loss,
+            "reward": _same_reward,
+            "q_aggregation": _same_mean_q,
+        },
+    ),
     "fixed_policy": Small(
         fixed_policy,
         TWO_EPISODES,
@@ -582,7 +621,7 @@ PARTNERS = {
     ),
 }
 ALL = EVERY | GAMES | PARTNERS
-OFF_POLICY_LOOPS = ("dqn", "gorila", "apex", "td3", "sac")
+OFF_POLICY_LOOPS = ("dqn", "gorila", "apex", "td3", "sac", "qtopt")
 
 FOUND = sorted(
     path.stem for path in (Path(__file__).parents[2] / "inner_loops").glob("[a-z]*.py")

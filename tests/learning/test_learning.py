@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import pytest
 
-from inner_loops import a2c, apex, dqn, gorila, impala, ppo, pqn, sac, td3
+from inner_loops import a2c, apex, dqn, gorila, impala, ppo, pqn, qtopt, sac, td3
 from metaevo import envs, fitness
 from metaevo.analysis import holdout
 
@@ -52,6 +52,8 @@ INVERTED = {"total_timesteps": 2_000_000, "num_envs": 64, "num_steps": 16}
 INVERTED |= {"num_minibatches": 8, "normalize_observation": True}
 INVERTED |= {"initial_log_std": -1.0}
 
+C51 = {"head": "categorical", "num_atoms": 51, "v_min": 0.0}
+
 A3C = {"num_envs": 16, "num_workers": 4, "max_delay": 4}
 
 TARGETS = {
@@ -85,6 +87,7 @@ TARGETS = {
     "gorila-CartPole": Target(gorila, CARTPOLE, {}, gorila.Meta(), 430, 22.5),
     "apex-CartPole": Target(apex, CARTPOLE, {}, apex.Meta(), 400, 22.5),
     "dqn-CartPole": Target(dqn, CARTPOLE, {}, dqn.Meta(), 450, 22.5),
+    "c51-CartPole": Target(dqn, CARTPOLE, C51, dqn.Meta(), 440, 22.5),
     "dqn-Acrobot": Target(dqn, ACROBOT, {}, dqn.Meta(), -105, -500),
     "pqn-CartPole": Target(pqn, CARTPOLE, {}, pqn.Meta(), 450, 22.5),
     "pqn-Acrobot": Target(pqn, ACROBOT, {}, pqn.Meta(), -110, -500),
@@ -102,6 +105,14 @@ TARGETS = {
         {"total_timesteps": 20_000} | SMALL,
         sac.Meta(temperature_lr=1e-3, **FAST),
         -200,
+        -1219,
+    ),
+    "qtopt-Pendulum": Target(
+        qtopt,
+        PENDULUM,
+        {"total_timesteps": 30_000, "num_samples": 32} | SMALL,
+        qtopt.Meta(),
+        -250,
         -1219,
     ),
     "td3-MountainCarContinuous": Target(

@@ -2,6 +2,7 @@
 
 import io
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -298,6 +299,28 @@ def test_values_that_are_not_the_sweeps_are_refused(tmp_path, monkeypatch):
     mirror._check_sweep({"sigma": 0.5}, {"sigma": 0.5, "x": 2})
     with pytest.raises(ConfigError, match="sigma: the sweep says"):
         mirror.WandbLogger(tmp_path, "offline", "x", {"sigma": 0.1})
+
+
+def test_push_sends_seed_tags_and_card(tmp_path, plain):
+    shutil.copytree(plain[0], tmp_path / "run")
+    program = "import sys; from metaevo.engine.loggers import wandb\n"
+    program += "print(wandb.push(sys.argv[1], 'offline'))"
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")}
+    out = subprocess.run(
+        [sys.executable, "-c", program, tmp_path / "run"],
+        env=clean,
+        capture_output=True,
+        text=True,
+    )
+    assert out.stdout == "150\n", out.stderr
+    (path,) = (tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb")
+    sent = list(wandb_reader.records(path))
+    (run,) = (x.run for x in sent if x.WhichOneof("record_type") == "run")
+    config = {item.key: item.value_json for item in run.config.update}
+    assert config["run.seed"] == "0"
+    assert list(run.tags) == ["lr"]
+    (artifact,) = (x.artifact for x in sent if x.artifact.name)
+    assert "# " in artifact.description
 
 
 def test_tensorboard_has_every_generation_once(tmp_path):

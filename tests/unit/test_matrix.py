@@ -175,6 +175,25 @@ def test_fixed_learners_reach_their_payoffs(shaper, opponent, payoffs):
     np.testing.assert_allclose(found, payoffs, atol=0.03)
 
 
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [("prisoners_dilemma", -0.6), ("matching_pennies", 0.15), ("chicken", 0.95)],
+)
+def test_a_meta_learned_start_beats_the_naive_learner(name, least):
+    """By much more than another naive learner does, -1.98, 0 and 0."""
+    game = matrix.make(name)
+    meta = opponents.Meta(**learners.opponent("meta_learned", game))
+    loop = opponents.make(game, opponents.Config(num_envs=128), meta)
+    _, metrics = lived(loop)
+    assert metrics["opponent_return"].mean() >= least
+
+
+def test_a_start_is_meta_learned_for_known_games_alone():
+    unknown = DILEMMA._replace(name="stag_hunt")
+    with pytest.raises(ConfigError, match="nothing was learned for 'stag_hunt'"):
+        learners.opponent("meta_learned", unknown)
+
+
 def test_a_naive_step_ascends_the_own_value_and_a_best_response_its_top():
     own, other = (x[0] for x in drawn(DILEMMA))
     before = DILEMMA.payoffs(own, other)[0]

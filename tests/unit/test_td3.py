@@ -4,17 +4,19 @@ import jax
 import jax.numpy as jnp
 import loops
 import numpy as np
+import optax
 import probes
 import pytest
 from loops import COUPLED, SGD, SMALL
 from test_inner_loops import close, equations, programs, same, trained
 
-from inner_loops import td3, td3_shared
+from inner_loops import _td3, td3, td3_shared
 from metaevo import envs, fitness, policies, slots, spaces
 from metaevo.engine import checks
 from metaevo.errors import ConfigError
 from metaevo.evaluators.local import LocalEvaluator
-from metaevo.rl import diversity
+from metaevo.rl import diversity, networks, off_policy
+from metaevo.slots import Context
 from metaevo.types import Proposal, Search, Space, Strategy
 
 SMALL_TD3, SMALL_SHARED = SMALL["td3"], COUPLED["td3_shared"]
@@ -76,6 +78,79 @@ def test_one_that_does_not_learn_keeps_its_actor_but_not_its_critic():
     same(kept.agent.actor, plain.agent.actor)
     with pytest.raises(AssertionError):
         close(kept.shared.critic.params, plain.shared.critic.params, rtol=1e-4)
+
+
+def test_one_critic_no_delay_and_no_smoothing_are_ddpg():
+    """Lillicrap et al., 2016, algorithm 1, written plainly, in four updates."""
+    meta = td3.Meta(1e-2, 2e-2, gamma=0.9, tau=0.1, smoothing_noise=0.0)
+    config = td3.Config(
+        features=(8,), num_critics=1, policy_delay=1, num_gradient_steps=4, batch_size=5
+    )
+    env = envs.make("gymnax/Pendulum-v1")
+    nets = _td3.networks_of(env.observation, _td3.checked_actions(env, config), config)
+    rng = np.random.default_rng(0)
+    first, second, action, reward, noise = (
+        jnp.float32(rng.normal(size=(4, 1, 5, *shape)))
+        for shape in ((3,), (3,), (1,), (), (1,))
+    )
+    end = jnp.arange(20).reshape(4, 1, 5) % 4 == 0
+    discount = jnp.full(end.shape, 0.9)
+    batches = off_policy.Batch(
+        first, jnp.tanh(action), reward, second, end, discount, None, None
+    )
+    policy = _td3.newborn(nets.init(jax.random.key(0)), meta)
+    critic = _td3.newborn(nets.critics.init(jax.random.key(1)), meta)
+
+    @jax.jit
+    def ours(policy, critic):
+        return _td3.learn(nets, policy, critic, batches, noise, meta, Context())[:2]
+
+    actor = networks.mlp((8,), 1, activation="relu")
+    value = networks.mlp((8,), 1, activation="relu")
+    adam = optax.scale_by_adam(eps=1e-5)
+
+    def pi(params, obs):
+        return jnp.tanh(actor.apply(params, obs))
+
+    def q(params, obs, action):
+        return value.apply(params, jnp.concatenate([obs, action], -1))[:, 0]
+
+    def descend(loss, params, state, lr):
+        direction, state = adam.update(jax.grad(loss)(params), state)
+        return jax.tree.map(lambda x, d: x - lr * d, params, direction), state
+
+    @jax.jit
+    def plain(theta, phi):
+        slow_theta, slow_phi = theta, phi
+        theta_state, phi_state = adam.init(theta), adam.init(phi)
+        for i in range(4):
+            batch = jax.tree.map(lambda x, i=i: x[i, 0], batches)
+            bootstrap = q(slow_phi, batch.next_obs, pi(slow_theta, batch.next_obs))
+            y = batch.reward + 0.9 * (1 - batch.terminated) * bootstrap
+
+            def critic_loss(phi, batch=batch, y=y):
+                return 0.5 * ((y - q(phi, batch.obs, batch.action)) ** 2).mean()
+
+            phi, phi_state = descend(critic_loss, phi, phi_state, 2e-2)
+
+            def actor_loss(theta, batch=batch, phi=phi):
+                return -q(phi, batch.obs, pi(theta, batch.obs)).mean()
+
+            theta, theta_state = descend(actor_loss, theta, theta_state, 1e-2)
+            slow_theta = optax.incremental_update(theta, slow_theta, 0.1)
+            slow_phi = optax.incremental_update(phi, slow_phi, 0.1)
+        return theta, slow_theta, phi, slow_phi
+
+    policy_after, critic_after = ours(policy, critic)
+    phi = jax.tree.map(lambda x: x[0], critic.params)
+    theta, slow_theta, phi, slow_phi = plain(policy.params, phi)
+    for found, expected in (
+        (policy_after.params, theta),
+        (policy_after.target_params, slow_theta),
+        (jax.tree.map(lambda x: x[0], critic_after.params), phi),
+        (jax.tree.map(lambda x: x[0], critic_after.target_params), slow_phi),
+    ):
+        close(found, expected, rtol=1e-4, atol=1e-5)
 
 
 # --- a population with one critic -----------------------------------------------------

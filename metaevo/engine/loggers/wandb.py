@@ -167,7 +167,15 @@ class WandbLogger:
             evolved = [path for path in files if path not in figures]
             if evolved:  # nothing evolves in a training run
                 name = f"solution-{self._state['id']}"
-                artifact = self.wandb.Artifact(name, "evolved")
+                card = directory / "solution" / "README.md"
+                artifact = self.wandb.Artifact(
+                    name,
+                    "evolved",
+                    description=card.read_text(encoding="utf-8")
+                    if card.is_file()
+                    else None,
+                    metadata=summary(directory),
+                )
                 for path in evolved:
                     artifact.add_file(str(path), path.name)
                 self.run.log_artifact(artifact)
@@ -362,7 +370,15 @@ def push(directory: Path, mode: str = "online") -> int:
     identity = manifest["identity"]
     records = jsonl.read_generations(directory / "metrics.jsonl")
     (directory / "wandb.json").unlink(missing_ok=True)
-    logger = WandbLogger(directory, mode, identity["search"], identity["settings"])
+    settings = identity["settings"]
+    described = settings.get("search", {}).get("space", {})  # not in a run of 0.1
+    logger = WandbLogger(
+        directory,
+        mode,
+        identity["search"],
+        settings | {"run.seed": identity["seed"]},
+        tuple(described.get("slots", ())),
+    )
     for record in records:
         logger.log({k: np.nan if v is None else v for k, v in record.items()})
     if (directory / "solution").is_dir() or (directory / "agents").is_dir():

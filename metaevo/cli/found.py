@@ -1,0 +1,141 @@
+"""Searches and inner loops by name, by file, by module, and by entry point.
+
+    metaevo run NAME                      searches/NAME.py here or installed, or the
+                                          entry point NAME of another distribution
+    metaevo run FILE.py                   its function `search`; FILE.py:FUNCTION
+    metaevo run package.module:FUNCTION
+
+Other distributions declare theirs in their own pyproject.toml:
+
+    [project.entry-points."metaevo.searches"]
+    my_search = "my_package.module:search"
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from metaevo.cli import listing, values
+from metaevo.errors import ConfigError
+
+PACKAGES = {
+    "searches": ("search", "search", "searches"),
+    "inner_loops": ("algorithm", "make", "algorithms"),
+}
+"""Packages whose modules make runs: what one of theirs is called, the function that
+makes it, and the list of `metaevo list`."""
+
+
+def function(text: str, package: str) -> Callable[..., Any]:
+    """Return the function that a word of the command line names; it is imported.
+
+    Args:
+        text: name, `FILE.py`, `FILE.py:FUNCTION`, or `package.module:FUNCTION`.
+        package: `searches` or `inner_loops`.
+
+    Raises:
+        ConfigError: There is no such file, module or function; names the nearest.
+    """
+    listing.import_from_here()
+    place, _, name = text.partition(":")
+    name = name or PACKAGES[package][1]
+    if place.endswith(".py"):
+        return _attribute(from_file(Path(place), package), name)
+    if ":" in text:
+        return _attribute(_imported(place), name)
+    if place in names(package):
+        return _attribute(importlib.import_module(f"{package}.{place}"), name)
+    point = points(package).get(place)
+    if point is None:
+        raise ConfigError(_unknown(place, package))
+    found = _imported(point.module)
+    return _attribute(found, point.attr or name)
+
+
+def names(package: str) -> dict[str, Path]:
+    """Return the modules of a package by name, the current folder's before others."""
+    return {path.stem: path for path in listing.modules(package)}
+
+
+def points(package: str) -> dict[str, metadata.EntryPoint]:
+    """Return what other distributions declare, by name; nothing is imported."""
+    declared = metadata.entry_points(group=f"metaevo.{package}")
+    return {point.name: point for point in declared}
+
+
+def file(name: str, *packages: str) -> Path:
+    """Return the source file of a module, the current folder's or an installed one.
+
+    Raises:
+        ConfigError: There is none; names the nearest.
+    """
+    listing.import_from_here()
+    for package in packages:
+        found = names(package)
+        if name in found:
+            return found[name].absolute()
+    raise ConfigError(_unknown(name, packages[0]))
+
+
+def from_file(path: Path, package: str = "searches") -> ModuleType:
+    """Import a file, under the name that it has in its folder's package.
+
+    Raises:
+        ConfigError: There is no such file.
+    """
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such file")
+    folder = path.absolute().parent
+    package = folder.name if folder.name in PACKAGES else package
+    root = str(folder.parent if folder.name in PACKAGES else folder)
+    if root not in sys.path:
+        # As Python does for a program: files beside it can be imported.
+        sys.path.insert(0, root)
+    name = f"{package}.{path.stem}"
+    module = sys.modules.get(name)
+    if module is not None and Path(module.__file__ or "").resolve() == path.resolve():
+        return module
+    spec = importlib.util.spec_from_file_location(name, path.absolute())
+    assert spec is not None, "a file that ends in .py"
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _imported(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except (ImportError, ValueError) as error:
+        raise ConfigError(f"{name}: {error}") from None
+
+
+def _attribute(module: ModuleType, name: str) -> Callable[..., Any]:
+    found = getattr(module, name, None)
+    if not callable(found):
+        near = difflib.get_close_matches(name, vars(module), 1)
+        hint = values.did_you_mean(near)
+        raise ConfigError(f"{module.__file__} has no function {name!r}.{hint}")
+    return found
+
+
+def _unknown(name: str, package: str) -> str:
+    kind, _, listed = PACKAGES[package]
+    known = [*names(package), *points(package)]
+    hint = values.did_you_mean(difflib.get_close_matches(name, known, 1))
+    if Path(f"{name}.py").is_file():
+        hint = values.did_you_mean([f"{name}.py"])
+    return f"no {kind} {name!r}.{hint} Try: metaevo list {listed}"

@@ -1,0 +1,177 @@
+"""`metaevo.run`: a search from Python, with what a command line would record of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from metaevo import slots
+from metaevo.cli import config as keys
+from metaevo.cli import runs, values
+from metaevo.config import RunConfig
+from metaevo.engine import loop
+from metaevo.engine.job import Result
+from metaevo.errors import ConfigError
+from metaevo.evaluators.devices import configure
+from metaevo.storage.own_runs import Source
+from metaevo.types import Search
+
+__all__ = ["run"]
+
+
+def run(
+    search: Search | Callable[..., Search],
+    config: RunConfig = RunConfig(),
+    name: str | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+    **options: Any,
+) -> Result | None:
+    """Run or resume a search, then compare its solution with the hand-made algorithm.
+
+    Given a search function, the run knows its settings and where it was made. Without
+    `RunConfig.directory` it gets a directory of its own for each configuration; the
+    same call resumes it, and `metaevo resume`, `play`, `compare` and `distill` find
+    its search again:
+
+        from searches import ppo_value_loss
+        result = metaevo.run(ppo_value_loss.search, population_size=32)
+        loss = result.artifact.value_loss
+
+    A `Search` that was put together by hand needs a `RunConfig(directory=...)`, and is
+    resumed by the same call alone.
+
+    Args:
+        search: a search function, whose parameters all have defaults, or a `Search`.
+        config: how to run it; several `seeds` are for the command line.
+        name: its name, for directories and reports; None: of a function the name of its
+            file, else `search`.
+        should_stop: asked several times a generation; True stops the run.
+        **options: arguments of the search function. Of a `Search`: `settings`,
+            `changes` and `source`; see `metaevo.engine.loop.run`.
+
+    Returns:
+        the result; None in a process of a distributed job that is not the first.
+
+    Raises:
+        ConfigError: something in the search, its arguments or `config` does not fit.
+        InterruptedRunError: `should_stop` or `max_seconds` ended the run.
+        LockedError: another process uses the directory.
+        CheckpointError: the manifest is damaged, or no checkpoint can be read.
+        NumericalError: every member failed in three generations in a row.
+    """
+    runs.refuse_while_importing("metaevo.run")
+    if isinstance(search, Search):
+        return loop.run(
+            search, config, name or "search", should_stop=should_stop, **options
+        )
+    configure()
+    given, lines, unnamed = _arguments(search, options)
+    source = Source.of(search)
+    problem = f"{', '.join(unnamed)} has no name to import it by" if unnamed else None
+    if source is None or "<locals>" in source.function:
+        problem = f"{search.__name__} is at the top level of no file"
+    if problem is not None:
+        source = None
+        print(
+            "warning: metaevo resume, play, compare and distill cannot make this "
+            f"search again, since {problem}; the same call resumes it",
+            file=sys.stderr,
+        )
+    return loop.run(
+        keys.call(search, given),
+        config,
+        name or (search.__name__ if source is None else source.file.stem),
+        keys.settings(given),
+        lines,
+        should_stop,
+        source,
+    )
+
+
+def _arguments(
+    search: Callable[..., Search], options: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[str], dict[str, Any]]:
+    """Return the arguments of a search function, as the command line gives them.
+
+    Returns:
+        the arguments by name; `key=value` of those that differ from the defaults; and
+        slots by key whose value no `key=value` names, such as a lambda.
+
+    Raises:
+        ConfigError: it has no such parameter, or a value is of another kind.
+    """
+    defaults = keys.defaults(search)
+    del defaults["run"]
+    arguments = dict(defaults)
+    for key, value in options.items():
+        if key not in defaults:
+            near = values.did_you_mean(values.near(key, defaults))
+            raise ConfigError(
+                f"{search.__name__} has no parameter {key!r}.{near} It has "
+                f"{', '.join(defaults)}"
+            )
+        arguments[key] = _of_kind(key, value, defaults[key])
+    unnamed = {}
+    for key, value in arguments.items():
+        if hasattr(value, "_fields"):
+            named, others = _named(value, defaults[key])
+            arguments[key] = named
+            unnamed |= {f"{key}.{slot}": x for slot, x in others.items()}
+    given = keys.parse(search, keys.changes(search, arguments))
+    lines = keys.changes(search, given)
+    del given["run"]
+    for path, value in unnamed.items():
+        key, _, slot = path.partition(".")
+        given[key] = given[key]._replace(**{slot: value})
+    return given, lines, unnamed
+
+
+def _of_kind(key: str, value: Any, default: Any) -> Any:
+    """Return a value as its parameter takes it: mappings change fields of a default."""
+    if isinstance(value, Mapping) and dataclasses.is_dataclass(default):
+        fields = {field.name for field in dataclasses.fields(default)}
+        for name in value.keys() - fields:
+            known = [f"{key}.{field}" for field in fields]
+            raise ConfigError(values.unknown(f"{key}.{name}", known))
+        return dataclasses.replace(typing.cast(Any, default), **value)
+    if isinstance(value, Mapping) and hasattr(default, "_fields"):
+        return slots.replace(default, **value)
+    if isinstance(default, tuple) and isinstance(value, list):
+        return tuple(value)
+    structured = dataclasses.is_dataclass(default) or hasattr(default, "_fields")
+    if structured and type(value) is not type(default):
+        raise ConfigError(
+            f"{key}={value!r}: expected {type(default).__module__}."
+            f"{type(default).__name__}(...), or a mapping of what to change in "
+            f"{default!r}"[:400]
+        )
+    return value
+
+
+def _named(meta: Any, default: Any) -> tuple[Any, dict[str, Any]]:
+    """Return a `Meta` with texts for its changed functions, and those without one."""
+    texts, others = {}, {}
+    for slot, value in zip(meta._fields, meta, strict=True):
+        kept = getattr(default, slot)
+        if isinstance(value, int | float | str) or value is kept:
+            continue
+        text = _import_path(value)
+        texts[slot] = kept if text is None else text
+        if text is None:
+            others[slot] = value
+    return meta._replace(**texts), others
+
+
+def _import_path(value: Any) -> str | None:
+    """Return `package.module:name` of a function; None if no import gives it."""
+    name = getattr(value, "__name__", "")
+    for owner in (value, getattr(value, "func", None)):
+        module = getattr(owner, "__module__", None)
+        if module == "__main__" or module not in sys.modules:
+            continue
+        if getattr(sys.modules[module], name, None) is value:
+            return f"{module}:{name}"
+    return None

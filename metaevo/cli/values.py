@@ -1,0 +1,181 @@
+"""Keys and values of the command line: as people type them, and what was expected."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+NOTHING = ("null", "None", "none", "Null", "NULL")
+_NUMBER = re.compile(r"[+-]?[\d_]*\.?[\d_]*([eE][+-]?\d+)?")
+_EXACT = 1 << 53  # integers that a float holds
+
+
+def typed(kind: Any, text: str) -> str:
+    """Return a value as YAML reads it, of one that a person typed.
+
+    Args:
+        kind: Type of the key.
+        text: Value on the command line.
+
+    >>> typed(int, "1e6"), typed(int, "1.5"), typed(int | None, "None")
+    ('1000000', '1.5', 'null')
+    >>> typed(tuple[int, ...], "64,64"), typed(tuple[int, ...], "(1e2,)")
+    ('[64,64]', '[100]')
+    """
+    text = text.strip()
+    if text in NOTHING and _may_be_none(kind):
+        return "null"
+    base = _base(kind)
+    if base is int:
+        return _integer(text)
+    if base is tuple and text:
+        inside = text
+        for pair in ("[]", "()"):
+            if text.startswith(pair[0]) and text.endswith(pair[1]):
+                inside = text[1:-1]
+        if inside == text and text[:1] in ("[", "("):
+            return text
+        element = element_of(kind)
+        parts = [typed(element, part) for part in inside.split(",")]
+        return f"[{','.join(part for part in parts if part)}]"
+    return text
+
+
+def expected(kind: Any) -> str:
+    """Return what a key takes, in words.
+
+    >>> expected(int), expected(float | None), expected(Literal["a", "b"])
+    ('an integer', 'a number or null', 'one of a, b')
+    >>> expected(tuple[int, ...])
+    'a list of integers, such as [64,64]'
+    """
+    base = _base(kind)
+    if typing.get_origin(base) is Literal:
+        words = f"one of {', '.join(map(str, typing.get_args(base)))}"
+    elif base is tuple:
+        whole = element_of(kind) is int
+        words = f"a list of {'integers, such as [64,64]' if whole else 'texts, [A,B]'}"
+    else:
+        named = {int: "an integer", float: "a number", bool: "true or false"}
+        words = named.get(base, "another value")
+    return f"{words} or null" if _may_be_none(kind) else words
+
+
+def element_of(kind: Any) -> Any:
+    """Return `int` for `tuple[int, ...]`.
+
+    >>> element_of(tuple[int, ...])
+    <class 'int'>
+    """
+    arguments = [a for a in typing.get_args(kind) if a is not Ellipsis]
+    return arguments[0] if arguments else Any
+
+
+def is_text(kind: Any) -> bool:
+    """Return True if the values of a key are texts, which are taken as they are.
+
+    >>> is_text(str | None), is_text(int)
+    (True, False)
+    """
+    return _base(kind) is str
+
+
+def near(key: str, keys: Iterable[str]) -> list[str]:
+    """Return the keys that a wrong one may have been meant for, best first, at most 3.
+
+    A key of the same last name is meant before one that is spelt alike, so `seed` is
+    `run.seed` and not `num_seeds`. Initials count as a name: `lr` is a learning rate.
+
+    >>> near("seed", ["num_seeds", "run.seed", "sigma"])
+    ['run.seed']
+    >>> near("lr", ["learning_rate", "meta.lr", "sigma"])
+    ['meta.lr', 'learning_rate']
+    >>> near("--Num-Seeds", ["num_seeds", "run.seeds"])
+    ['num_seeds']
+    """
+    keys = list(keys)
+    plain = key.lstrip("-").strip().lower().replace("-", "_")
+    name = _last(plain)
+    if plain in keys:
+        return [plain]
+    same = [k for k in keys if _last(k) == name]
+    same += [k for k in keys if _initials(_last(k)) == name and "_" in _last(k)]
+    if not same:
+        group = plain.rpartition(".")[0]
+        close = difflib.get_close_matches(plain, keys, 3)
+        names = {_last(k): k for k in reversed(keys)}
+        inside = {_last(k): k for k in keys if k.rpartition(".")[0] == group}
+        close += [inside[n] for n in difflib.get_close_matches(name, inside, 1)]
+        close += [names[n] for n in difflib.get_close_matches(name, names, 1)]
+        close += [k for k in keys if len(_last(k)) > 2 and name.startswith(_last(k))]
+        # The closest of all comes first, whichever way it was found.
+        same = sorted(
+            dict.fromkeys(close),
+            key=lambda k: -max(_alike(plain, k), _alike(name, _last(k))),
+        )[:1]
+    return same[:3]
+
+
+def did_you_mean(words: Iterable[str]) -> str:
+    """Return a hint with a leading space; empty if there are no words.
+
+    >>> did_you_mean(["a"]), did_you_mean(["a", "b"])
+    (" Did you mean 'a'?", " Did you mean 'a' or 'b'?")
+    """
+    quoted = [repr(word) for word in words]
+    return f" Did you mean {' or '.join(quoted)}?" if quoted else ""
+
+
+def unknown(key: str, keys: Iterable[str]) -> str:
+    """Return the message about a key that does not exist."""
+    return f"unknown key {key!r}.{did_you_mean(near(key, keys))} --help lists the keys"
+
+
+def no_assignment(arg: str, kinds: Mapping[str, Any]) -> str:
+    """Return the message about an argument that is not `key=value`."""
+    key = re.split(r"[=:]", arg.lstrip("-"), maxsplit=1)[0].replace("-", "_")
+    value = re.split(r"[=:]", arg, maxsplit=1)[1:]
+    hint = ""
+    if key in kinds:
+        hint = f", here {key}={value[0] if value and value[0] else 'VALUE'}"
+    return f"{arg!r}: expected key=value without spaces{hint}; --help lists the keys"
+
+
+def _base(kind: Any) -> Any:
+    """Return the type without `| None`, and `tuple` for any tuple."""
+    if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
+        rest = [a for a in typing.get_args(kind) if a is not type(None)]
+        kind = rest[0] if len(rest) == 1 else kind
+    return tuple if typing.get_origin(kind) is tuple else kind
+
+
+def _may_be_none(kind: Any) -> bool:
+    return type(None) in typing.get_args(kind)
+
+
+def _integer(text: str) -> str:
+    """Return `1000000` for `1e6`; a text that is no whole number stays as it is."""
+    if text and not text.strip("+-").isdigit() and _NUMBER.fullmatch(text):
+        try:
+            number = float(text)
+        except ValueError:
+            return text
+        if number.is_integer() and abs(number) <= _EXACT:
+            return str(int(number))
+    return text
+
+
+def _last(key: str) -> str:
+    return key.rpartition(".")[2]
+
+
+def _initials(name: str) -> str:
+    return "".join(word[:1] for word in name.split("_"))
+
+
+def _alike(a: str, b: str) -> float:
+    return difflib.SequenceMatcher(None, a, b).ratio()

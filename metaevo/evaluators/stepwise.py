@@ -1,0 +1,107 @@
+"""One member of a generation, segment by segment, with its state before each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from metaevo import population
+from metaevo.evaluators.lift import lift
+from metaevo.evaluators.local import LocalEvaluator, continued_sources
+from metaevo.evaluators.programs import common_random_numbers, make_programs
+from metaevo.types import InnerLoop, InnerState, Key, Proposal, PyTree
+
+
+class Segment(NamedTuple):
+    """A segment of one member's training on one task with one seed.
+
+    Attributes:
+        task, seed, index: which one.
+        before, after: the member's state.
+        healthy: whether all numbers of the agent after it are finite.
+        key, loop, meta: `loop.train(key, meta, before)` trains the segment again, of
+            this member alone. Alone it may round otherwise than among its chunk.
+    """
+
+    task: int
+    seed: int
+    index: int
+    before: InnerState
+    after: InnerState
+    healthy: bool
+    key: Key
+    loop: InnerLoop
+    meta: Any
+
+
+def segments(
+    evaluator: LocalEvaluator,
+    key: Key,
+    proposal: Proposal,
+    carried: PyTree,
+    member: int,
+    places: np.ndarray | None = None,
+) -> Iterator[Segment]:
+    """Train the chunk of one member again, and yield each of its segments.
+
+    Args:
+        evaluator: of the search.
+        key, proposal, carried, places: as in a call of it.
+        member: index of the member in `proposal`.
+    """
+    evaluator.prepare(proposal, places is not None)
+    search, layout = evaluator.search, evaluator.layout
+    size = population.size(proposal.params)
+    ids = next(ids for ids in layout.rounds(size) if member in ids)
+    column = int(np.argmax(ids == member))
+    shared = common_random_numbers(search, proposal)
+    for task, loop in enumerate(search.tasks):
+        one = search._replace(segments_per_generation=1)
+        programs = make_programs(one, loop, layout.mesh, shared, False)
+        alone = lift(
+            loop,
+            search.space,
+            search.fitness,
+            1,
+            shared,
+            vary=search.vary,
+            world_per_member=search.world_per_member,
+        ).alone
+        old = carried[task] if carried else None
+        sources = continued_sources(loop, proposal.parents, old, size)
+        args = evaluator.arguments(key, task, proposal, places)(ids)
+        state = evaluator.start(task, args, ids, sources, old)
+        place = int(ids[column] if places is None else places[member])
+        params = jax.tree.map(lambda x: x[column], args[2])
+        for index in range(search.segments_per_generation or loop.num_segments):
+            before = jax.tree.map(jnp.copy, state)  # `run` consumes its input
+            state, outcome = programs.run(*args, state)
+            after = jax.tree.map(jnp.copy, state)
+            healthy = np.asarray(outcome.healthy)
+            for seed in range(search.num_seeds):
+                train_key, here, meta = alone(args[0][seed], jnp.int32(place), params)
+                yield Segment(
+                    task,
+                    seed,
+                    index,
+                    _of_member(before, seed, column),
+                    _of_member(after, seed, column),
+                    bool(healthy[seed, column]),
+                    train_key,
+                    here,
+                    meta,
+                )
+
+
+def _of_member(state: InnerState, seed: int, column: int) -> InnerState:
+    """Return one member's state of one seed."""
+    return InnerState(
+        agent=jax.tree.map(lambda x: x[seed, column], state.agent),
+        experience=jax.tree.map(lambda x: x[seed, column], state.experience),
+        shared=jax.tree.map(lambda x: x[seed], state.shared),
+        clock=state.clock,
+    )
