@@ -58,7 +58,7 @@ def tree(children):
 
     return (
         within(lambda size: sum_tree.build(jnp.ones(size))),
-        within(lambda key, levels: sum_tree.draw(key, levels, (BATCH,))),
+        within(lambda key, levels: sum_tree.draw(key, levels, (BATCH,))[0]),
         within(sum_tree.assign),
     )
 

@@ -49,7 +49,9 @@ def absolute(td_error, age, visits, reward, terminated, context=None):
 def network(
     features: Sequence[int] = (16,), largest: float = 8.0, temporal: bool = False
 ) -> Learned:
-    """A priority p = |δ| e^(L tanh(n(x) / L)), L = log `largest`, that starts as |δ|.
+    """A priority p = |δ| e^(L tanh(y / L)), L = log `largest`, that starts as |δ|.
+
+    y = n(x) − n(0): a factor that all have in common would change no probability.
 
     x = (δ / s, |δ| / s, R / s, age, visits / 4, terminated), each u but the last as
     u / (1 + |u|). s = `context.return_std`. n is a
@@ -90,7 +92,9 @@ def network(
             softsign(visits, 4.0),
             jnp.asarray(terminated, size.dtype),
         ]
-        y = n.apply(params, functions.inputs(x, temporal, context)).squeeze(-1)
+        seen = functions.inputs(x, temporal, context)
+        nothing = jnp.zeros(seen.shape[-1:], seen.dtype)
+        y = (n.apply(params, seen) - n.apply(params, nothing)).squeeze(-1)
         return size * jnp.exp(limit * jnp.tanh(y / limit))
 
     return Learned(n.init, apply, description, starts_hand_made=True)

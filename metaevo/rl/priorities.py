@@ -157,11 +157,16 @@ def make(
         there = jnp.minimum(own, num_rows) - num_steps + 1 + jnp.arange(num_steps)
         mass = jnp.where(there[:, None] >= window, mass, 0.0)
         mass = jnp.pad(mass, ((0, window - 1), (0, 0))).reshape(-1)
-        levels = sum_tree.assign(priorities.levels, leaves, mass)
+        if len(leaves) > num_rows * num_envs:
+            levels = sum_tree.assign(priorities.levels, leaves, mass)
+        else:
+            levels = sum_tree.assign_run(
+                priorities.levels, leaves, mass, num_rows * num_envs
+            )
         return Priorities(levels, priorities.visits.at[leaves].set(0))
 
     def draw(key, priorities, inserted, own, shape):
-        last = sum_tree.draw(key, priorities.levels, shape)
+        last, mass = sum_tree.draw(key, priorities.levels, shape)
         row, env = last // num_envs, last % num_envs
         before = jnp.arange(1 - window, 1).reshape(-1, *[1] * len(shape))
         age = (num_warmup + inserted - 1 - row) % num_rows
@@ -169,7 +174,7 @@ def make(
         age = jnp.where(age < own, age, own + num_warmup - 1 - row)
         return Drawn(
             (row + before) % num_rows * num_envs + env,
-            priorities.levels[0][last],
+            mass,
             age / num_rows,
             priorities.visits[last],
         )

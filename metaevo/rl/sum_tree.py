@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from metaevo.types import Key
 
-__all__ = ["CHILDREN", "Levels", "assign", "build", "draw"]
+__all__ = ["CHILDREN", "Levels", "assign", "assign_run", "build", "draw"]
 
 CHILDREN = 8  # of a node
 Levels = tuple[jax.Array, ...]
@@ -34,19 +34,29 @@ def build(leaves: jax.Array) -> Levels:
     return tuple(levels)
 
 
-def draw(key: Key, levels: Levels, shape: tuple[int, ...]) -> jax.Array:
+def draw(
+    key: Key, levels: Levels, shape: tuple[int, ...]
+) -> tuple[jax.Array, jax.Array]:
     """Leaves [*shape] int32 with probabilities in proportion to their masses.
 
     With replacement. A leaf of mass 0 is never drawn, unless all are 0.
+
+    Returns:
+        leaves and their masses.
     """
     uniform = jax.random.uniform(key, (len(levels), *shape))
-    found = jnp.zeros(shape, jnp.int32)
+    found, mass = jnp.zeros(shape, jnp.int32), jnp.zeros(shape)
     for u, level in zip(uniform, reversed(levels), strict=True):
-        upto = jnp.cumsum(level.reshape(-1, CHILDREN)[found], -1)
+        masses = level.reshape(-1, CHILDREN)[found]
+        upto = jnp.cumsum(masses, -1)
         # u < 1 by so much that the product rounds to less than the sum.
         child = (upto <= u[..., None] * upto[..., -1:]).sum(-1, dtype=jnp.int32)
-        found = found * CHILDREN + jnp.minimum(child, CHILDREN - 1)
-    return found
+        child = jnp.minimum(child, CHILDREN - 1)
+        # From what was read already: a second reading may be delayed until leaves are
+        # written again, and XLA would copy them all.
+        mass = jnp.where(child[..., None] == jnp.arange(CHILDREN), masses, 0.0).sum(-1)
+        found = found * CHILDREN + child
+    return found, mass
 
 
 def assign(levels: Levels, indices: jax.Array, masses: jax.Array) -> Levels:
@@ -55,12 +65,38 @@ def assign(levels: Levels, indices: jax.Array, masses: jax.Array) -> Levels:
     Of a leaf's several masses the largest counts: the result does not depend on the
     order in which a device writes.
     """
-    changed = [levels[0].at[indices].set(0.0).at[indices].max(masses)]
+    changed = levels[0].at[indices].set(0.0).at[indices].max(masses)
+    return _summed(changed, levels, indices)
+
+
+def assign_run(
+    levels: Levels, indices: jax.Array, masses: jax.Array, size: int
+) -> Levels:
+    """`assign` of leaves that follow each other, which costs less.
+
+    Args:
+        indices: [m], each one more than that before it, modulo `size`; m <= `size`.
+        size: leaves in use.
+    """
+    leaves = levels[0].at[indices].set(masses)
+    # One in each node, also in that before the jump to 0, which may be half empty.
+    ends = jnp.array([size - 1], indices.dtype)
+    some = jnp.concatenate([indices[::CHILDREN], indices[-1:], ends])
+    return _summed(leaves, levels, some)
+
+
+def _summed(leaves: jax.Array, levels: Levels, indices: jax.Array) -> Levels:
+    """The tree with these leaves, where those below the nodes of `indices` changed."""
+    changed = [leaves]
     for level in levels[1:]:
+        nodes = changed[-1].reshape(-1, CHILDREN)
+        if len(nodes) <= CHILDREN * len(indices):
+            # As fast as a scatter of some.
+            changed.append(_padded(_sum(nodes)))
+            continue
         indices = indices // CHILDREN
         # Writes to one node are of the same bits: additions in a fixed order.
-        total = _sum(changed[-1].reshape(-1, CHILDREN)[indices])
-        changed.append(level.at[indices].set(total))
+        changed.append(level.at[indices].set(_sum(nodes[indices])))
     return tuple(changed)
 
 

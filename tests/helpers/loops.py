@@ -137,7 +137,7 @@ def _same_epsilon(context):
 
 @slots.function
 def _same_constant(context):
-    return 0.4 + 0.0 * context.progress
+    return 0.9 + 0.0 * context.progress
 
 
 @slots.function
@@ -441,10 +441,11 @@ SMALL = {
         apex,
         TWO_EPISODES,
         DQN_CONFIG,
-        # Priorities matter where importance weights do not undo them.
-        apex.Meta(lr=1e-2, importance_exponent=0.1),
+        # Priorities matter where importance weights do not undo them, exploration where
+        # there is much.
+        apex.Meta(lr=1e-2, epsilon=0.9, epsilon_exponent=1.0, importance_exponent=0.1),
         DQN_CHANGES
-        | {"epsilon_exponent": 0.5, "priority": _by_age, "priority_exponent": 3.0}
+        | {"epsilon_exponent": 9.0, "priority": _by_age, "priority_exponent": 3.0}
         | {"importance_exponent": 0.9},
         {k: x for k, x in DQN_REWRITTEN.items() if k != "epsilon"}
         | {"priority": _same_priority, "epsilon": _same_constant},

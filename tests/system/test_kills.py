@@ -138,10 +138,13 @@ def test_run_killed_again_and_again_in_its_comparison_ends_with_the_same_one(tmp
 
 
 @pytest.mark.slow
-def test_agents_buffers_and_parents_survive_kills(tmp_path):
-    """PBT over DQN: the checkpoint holds agents and replay buffers, the log parents."""
+@pytest.mark.parametrize("algorithm", ["dqn", "apex"])
+def test_agents_buffers_and_parents_survive_kills(tmp_path, algorithm):
+    """PBT over DQN and Ape-X: the checkpoint holds agents, replay buffers and their
+    priorities, the log parents."""
     kills = [signal.SIGKILL] * 5
-    instants = stop_and_resume(tmp_path, kills, 0, program=[tiny_pbt.__file__])
+    program = [tiny_pbt.__file__, f"algorithm={algorithm}"]
+    instants = stop_and_resume(tmp_path, kills, 0, program=program)
     assert all(code == -signal.SIGKILL for code, _, _ in instants), instants
     assert any(
         parent != i
@@ -151,6 +154,8 @@ def test_agents_buffers_and_parents_survive_kills(tmp_path):
     newest = max((tmp_path / "stopped" / "checkpoints").iterdir())
     names = checkpoint.read(newest)[0]
     assert any("carried" in name and "experience" in name for name in names)
+    kept = any("priorities" in name for name in names)
+    assert kept == (algorithm == "apex")
 
 
 @pytest.mark.parametrize("num_signals", [3, pytest.param(20, marks=pytest.mark.slow)])

@@ -34,6 +34,22 @@ def test_the_sums_of_a_changed_tree_are_those_of_a_new_one(size):
     np.testing.assert_allclose(levels[-1].sum(), expected.sum(), rtol=1e-5)
 
 
+@pytest.mark.parametrize("size", [9, 60, 500])
+def test_leaves_that_follow_each_other_are_written_as_others(size):
+    """From anywhere, around the end too, where a node may be half empty."""
+    rng = np.random.default_rng(size)
+    levels = sum_tree.build(jnp.array(np.float32(rng.lognormal(size=size))))
+    one = jax.jit(sum_tree.assign)
+    other = jax.jit(functools.partial(sum_tree.assign_run, size=size))
+    starts = range(size) if size < 100 else (0, 3, 400, 461, 480, 499)
+    for start in starts:
+        indices = (start + np.arange(min(size, 40))) % size
+        masses = np.float32(rng.lognormal(size=len(indices)))
+        expected = one(levels, indices, masses)
+        found = other(levels, indices, masses)
+        jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
 def test_the_order_of_repeated_writes_does_not_matter():
     levels = sum_tree.build(jnp.ones(40))
     indices, masses = np.array([3, 9, 3, 3, 9]), np.float32([2, 0.1, 7, 1, 0.5])
@@ -59,7 +75,7 @@ MASSES = np.float32(np.random.default_rng(0).lognormal(0.0, 1.5, 700))
 
 
 SOME = 50_000
-draw_some = jax.jit(lambda key, levels: sum_tree.draw(key, levels, (SOME,)))
+draw_some = jax.jit(lambda key, levels: sum_tree.draw(key, levels, (SOME,))[0])
 
 
 def draws(levels, number=SOME):
@@ -94,7 +110,7 @@ def test_a_mass_that_is_not_a_number_is_kept_and_drawing_stays_in_range():
     levels = sum_tree.assign(sum_tree.build(jnp.ones(70)), jnp.array([3]), jnp.nan)
     assert np.isnan(levels[0][3])
     assert np.isnan(levels[-1][0])
-    drawn = sum_tree.draw(jax.random.key(0), levels, (100,))
+    drawn, _ = sum_tree.draw(jax.random.key(0), levels, (100,))
     assert ((drawn >= 0) & (drawn < 72)).all()
     assert np.isnan(priorities.mass(jnp.array(jnp.nan), 0.6))
 
