@@ -138,9 +138,8 @@ def _environments() -> Iterator[str]:
 def _zoo() -> Iterator[str]:
     """Yield each artifact of the zoo with its slots and its first verdict."""
     for name in verified.zoo():
-        manifest = json.loads(
-            (verified.ZOO / name / verified.FILES[1]).read_text("utf-8")
-        )
+        path = verified.ZOO / name / verified.FILES[1]
+        manifest = json.loads(path.read_text(encoding="utf-8"))
         slots = ", ".join(
             f"{slot}: {op['op']}" for slot, op in sorted(manifest["slots"].items())
         )
