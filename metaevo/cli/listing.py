@@ -139,7 +139,7 @@ def _zoo() -> Iterator[str]:
     """Yield each artifact of the zoo with its slots and its first verdict."""
     for name in verified.zoo():
         manifest = json.loads(
-            (verified.ZOO / name / verified.FILES[1]).read_text("utf-8")
+            (verified.ZOO / name / verified.FILES[1]).read_text(encoding="utf-8")
         )
         slots = ", ".join(
             f"{slot}: {op['op']}" for slot, op in sorted(manifest["slots"].items())
