@@ -295,9 +295,10 @@ COMMANDS = {
         _list,
         "[KIND]",
         "lists what there is to search with",
-        "KIND: searches, algorithms (with their slots), strategies, spaces or\n"
-        "environments. Files in the current folder's searches/, inner_loops/ and\n"
-        "strategies/ are listed beside the installed ones.",
+        "KIND: searches, algorithms (with their slots), strategies, spaces,\n"
+        "environments or zoo, the results that are installed with metaevo. Files in\n"
+        "the current folder's searches/, inner_loops/ and strategies/ are listed\n"
+        "beside the installed ones.",
         "metaevo list algorithms",
     ),
     "run": Command(

@@ -19,6 +19,7 @@ from metaevo import slots
 from metaevo.cli import values
 from metaevo.config import RunConfig
 from metaevo.errors import ArtifactError, ConfigError
+from metaevo.storage import verified
 from metaevo.types import Search
 
 Options = TypeVar("Options")
@@ -265,8 +266,8 @@ def call(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
     Args:
         function: Search function.
         arguments: As `parse` returns them, without `run`. A text in a slot of a `Meta`
-            is `package.module:function`, or the path of an artifact, or of a finished
-            run, which has this slot.
+            is `package.module:function`, or an artifact that has this slot, as
+            `metaevo.load` takes it.
 
     Raises:
         ConfigError: There is no such function or artifact, or it has no such slot; or
@@ -367,13 +368,14 @@ def _with_functions(key: str, value: Any) -> Any:
     for given, text in named_functions({key: value}).items():
         name = given.partition(".")[2]
         try:
-            found = _imported(text) if ":" in text else _from_artifact(text, name)
+            artifact = ":" not in text or text.startswith(verified.ZOO_PREFIX)
+            found = _from_artifact(text, name) if artifact else _imported(text)
             _check_inputs(name, found)
         except (ArtifactError, ConfigError) as error:
             hint = values.did_you_mean(_by_name(name, text.rpartition(":")[2]))
             raise ConfigError(
-                f"{given}={text}: {error}; expected package.module:function, or the "
-                f"path of an artifact.{hint}"
+                f"{given}={text}: {error}; expected package.module:function, the path "
+                f"of an artifact, or zoo:NAME.{hint}"
             ) from None
         value = value._replace(**{name: found})
     return value

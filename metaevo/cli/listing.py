@@ -1,11 +1,11 @@
-"""Lists of searches, algorithms, strategies, spaces and environments.
+"""Lists of searches, algorithms, strategies, spaces, environments and the zoo.
 
-All but the environments are read from the source files, and nothing is imported. A
-file in `searches/`, `inner_loops/` or `strategies/` is listed, be it installed with
-metaevo or in the current folder, and so is what other distributions declare by the
-entry points `metaevo.searches`, `metaevo.inner_loops` and `metaevo.strategies`. The
-suites, those of the entry point `metaevo.envs` among them, are imported for the names
-of their environments.
+Searches, algorithms, strategies and spaces are read from the source files, and nothing
+is imported. A file in `searches/`, `inner_loops/` or `strategies/` is listed, be it
+installed with metaevo or in the current folder, and so is what other distributions
+declare by the entry points `metaevo.searches`, `metaevo.inner_loops` and
+`metaevo.strategies`. The suites, those of the entry point `metaevo.envs` among them,
+are imported for the names of their environments.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import ast
 import difflib
 import importlib
 import importlib.util
+import json
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from pathlib import Path
 
 from metaevo.cli import values
 from metaevo.errors import ConfigError
+from metaevo.storage import verified
 
 
 def import_from_here() -> None:
@@ -133,12 +135,26 @@ def _environments() -> Iterator[str]:
     yield "  or your own, as package.module:function"
 
 
+def _zoo() -> Iterator[str]:
+    """Yield each artifact of the zoo with its slots and its first verdict."""
+    for name in verified.zoo():
+        path = verified.ZOO / name / verified.FILES[1]
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        slots = ", ".join(
+            f"{slot}: {op['op']}" for slot, op in sorted(manifest["slots"].items())
+        )
+        yield from _entry(name, slots)
+        for sentence in manifest.get("evidence", {}).get("verdicts", [])[:1]:
+            yield from _wrapped(sentence)
+
+
 KINDS: dict[str, Callable[[], Iterator[str]]] = {
     "searches": _searches,
     "algorithms": _algorithms,
     "strategies": _strategies,
     "spaces": _spaces,
     "environments": _environments,
+    "zoo": _zoo,
 }
 
 

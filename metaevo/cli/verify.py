@@ -9,19 +9,25 @@ from pathlib import Path
 from metaevo.cli import findings
 from metaevo.cli.findings import Finding
 from metaevo.errors import ArtifactError, CheckpointError, ConfigError
-from metaevo.storage import artifacts, checkpoint, history, run_directory
+from metaevo.storage import artifacts, checkpoint, history, run_directory, verified
 from metaevo.storage._files import parse_json, read_bytes
 
 
 def verify(path: str | Path) -> list[Finding]:
     """Read and check all files of a run's directory or of an artifact.
 
+    Args:
+        path: A run's directory, an artifact, or `zoo:NAME`.
+
     Returns:
         One finding per file or folder.
 
     Raises:
         ConfigError: There is neither a run nor an artifact at `path`.
+        ArtifactError: The zoo has no such artifact.
     """
+    if str(path).startswith(verified.ZOO_PREFIX):
+        return [_artifact(verified.artifact_folder(path), str(path))]
     path = Path(path)
     names = [p.name for p in path.iterdir()] if path.is_dir() else []
     if {"metrics.jsonl", "checkpoints", "history.jsonl"} & set(names):

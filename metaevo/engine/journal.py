@@ -108,7 +108,10 @@ class Journal:
         """Open the loggers that `run.wandb` and `run.tensorboard` ask for."""
         job = self._job
         if job.config.tensorboard:
-            self._loggers.append(TensorboardLogger(job.directory, self.generation))
+            settings = job.manifest["identity"]["settings"]
+            self._loggers.append(
+                TensorboardLogger(job.directory, self.generation, settings)
+            )
         mode = wandb_mode(job.config)
         if mode != "disabled":
             self._loggers.append(

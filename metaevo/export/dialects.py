@@ -296,6 +296,10 @@ def _bounded(c: Call) -> str:
     return f"{c.m}.clip({x}, {low}, {high})"
 
 
+def _clamped(c: Call) -> str:
+    return f"_clamp({', '.join(c.x)})"
+
+
 def _padded(c: Call) -> str:
     low, high = c.settings["low"], c.settings["high"]
     around = ", ".join(f"({i}, {j})" for i, j in zip(low, high, strict=True))
@@ -357,6 +361,7 @@ JAX = Dialect(
     imports="import jax\nimport jax.numpy as jnp\nimport numpy as np",
     table=_ARRAYS
     | {
+        "clamp": _clamped,
         "logistic": lambda c: f"jax.nn.sigmoid({c.x[0]})",
         "relu": lambda c: f"jax.nn.relu({c.x[0]})",
         "stop_gradient": lambda c: f"jax.lax.stop_gradient({c.x[0]})",
@@ -375,7 +380,7 @@ TORCH = Dialect(
         # The derivative at 0 is 1, as in JAX.
         "abs": lambda c: "torch.where({0} >= 0, {0}, -{0})".format(*c.x),
         "broadcast_in_dim": _full(", device={}.device"),
-        "clamp": lambda c: f"torch.clamp({c.x[1]}, {c.x[0]}, {c.x[2]})",
+        "clamp": _clamped,
         "concatenate": _many("cat"),
         "convert_element_type": _to_tensor,
         "iota": lambda c: _spread(

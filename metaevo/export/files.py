@@ -101,9 +101,10 @@ def write(
     """Write the functions of an artifact as one file.
 
     Args:
-        path: a run's directory, or an artifact.
+        path: as of `metaevo.load`.
         to: a key of `FORMATS`.
-        out: the file; None: in a folder `export` beside the artifact.
+        out: the file; None: in a folder `export` beside the artifact, and in the
+            current folder for an artifact of the zoo.
         slot: the one slot to write; None: all, for StableHLO and ONNX the only one.
 
     Returns:
@@ -133,6 +134,8 @@ def write(
     if out is None:
         stem = names.identifier(chosen[0]) if len(chosen) == 1 else "evolved"
         folder = verified.artifact_folder(path).absolute().parent / "export"
+        if folder.parent == verified.ZOO:
+            folder = Path()
         out = folder / f"{stem}{FORMATS[to].suffix}"
     out = Path(out)
     try:

@@ -33,6 +33,15 @@ _OF_ARRAYS = """\
     dtype = floats[0].dtype if floats else {default}
     given = [{m}.asarray(x, dtype) for x in given]
 """
+_OF_JAX_ARRAYS = """\
+    floats = [
+        x.dtype
+        for x in given
+        if hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating)
+    ]
+    dtype = floats[0] if floats else {default}
+    given = [{m}.asarray(x, dtype) for x in given]
+"""
 _OF_TENSORS = """\
     tensors = [x for x in given if torch.is_tensor(x)]
     floats = [x for x in tensors if x.is_floating_point()]
@@ -56,6 +65,13 @@ def _{0}(x, bound):
     return torch.{0}imum(x, x.new_tensor(bound))
 '''
 
+_CLAMP = '''
+def _clamp(low, x, high):
+    """Return an array within two bounds; the derivative is 0 at them, as in JAX."""
+    bounded = {1}
+    return {0}.where((x > low) & (x < high), x, bounded)
+'''
+
 _UNPACKED_ARRAY = '''
 def _unpacked(text, shape):
     """Return an array of float32 numbers in base 64."""
@@ -73,12 +89,14 @@ NUMPY: Mapping[str, str] = {
     "_unpacked": _UNPACKED_ARRAY,
 }
 JAX: Mapping[str, str] = {
+    "_clamp": _CLAMP.format("jnp", "jax.lax.stop_gradient(jnp.clip(x, low, high))"),
     "_inputs": _conversion(
-        "array", _OF_ARRAYS, m="jnp", default="jnp.result_type(float)"
+        "array", _OF_JAX_ARRAYS, m="jnp", default="jnp.result_type(float)"
     ),
     "_unpacked": _UNPACKED_ARRAY,
 }
 TORCH: Mapping[str, str] = {
+    "_clamp": _CLAMP.format("torch", "torch.clamp(x, low, high).detach()"),
     "_inputs": _conversion("tensor", _OF_TENSORS, m="torch"),
     "_max": _BOUND.format("max"),
     "_min": _BOUND.format("min"),

@@ -242,7 +242,8 @@ def load(path: str | Path) -> Artifact:
     """Load an artifact.
 
     Args:
-        path: the `solution` folder of a run, or the run's folder.
+        path: the `solution` folder of a run, the run's folder, or `zoo:NAME` for one
+            that is installed with metaevo.
 
     Returns:
         the evolved slots as attributes. A function takes the slot's inputs, and

@@ -12,6 +12,10 @@
     metaevo       version
     date          ISO 8601, UTC
     license       SPDX identifier, or None: who ran the search has not chosen one
+    name          `zoo:NAME` of an artifact that is installed with metaevo
+    command       the command that found it; likewise
+    elsewhere     sentences: what it is worth in other agents and tasks; likewise
+    limits        sentences: where it fails; likewise
 
 Here it is shown: as lines for a terminal, and as Markdown, the `README.md` beside the
 arrays. A file may come from a stranger: its text is shown as text alone.
@@ -37,6 +41,8 @@ def lines(manifest: Mapping[str, Any]) -> list[str]:
     found = _evidence(manifest)
     shown = [f"verdict: {_text(x)}" for x in _list(found.get("verdicts"))]
     shown += [f"verdict: {_text(x)}" for x in _list(found.get("independent"))]
+    shown += [f"elsewhere: {_text(x)}" for x in _list(found.get("elsewhere"))]
+    shown += [f"limit: {_text(x)}" for x in _list(found.get("limits"))]
     shown += [f"warning: {_text(x)}" for x in _list(found.get("warnings"))]
     rows = _rows(found)
     if rows:
@@ -79,11 +85,18 @@ def markdown(manifest: Mapping[str, Any], properties: Mapping[str, Properties]) 
         parts += ["", _row(head), "|---" * len(head) + "|", *map(_row, rows)]
     elif not sentences:
         parts.append("It was not compared on held-out seeds.")
+    for head, key in (("Elsewhere", "elsewhere"), ("Limits", "limits")):
+        if sentences := _list(found.get(key)):
+            parts += ["", f"## {head}", ""]
+            parts += [f"- {_escaped(_text(x))}" for x in sentences]
     facts = _facts(manifest, found)
     parts += ["", "## Provenance", "", "| | |", "|---|---|"]
     parts += [_row(fact) for fact in facts]
     parts += ["", "## Use", "", "```python", "import metaevo", ""]
-    parts += ['artifact = metaevo.load("this folder")', "print(artifact)", "```"]
+    name = found.get("name")
+    known = isinstance(name, str) and re.fullmatch(r"zoo:\w{1,80}", name)
+    parts += [f'artifact = metaevo.load("{name if known else "this folder"}")']
+    parts += ["print(artifact)", "```"]
     return "\n".join(parts) + "\n"
 
 
@@ -93,7 +106,7 @@ def _facts(manifest: Mapping[str, Any], found: Mapping) -> list[tuple[str, str]]
     provenance = provenance if isinstance(provenance, Mapping) else {}
     cost = found.get("cost")
     cost = cost if isinstance(cost, Mapping) else {}
-    facts = [("search", provenance.get("search"))]
+    facts = [("search", provenance.get("search")), ("command", found.get("command"))]
     facts.append(
         ("environment", ", ".join(map(_text, _list(found.get("environments")))))
     )

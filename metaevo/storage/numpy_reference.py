@@ -214,7 +214,7 @@ def load(path: str | Path) -> Reference:
     """Load the functions of an artifact; it is verified as by `metaevo.load`.
 
     Args:
-        path: the `solution` folder of a run, or the run's folder.
+        path: as of `metaevo.load`.
 
     Raises:
         ValueError: it is not one, was altered, or holds a program that numpy could not
@@ -357,6 +357,13 @@ def _scan(operands, settings, dtype, sizes: Mapping[str, int], most: int) -> lis
             raise ValueError(f"scan: more than {most} numbers")
     if settings["reverse"]:
         kept.reverse()
+    if not kept:  # no step: one of zeros says how large its results would be
+        blank = [np.zeros(x.shape[1:], x.dtype) for x in over]
+        found = _run(
+            settings["program"], [*constants, *carry, *blank], dtype, sizes, most
+        )
+        made = (np.zeros((0, *x.shape), x.dtype) for x in found[num_carry:])
+        return [*carry, *made]
     return [*carry, *(np.stack(x) for x in zip(*kept, strict=True))]
 
 

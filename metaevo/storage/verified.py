@@ -34,6 +34,8 @@ MAX_JSON = 16 << 20  # bytes
 MAX_ARTIFACT = 64 << 20  # bytes of the arrays of an artifact
 FILES = ("arrays.safetensors", "manifest.json")
 CARD = "README.md"
+ZOO = Path(__file__).parents[1] / "zoo"
+ZOO_PREFIX = "zoo:"
 _UNFINISHED = re.compile(r"\.tmp\w{6}")
 _MALFORMED = (
     OSError,
@@ -183,16 +185,30 @@ def read(folder: Path, limit: int | None = None) -> tuple[dict[str, np.ndarray],
 
 
 def artifact_folder(path: str | Path) -> Path:
-    """Return the folder of the artifact at a path: that of a run, or the path itself.
+    """Return the folder of an artifact.
+
+    Args:
+        path: the folder, that of a run which has one, or `zoo:NAME`.
 
     Raises:
-        ArtifactError: the run's folder is a link.
+        ArtifactError: the run's folder is a link, or the zoo has no such artifact.
     """
+    if str(path).startswith(ZOO_PREFIX):
+        name = str(path).removeprefix(ZOO_PREFIX)
+        if name not in zoo():
+            known = ", ".join(f"{ZOO_PREFIX}{x}" for x in zoo())
+            raise ArtifactError(f"{path}: expected one of {known}")
+        return ZOO / name
     path = Path(path)
     folder = path / "solution"
     if folder.is_symlink():
         raise ArtifactError(f"{folder} is a symbolic link")
     return folder if folder.is_dir() else path
+
+
+def zoo() -> list[str]:
+    """Return the names of the artifacts that are installed with metaevo."""
+    return sorted(path.parent.name for path in ZOO.glob("*/manifest.json"))
 
 
 def _digest(manifest: Mapping) -> str:

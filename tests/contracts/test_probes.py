@@ -65,8 +65,8 @@ LOOPS = {
         qtopt,
         OFF_POLICY
         | {"total_timesteps": 10_000, "batch_size": 32}
-        | {"num_samples": 8, "max_lag": 20},
-        qtopt.Meta(3e-3, GAMMA, tau=0.05, num_elites=2.0),
+        | {"num_samples": 16, "num_iterations": 3, "max_lag": 20},
+        qtopt.Meta(3e-3, GAMMA, tau=0.05, num_elites=3.0),
     ),
     # All but without entropy, so that values are those of the rewards.
     "sac": (

@@ -323,15 +323,11 @@ def test_push_sends_seed_tags_and_card(tmp_path, plain):
     assert "# " in artifact.description
 
 
-def test_tensorboard_has_every_generation_once(tmp_path):
+def events(directory):
+    """All events of a run's event files, whose checksums are right."""
     from tensorboardX.proto import event_pb2
     from tensorboardX.record_writer import masked_crc32c
 
-    directory = tmp_path / "run"
-    for generations in (2, 4):
-        arguments = f"num_generations={generations}", "run.tensorboard=true"
-        assert finish(start(directory, "run.wandb=disabled", *arguments))[0] == 0
-    steps = []
     for path in sorted((directory / "tensorboard").glob("events*")):
         data, position = path.read_bytes(), 0
         while position < len(data):
@@ -339,9 +335,31 @@ def test_tensorboard_has_every_generation_once(tmp_path):
             body = data[position + 12 : position + 12 + size]
             crc = data[position + 12 + size : position + 16 + size]
             assert masked_crc32c(body) == int.from_bytes(crc, "little")
-            event = event_pb2.Event.FromString(body)
-            tags = [value.tag for value in event.summary.value]
-            if "fitness_mean" in tags:
-                steps.append(event.step)
+            yield event_pb2.Event.FromString(body)
             position += 16 + size
-    assert steps == [0, 1, 2, 3]
+
+
+def test_tensorboard_has_every_generation_once(tmp_path):
+    directory = tmp_path / "run"
+    for generations in (2, 4):
+        arguments = f"num_generations={generations}", "run.tensorboard=true"
+        assert finish(start(directory, "run.wandb=disabled", *arguments))[0] == 0
+    found = list(events(directory))
+    tags = [(event.step, value.tag) for event in found for value in event.summary.value]
+    assert [step for step, tag in tags if tag == "fitness_mean"] == [0, 1, 2, 3]
+    assert (3, "report/fitness") in tags
+    texts = {
+        value.tag.partition("/")[0]: value.tensor.string_val[0].decode()
+        for event in found
+        for value in event.summary.value
+        if value.tensor.string_val
+    }
+    assert "| population_size | 8 |" in texts["configuration"]
+    assert "lr" in texts["card"]
+    pictures = [
+        value.image.encoded_image_string
+        for event in found
+        for value in event.summary.value
+        if value.tag == "report/fitness"
+    ]
+    assert Image.open(io.BytesIO(pictures[-1])).size[0] > 100

@@ -169,6 +169,19 @@ def test_sizes_that_multiply_are_refused_before_memory_is_taken():
         numpy_reference.run(program, [np.ones(())], np.float64)
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+def test_scan_of_no_steps_gives_the_carry_and_nothing_stacked(reverse):
+    step = {"inputs": [0, 1], "equations": [["add", [0, 1], 2, {}]], "outputs": [2, 2]}
+    settings = {"num_consts": 0, "num_carry": 1, "reverse": reverse, "program": step}
+    for steps in (0, 2):
+        given = [np.full(3, 5.0), np.ones((steps, 3))]
+        last, stacked = numpy_reference._scan(
+            given, settings, np.float64, {"T": steps}, 1000
+        )
+        assert last.tolist() == [5.0 + steps] * 3
+        assert stacked.shape == (steps, 3)
+
+
 def test_links_and_pipes_are_not_followed(tmp_path):
     written("value_loss", losses.residual_network(), tmp_path / "run" / "solution")
     solution = tmp_path / "run" / "solution"

@@ -7,14 +7,17 @@ import ast
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
+import jax
+import jax.numpy as jnp
 import learned as helper
 import numpy as np
 import pytest
 
 from metaevo import advantages, drifts, losses, rewards, schedules
 from metaevo.errors import ArtifactError, ConfigError
-from metaevo.export import files, programs, source
+from metaevo.export import files, helpers, programs, source
 from metaevo.learned import operations, optimizers
 from metaevo.storage import artifacts, numpy_export, numpy_reference
 
@@ -145,6 +148,26 @@ def test_schedule_and_optimizer_stand_in_one_file(tmp_path):
     assert len(state) == 2
     last = numpy_reference.load(path).lr(0.9)
     assert float(mine["lr"](0.9)) == pytest.approx(float(last), rel=1e-6)
+
+
+def test_jax_file_keeps_bfloat16(loss):
+    value_loss = imported(loss, "jax")["value_loss"]
+    x = jnp.asarray([0.5, 2.0], jnp.bfloat16)
+    assert value_loss(x, 0.0, 1.0).dtype == jnp.bfloat16
+
+
+def test_clamp_has_the_derivative_of_jax_at_its_bounds():
+    scope: dict = {"jnp": jnp, "jax": jax}
+    exec(helpers.JAX["_clamp"], scope)
+    x = jnp.array([-2.0, -1.0, 0.5, 1.0, 3.0])
+    for fn in (jax.lax.clamp, scope["_clamp"]):
+        both = jax.value_and_grad(lambda x, fn=fn: fn(-1.0, x, 1.0))
+        bounded, slope = jax.vmap(both)(x)
+        assert bounded.tolist() == [-1.0, -1.0, 0.5, 1.0, 1.0]
+        assert slope.tolist() == [0.0, 0.0, 1.0, 0.0, 0.0]
+    call = SimpleNamespace(x=["0.0", "x", "1.0"], m="torch")
+    for dialect in ("jax", "torch"):
+        assert source.DIALECTS[dialect].table["clamp"](call) == "_clamp(0.0, x, 1.0)"
 
 
 def test_constants_of_truth_values_are_no_numbers_in_torch():

@@ -56,7 +56,7 @@ class Service:
             Image=str,
             Artifact=self.named(
                 "Artifact",
-                lambda *_: types.SimpleNamespace(add_file=self.named("add_file")),
+                lambda *_, **__: types.SimpleNamespace(add_file=self.named("add_file")),
             ),
             teardown=self.named("teardown"),
         )

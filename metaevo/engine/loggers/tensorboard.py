@@ -13,25 +13,31 @@ from typing import Any
 
 import numpy as np
 
+from metaevo.config import flat
+from metaevo.engine.loggers import wandb as outcome
 from metaevo.engine.loggers.limits import Limited
 from metaevo.errors import ConfigError
+from metaevo.storage import run_directory
 
 LIMIT = 10.0  # seconds of a call
 
 
 class TensorboardLogger:
-    """Log the scalars of each record against the generation.
+    """Log the configuration, the scalars of each record, and the report's figures.
 
     Args:
         directory: the run directory.
         generation: generation at which the run continues. Later steps, which a
             crashed process may have left, are purged.
+        settings: settings as plain data, nested or not, shown as a table.
 
     Raises:
         ConfigError: tensorboardX is not installed.
     """
 
-    def __init__(self, directory: Path, generation: int):
+    def __init__(
+        self, directory: Path, generation: int, settings: Mapping[str, Any] = {}
+    ):
         try:
             from tensorboardX import event_file_writer
         except ImportError:
@@ -40,6 +46,7 @@ class TensorboardLogger:
             ) from None
         self._limited = Limited("tensorboard", "tensorboard is off from here on")
         self._writer: Any = None
+        self._generation = generation
 
         def start():
             from tensorboardX.proto import event_pb2
@@ -53,6 +60,8 @@ class TensorboardLogger:
             )
             began = proto.SessionLog(status=proto.SessionLog.START)
             self._write(generation, session_log=began)
+            rows = (f"| {key} | {x} |" for key, x in flat(settings).items())
+            self._texts({"configuration": "\n".join(["| | |", "|---|---|", *rows])})
 
         self._limited.call(start, LIMIT)
 
@@ -63,6 +72,13 @@ class TensorboardLogger:
         event = proto.Event(wall_time=time.time(), step=step, **content)
         self._writer.write_event(event)
         self._writer.flush()
+
+    def _texts(self, texts: Mapping[str, str]) -> None:
+        """Write texts in Markdown by name, at the last generation."""
+        from tensorboardX import summary
+
+        for name, text in texts.items():
+            self._write(self._generation, summary=summary.text(name, text))
 
     def log(
         self,
@@ -80,11 +96,40 @@ class TensorboardLogger:
             scalars = {k: float(x) for k, x in record.items() if np.ndim(x) == 0}
             values = [summary.scalar(k, x).value[0] for k, x in scalars.items()]
             self._write(record["generation"], summary=proto.Summary(value=values))
+            self._generation = record["generation"]
 
         self._limited.call(write, LIMIT)
 
     def finish(self, directory: Path) -> None:
-        """Do nothing: a finished run adds no scalars."""
+        """Log the report's figures, the numbers of the comparison and the card."""
+
+        def end():
+            from PIL import Image
+            from tensorboardX import summary
+            from tensorboardX.proto import summary_pb2
+
+            proto: Any = summary_pb2
+            values = []
+            for path in run_directory.artifact_files(directory):
+                if path.suffix == ".png":
+                    width, height = Image.open(path).size
+                    picture = proto.Summary.Image(
+                        height=height,
+                        width=width,
+                        colorspace=3,
+                        encoded_image_string=path.read_bytes(),
+                    )
+                    name = f"report/{path.stem}"
+                    values.append(proto.Summary.Value(tag=name, image=picture))
+            for key, x in outcome.summary(directory).items():
+                if not isinstance(x, str):
+                    values.append(summary.scalar(key, x).value[0])
+            self._write(self._generation, summary=proto.Summary(value=values))
+            card = run_directory.paths(directory).solution / "README.md"
+            if card.is_file():
+                self._texts({"card": card.read_text(encoding="utf-8")})
+
+        self._limited.call(end, LIMIT)
 
     def close(self) -> None:
         """Close the event file."""
