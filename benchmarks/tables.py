@@ -147,6 +147,10 @@ bootstrap 95 % interval. *Seconds* are those of all agents of a row, compilation
 included, beside other work on the same machine. *Published* are figures of others,
 whose networks, seeds and evaluation differ; MinAtar is gymnax's, which ends episodes
 after 1,000 steps.
+
+Of three actions, once: TD3 and SAC at their default sizes on `brax/hopper/spring`,
+50,000 frames, two agents each by `metaevo.train`. Mean return of the last of 16
+segments: TD3 339, SAC 356.
 """
 
 

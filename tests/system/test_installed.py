@@ -253,7 +253,8 @@ import jax.numpy as jnp
 import metaevo
 loaded = metaevo.load(sys.argv[1])
 print(*loaded.slots, loaded.describe())
-loss = loaded.value_loss(jnp.ones(3), jnp.zeros(3), jnp.ones(3))
+context = metaevo.Context(return_std=1.0)
+loss = loaded.value_loss(jnp.ones(3), jnp.zeros(3), jnp.ones(3), context)
 print("value_loss of [3]:", loss.shape)
 for package in ("optax", "flax", "gymnax", "omegaconf", "wandb", "matplotlib"):
     try:
@@ -271,15 +272,16 @@ def test_artifact_loads_with_jax_numpy_and_safetensors_alone(wheel, tmp_path):
         name = path.name.split("-")[0].removesuffix(".libs")
         if name in LIGHT:
             (site / path.name).symlink_to(path)
-    out = subprocess.run(
-        [python, "-c", LOAD, ROOT / "tests" / "golden" / "artifact-1"],
-        cwd=tmp_path,
-        env={"PATH": os.environ["PATH"], "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-    )
-    assert out.returncode == 0, out.stderr
-    assert "value_loss of [3]: (3,)" in out.stdout
+    for artifact in (ROOT / "tests" / "golden" / "artifact-1", "zoo:value_loss"):
+        out = subprocess.run(
+            [python, "-c", LOAD, artifact],
+            cwd=tmp_path,
+            env={"PATH": os.environ["PATH"], "JAX_PLATFORMS": "cpu"},
+            capture_output=True,
+            text=True,
+        )
+        assert out.returncode == 0, out.stderr
+        assert "value_loss of [3]: (3,)" in out.stdout
 
 
 def test_no_package_but_metaevo_has_an_init_file():
