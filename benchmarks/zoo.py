@@ -70,9 +70,9 @@ ENTRIES = {
         (
             "beside victims in which it did not evolve, 16 seeds, mean return over the "
             "lifetime above silence: PPO with a step size of 1e-3 +287.8 [+279.2, "
-            "+296.3], of 5e-3 +197.0 [+175.6, +218.4], with networks of 64 and 64 units "
-            "+163.0 [+140.9, +185.0], recurrent PPO +181.8 [+165.2, +198.4]; all end "
-            "at 500",
+            "+296.3], of 5e-3 +197.0 [+175.6, +218.4], with networks of 64 and 64 "
+            "units +163.0 [+140.9, +185.0], recurrent PPO +181.8 [+165.2, +198.4]; all "
+            "end at 500",
             "three searches of three help: +119 %, +121 % and +125 %",
         ),
         (

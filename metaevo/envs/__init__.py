@@ -6,6 +6,7 @@ calls a function of your own that returns an `Env`. All suites give the same `St
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import inspect
@@ -138,8 +139,9 @@ def make(name: str) -> Env:
         except (ImportError, AttributeError, ValueError) as error:
             raise ConfigError(f"env={name!r}: {error}") from error
         try:
-            inspect.signature(found).bind()
-        except (TypeError, ValueError) as error:
+            with contextlib.suppress(ValueError):  # a builtin may have no signature
+                inspect.signature(found).bind()
+        except TypeError as error:
             raise ConfigError(
                 f"env={name!r}: expected a function without arguments that returns an "
                 f"Env ({error})"
