@@ -17,7 +17,7 @@ from metaevo.storage import artifacts, card, verified
 
 
 class Entry(NamedTuple):
-    """What the run itself does not know.
+    """Facts of an artifact that its run does not know.
 
     Attributes:
         command: the command that found it.
@@ -78,6 +78,21 @@ ENTRIES = {
         (
             "a random message helps, too: +24.2 [+11.9, +36.4] over the lifetime",
             "evolved for CartPole: it says which way to push a cart, and nothing else",
+        ),
+    ),
+    # benchmarks/results/cpu/transfer.jsonl, docs/cheap_talk.md
+    "adversary": Entry(
+        "python -m searches.cheap_talk_adversary run.seed=1",
+        (
+            "beside victims in which it did not evolve, 16 seeds, final return below "
+            "that of silence: PPO with a step size of 1e-3 -405.7 [-419.6, -391.9], of "
+            "5e-3 -301.2 [-336.1, -266.4], with networks of 64 and 64 units -253.9 "
+            "[-337.2, -170.5]",
+            "three searches of three leave 31 %, 24 % and 23 % of the final return",
+        ),
+        (
+            "it speaks during training; a trained victim was not tried",
+            "evolved for CartPole; a short search on Pendulum found no adversary",
         ),
     ),
 }

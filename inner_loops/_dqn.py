@@ -34,7 +34,7 @@ __all__ = ["Parts", "Seen", "parts", "target_copy"]
 
 
 class Seen(NamedTuple):
-    """What a priority may depend on; leaves [B].
+    """Inputs of a priority; leaves [B].
 
     Attributes:
         td_error: target − q.

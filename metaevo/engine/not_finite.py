@@ -98,7 +98,7 @@ def _trace(
             known[variable] = x
             made_by[variable] = equation
     outputs = [jaxpr.outvars[i] for i in targets]
-    # What is NaN first; an infinity may be meant, as that of a mask.
+    # NaN comes first: an infinity may be meant, as that of a mask.
     for bad in (_nan, _infinite):
         at = next((v for v in outputs if bad(read(v))), None)
         if at is not None:

@@ -35,7 +35,7 @@ SMALLEST, LARGEST = 1e-6, 1e6  # masses
 
 
 class Priorities(NamedTuple):
-    """What is kept of windows.
+    """Masses and counts of the windows of a ring.
 
     Attributes:
         levels: of `sum_tree`; a leaf is row x E + environment of a window's last step.

@@ -166,7 +166,7 @@ def steps_of_torch(path, case, inputs):
         assert np.allclose(moved, STEP_SIZE * found[0], atol=1e-6)
         of = dict(zip(order, found, strict=True))
         directions += [of[name] for name in case["params"]]
-    # What a checkpoint keeps: it loads again.
+    # A checkpoint keeps it, so it loads again.
     optimizer.load_state_dict(optimizer.state_dict())
     optimizer.step()
     return {"value": np.concatenate(directions)}

@@ -95,7 +95,7 @@ def test_weights_of_elites():
     assert tied == pytest.approx([1 / 3, 0, 1 / 3, 1 / 3])
     tied = weights(2.0, 0.0, jnp.array([4.0, 2.0, 2.0, 1.0]))
     assert tied == pytest.approx([0.5, 0.25, 0.25, 0.0])
-    # Where all are equal, none is preferred, and nothing is divided by zero.
+    # Equal candidates: none is preferred, and nothing is divided by zero.
     assert weights(2.0, 5.0, jnp.ones(4)) == pytest.approx([0.25] * 4)
     assert np.isnan(weights(2.0, 0.0, q.at[1].set(jnp.nan))).any()
 
