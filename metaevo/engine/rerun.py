@@ -3,7 +3,8 @@
 The strategy's state before that generation comes from the nearest earlier checkpoint,
 or from the start. Where members are newborn, the generations between follow from the
 log: a strategy learns from fitness alone. Otherwise they are trained again. Then the
-chunk that holds the member is trained, whose program is that of the run.
+chunk that holds the member is trained, whose program is that of the run; or all of
+them, where the fitness is no mean over tasks.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from metaevo.errors import ConfigError
 from metaevo.evaluators import choose, stepwise
 from metaevo.evaluators.stepwise import Segment
 from metaevo.storage import checkpoint, jsonl, run_directory
-from metaevo.types import Metrics, Proposal, PyTree, Search, keep
+from metaevo.types import Metrics, Proposal, PyTree, Search, keep, mean
 
 
 class Failure(NamedTuple):
@@ -117,7 +118,9 @@ def rerun(
     named = {slot: float(x[member]) for slot, x in numbers.items()}
     say(f"training member {member} of generation {generation}")
     column, places = member, None
-    if proposal.parents is None and not search.coupled:
+    # Other aggregates may see all members, as ranks do.
+    alone = search.aggregate is mean and not search.coupled
+    if proposal.parents is None and alone:
         size = search.chunk_size or population.size(proposal.params)
         first = member // size * size
         places = np.minimum(np.arange(first, first + size), len(scores) - 1)

@@ -9,6 +9,7 @@ import tiny_search
 import toys
 
 import metaevo
+from metaevo import fitness
 from metaevo.cli import rerun as cli
 from metaevo.cli.options import RerunOptions
 from metaevo.config import RunConfig
@@ -53,6 +54,14 @@ def test_fitness_is_the_logged_one_to_the_bit(finished, kept, tmp_path):
         assert found.train[0]["return"].shape == (1, 4)
     after = {p: p.stat().st_mtime_ns for p in (tmp_path / "run").rglob("*")}
     assert after == before
+
+
+def test_fitness_by_ranks_is_the_logged_one(tmp_path):
+    search = tiny_search.search(num_generations=1)
+    search = search._replace(aggregate=fitness.rank_sum)
+    directory, ((*scores,),) = run(tmp_path / "run", search)
+    assert len(set(scores)) > 2
+    assert rerun.rerun(search, directory, 0, int(np.argmax(scores))).same
 
 
 def failed_and_healthy(logged):
