@@ -126,10 +126,11 @@ class Sent:
 
     alive = True
 
-    def __init__(self, directory, mode, name, config):
+    def __init__(self, directory, mode, name, config, tags=()):
         from metaevo.config import flat
 
         flat(config)
+        assert all(isinstance(tag, str) for tag in tags)
 
     def log(self, record):
         assert record["generation"] >= 0
@@ -586,9 +587,14 @@ def test_settings_of_a_stranger_are_those_of_the_search_alone(place):
     changes("population_size=4", "run.wandb=online", "run.seed=3")(place)
     given = runs.arguments(runs.opened(place.run))
     assert given == ["run.seed=0", f"run.directory={place.run}"]
-    changes("num_generations=3", "run[wandb]=online")(place)
+    changes("num_generations=3", "run.wandb=online")(place)
     given = runs.arguments(runs.opened(place.run))
     assert given[0] == "num_generations=3"
     assert len(given) == 3
     given = runs.arguments(runs.opened(place.run, trust=True))
-    assert "run[wandb]=online" in given
+    assert "run.wandb=online" in given
+    # Another spelling does not get past the check.
+    changes("run[wandb]=online")(place)
+    assert not any("wandb" in x for x in runs.arguments(runs.opened(place.run)))
+    with pytest.raises(ConfigError, match=r"unknown key 'run\[wandb\]'"):
+        runs.arguments(runs.opened(place.run, trust=True))
