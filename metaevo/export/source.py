@@ -184,7 +184,7 @@ def _function(dialect: Dialect, one: Evolved, arrays: _Arrays) -> str:
     inputs = list(program.inputs)
     kind = operations.get(one.op["op"]).slot
     result = f"{RESULT.get(kind, 'the value')}, {_axes(program.outputs[0], program)}"
-    lines = [f"def {one.slot}({', '.join(inputs)}):"]
+    lines = [_head(one.slot, inputs)]
     lines += _docstring(one, program, [f"{result}."])
     lines += _converted(program)
     lines += _lines(dialect, program, arrays)
@@ -197,12 +197,13 @@ def _gradient(dialect: Dialect, one: Evolved, arrays: _Arrays) -> str:
     program = one.gradient
     assert program is not None
     *inputs, _ = program.inputs
-    lines = [f"def {one.slot}_gradient({', '.join(inputs)}, along=None):"]
+    lines = [_head(f"{one.slot}_gradient", [*inputs, "along=None"])]
+    described = f"    {', '.join(inputs)}: as in `{one.slot}`."
     lines += [
         f'"""Return the gradient of the sum of `{one.slot}` in each input.',
         "",
         "Args:",
-        f"    {', '.join(inputs)}: as in `{one.slot}`.",
+        *textwrap.wrap(described, WIDTH - 4, subsequent_indent=" " * 8),
         "    along: weights of the values in the sum; None: ones.",
         '"""',
         "if along is None:",
@@ -346,13 +347,30 @@ def _sizes(program: Program) -> Iterable[str]:
             yield f"{symbol} = {name}.shape[{axis}]"
 
 
+def _head(name: str, arguments: Sequence[str]) -> str:
+    """The head of a function, over several lines if it is long."""
+    line = f"def {name}({', '.join(arguments)}):"
+    if len(line) <= WIDTH:
+        return line
+    return "\n".join([f"def {name}(", *_inside(arguments), "):"])
+
+
 def _call(head: str, arguments: Sequence[str]) -> list[str]:
-    """A call, over several lines if it is long."""
+    """A call, `head` with its targets, over several lines if it is long."""
     line = f"{head}({', '.join(arguments)})"
     if len(line) + 4 <= WIDTH:
         return [line]
-    inside = textwrap.wrap(", ".join(arguments), WIDTH - 12, break_long_words=False)
-    return [f"{head}(", *(f"    {x}" for x in inside), ")"]
+    targets, _, function = head.partition(" = ")
+    lines = [f"{head}("]
+    if len(head) + 5 > WIDTH:
+        lines = ["(", *_inside(targets.split(", ")), f") = {function}("]
+    return [*lines, *_inside(arguments), ")"]
+
+
+def _inside(arguments: Sequence[str]) -> list[str]:
+    """Arguments as indented lines."""
+    lines = textwrap.wrap(", ".join(arguments), WIDTH - 12, break_long_words=False)
+    return [f"    {x}" for x in lines]
 
 
 def _indented(lines: Sequence[str]) -> str:
