@@ -79,16 +79,9 @@ def trained(agent: str, members: Mapping[str, Params], space) -> dict[str, Any]:
 
 
 def _held_out(search: Search, members: Mapping[str, Params]) -> dict[str, Any]:
-    evaluator = LocalEvaluator(
-        holdout.alone(search, search.space), evaluate=True, keep_agents=True
-    )
+    key = jax.random.key(0)
     runs, _ = holdout.train(
-        search,
-        search.space,
-        members,
-        jax.random.key(0),
-        NUM_SEEDS,
-        lambda *args, **options: evaluator,
+        search, search.space, members, key, NUM_SEEDS, LocalEvaluator
     )
     return {
         name: {"lifetime": x.fitness[0], "final_return": x.final_return[0]}

@@ -21,8 +21,7 @@ from metaevo.engine.job import (
     Job,
     Progress,
     initial_state,
-    keys,
-    programs,
+    make,
     proposal_shapes,
 )
 from metaevo.engine.loggers.console import ConsoleLogger
@@ -90,18 +89,14 @@ def plan(
         tempfile.TemporaryDirectory(prefix=".dry-run-", dir=folder) as temporary,
         contextlib.closing(ConsoleLogger(0)) as console,
     ):
-        job = Job(
-            search=search,
-            config=config,
-            name="dry run",
-            directory=Path(temporary),
-            manifest={},
-            factory=factory,
-            evaluator=evaluator,
-            programs=programs(search),
-            keys=keys(config.seed),
-            console=console,
-            deadline=float("inf"),
+        job = make(
+            search,
+            config,
+            "dry run",
+            Path(temporary),
+            factory,
+            evaluator,
+            console,
             should_stop=should_stop,
         )
         times, saved = _measure(job)

@@ -168,6 +168,41 @@ class Job(NamedTuple):
     stop: Stop | None = None
 
 
+def make(
+    search: Search,
+    config: RunConfig,
+    name: str,
+    directory: Path,
+    factory: EvaluatorFactory,
+    evaluator: Evaluator,
+    console: ConsoleLogger,
+    manifest: Mapping[str, Any] | None = None,
+    deadline: float = float("inf"),
+    should_stop: Callable[[], bool] = lambda: False,
+    stop: Stop | None = None,
+) -> Job:
+    """Return a job, with the strategy's functions and the keys of `config.seed`.
+
+    Args:
+        manifest: None: nothing is saved.
+    """
+    return Job(
+        search=search,
+        config=config,
+        name=name,
+        directory=directory,
+        manifest=manifest or {},
+        factory=factory,
+        evaluator=evaluator,
+        programs=programs(search),
+        keys=keys(config.seed),
+        console=console,
+        deadline=deadline,
+        should_stop=should_stop,
+        stop=stop,
+    )
+
+
 def keys(seed: int) -> Keys:
     """Return the keys of a run's roles, all of which follow from its seed."""
     root = jax.random.key(seed)

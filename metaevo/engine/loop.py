@@ -36,8 +36,7 @@ from metaevo.engine.job import (
     State,
     greeting,
     initial_state,
-    keys,
-    programs,
+    make,
     proposal_shapes,
 )
 from metaevo.engine.journal import Journal
@@ -178,17 +177,15 @@ def run(
             contextlib.closing(ConsoleLogger(search.num_generations, following, unit))
         )
         limit = float("inf") if config.max_seconds is None else config.max_seconds
-        job = Job(
-            search=search,
-            config=config,
-            name=name,
-            directory=directory,
+        job = make(
+            search,
+            config,
+            name,
+            directory,
+            factory,
+            evaluator,
+            console,
             manifest=manifest,
-            factory=factory,
-            evaluator=evaluator,
-            programs=programs(search),
-            keys=keys(config.seed),
-            console=console,
             deadline=time.monotonic() + limit,
             should_stop=should_stop,
             stop=stop,

@@ -20,7 +20,7 @@ import numpy as np
 from metaevo import fitness, population
 from metaevo.config import RunConfig
 from metaevo.engine import checks, loop, not_finite, records
-from metaevo.engine.job import Job, Progress, State, keys, programs, proposal_shapes
+from metaevo.engine.job import Job, Progress, State, make, proposal_shapes
 from metaevo.engine.loggers.console import ConsoleLogger
 from metaevo.errors import ConfigError
 from metaevo.evaluators import choose, stepwise
@@ -190,19 +190,15 @@ def _scores(record: Mapping[str, Any]) -> np.ndarray:
 def _job(search: Search, directory: Path, manifest: Mapping[str, Any]) -> Job:
     """Return what running a generation takes; nothing is written."""
     factory = choose.local_factory(jax.devices())
-    return Job(
-        search=search,
-        config=RunConfig(),
-        name=manifest["identity"]["search"],
-        directory=directory,
+    return make(
+        search,
+        RunConfig(seed=manifest["identity"]["seed"]),
+        manifest["identity"]["search"],
+        directory,
+        factory,
+        factory.make(search),
+        ConsoleLogger(0),
         manifest=manifest,
-        factory=factory,
-        evaluator=factory.make(search),
-        programs=programs(search),
-        keys=keys(manifest["identity"]["seed"]),
-        console=ConsoleLogger(0),
-        deadline=float("inf"),
-        should_stop=lambda: False,
     )
 
 

@@ -15,7 +15,7 @@ from metaevo import population
 from metaevo.analysis import results, training_curve
 from metaevo.config import RunConfig, Stop
 from metaevo.engine import checks, loop, training
-from metaevo.engine.job import Job, Progress, initial_state, keys, programs
+from metaevo.engine.job import Progress, initial_state, make
 from metaevo.engine.loggers.console import ConsoleLogger
 from metaevo.errors import CheckpointError
 from metaevo.evaluators import choose
@@ -82,20 +82,7 @@ def train(
     with contextlib.closing(
         ConsoleLogger(search.num_generations, unit="segment")
     ) as console:
-        job = Job(
-            search=search,
-            config=config,
-            name="training",
-            directory=Path(),
-            manifest={},
-            factory=factory,
-            evaluator=evaluator,
-            programs=programs(search),
-            keys=keys(config.seed),
-            console=console,
-            deadline=float("inf"),
-            should_stop=lambda: False,
-        )
+        job = make(search, config, "training", Path(), factory, evaluator, console)
         progress, records = Progress(initial_state(job)), []
         frames = checks.frames_per_generation(search, population.size(proposal.params))
         for number in range(1, search.num_generations + 1):
