@@ -22,6 +22,7 @@ from metaevo.learned.functions import Learned
 from metaevo.learned.optimizers import LearnedOptimizer
 from metaevo.slots import Context
 from metaevo.storage.numpy_operations import OPERATIONS
+from metaevo.storage.scans import scan_sizes
 
 __all__ = ["Signature", "context_of", "describe", "program", "signature"]
 
@@ -312,6 +313,13 @@ def _written(closed: Any, note: Note | None, nested: bool) -> dict[str, Any]:
                         ["take", inputs, number, {"axis": axis, "index": i}]
                         for i, number in enumerate(found)
                     )
+            elif name == "one_minus_square":  # 1 - x², of JAX from 0.11 on
+                one = {"value": 1.0, "type": str(equation.outvars[0].aval.dtype)}
+                found, squared = [next(numbers)], next(numbers)
+                equations.append(["square", inputs, squared, {}])
+                equations.append(["sub", [one, squared], found[0], {}])
+                if note is not None:
+                    notes[squared] = note(equation, equation.outvars[0], calls)
             elif called is not None:
                 found = walk(called, inputs, (*calls, equation))
             else:
@@ -341,12 +349,13 @@ def _written(closed: Any, note: Note | None, nested: bool) -> dict[str, Any]:
 def _steps(equation: Any, nested: bool, note: Note | None) -> dict[str, Any]:
     """Settings of a `scan`: the program of a step, and which operands are what."""
     given = equation.params
-    if nested or len(equation.invars) == given["num_consts"] + given["num_carry"]:
+    num_consts, num_carry = scan_sizes(given)
+    if nested or len(equation.invars) == num_consts + num_carry:
         raise NotImplementedError("a scan inside another, or over nothing")
     return {
         "program": _written(given["jaxpr"], note, nested=True),
-        "num_consts": given["num_consts"],
-        "num_carry": given["num_carry"],
+        "num_consts": num_consts,
+        "num_carry": num_carry,
         "reverse": bool(given["reverse"]),
     }
 
