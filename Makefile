@@ -40,7 +40,7 @@ test-system: $(VENV)/.extras $(VENV)-torch/.installed
 	$(PYTEST) --dist loadgroup tests/system tests/learning
 
 $(VENV)/.extras: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --constraint requirements.lock -e '.[ray,export]'
+	$(BIN)/python -m pip install --quiet --constraint requirements.lock -e '.[ray,export,navix,jumanji]'
 	touch $@
 
 # Where exported files run: PyTorch, Stable-Baselines3, onnxruntime and numpy, without JAX

@@ -130,8 +130,11 @@ def _environments() -> Iterator[str]:
     from metaevo import envs
 
     for suite in (*envs.SUITES, *sorted(envs.declared_suites())):
-        names = envs.suite(suite).names()
-        yield from _wrapped(f"{suite}/ {' '.join(names)}", "  ")
+        try:
+            names = " ".join(envs.suite(suite).names())
+        except ConfigError as error:  # its package is not installed
+            names = str(error).partition(": ")[2]
+        yield from _wrapped(f"{suite}/ {names}", "  ")
     yield "  or your own, as package.module:function"
 
 

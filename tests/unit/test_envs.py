@@ -1,5 +1,7 @@
 """Environments: every gymnax environment behaves as gymnax says, made regular."""
 
+import sys
+
 import gymnax
 import jax
 import jax.numpy as jnp
@@ -8,6 +10,7 @@ import probes
 import pytest
 
 from metaevo import envs
+from metaevo.cli import listing
 from metaevo.envs import gymnax as suite
 from metaevo.errors import ConfigError
 from metaevo.rl import evaluation
@@ -199,3 +202,21 @@ def test_components_that_are_not_there_are_refused(indices):
 def test_only_flat_observations_have_components():
     with pytest.raises(ConfigError, match="cannot select"):
         envs.select(envs.make("gymnax/Breakout-MinAtar"), (0,))
+
+
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [("navix/Navix-Empty-5x5-v0", "navix"), ("jumanji/Snake-v1", "jumanji")],
+)
+def test_a_suite_that_is_not_installed_names_its_extra(name, package, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ConfigError, match=rf"pip install 'metaevo\[{package}\]'"):
+        envs.make(name)
+
+
+def test_a_suite_that_is_not_installed_is_listed_with_its_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "navix", None)
+    listed = " ".join(listing.text("environments").split())
+    assert "navix/ import of navix halted" in listed
+    assert "pip install 'metaevo[navix]'" in listed
+    assert "jumanji/ CVRP-v1" in listed
