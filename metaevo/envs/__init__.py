@@ -21,7 +21,7 @@ import numpy as np
 from metaevo.errors import ConfigError
 from metaevo.types import Key, PyTree
 
-SUITES = ("gymnax", "brax", "grid", "pgx", "coin_game")
+SUITES = ("gymnax", "brax", "grid", "pgx", "coin_game", "sparse")
 
 
 class Box(NamedTuple):
