@@ -51,10 +51,11 @@ def evolved(path):
     return Agent
 
 
-def main(path=None, num_frames=50_000, seed=0):
-    """Train one agent; return its mean return on ten episodes."""
+def main(path=None, num_frames=50_000, seed=0, **settings):
+    """Train one agent with settings of PPO; return its mean return on ten episodes."""
     make, vf_coef = (evolved(path), 1.0) if path else (PPO, 0.5)
-    agent = make("MlpPolicy", "CartPole-v1", seed=seed, vf_coef=vf_coef, device="cpu")
+    settings |= {"seed": seed, "vf_coef": vf_coef, "device": "cpu"}
+    agent = make("MlpPolicy", "CartPole-v1", **settings)
     agent.learn(num_frames)
     mean, _ = evaluate_policy(agent, agent.get_env(), n_eval_episodes=10)
     print(f"{path or 'squared error'}: return {mean:.1f}")

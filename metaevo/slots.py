@@ -135,6 +135,29 @@ def replace(meta: Any, **slots: Slot) -> Any:
     return meta._replace(**slots)
 
 
+def wrong_kind(kind: str, slot: Callable) -> str | None:
+    """Say of which other kind a function is; None if it may be of this kind.
+
+    Kinds share their numbers of inputs, so a function of another kind would compute
+    with the wrong ones, and often without an error. It is known by the names of its
+    inputs. A user's function may name them as it likes.
+
+    >>> wrong_kind("drift", lambda value, target, old_value, context: 0.0)
+    'it is for value_loss; expected a function of (log_ratio, advantage, clip_eps)'
+    >>> wrong_kind("drift", lambda r, advantage, eps, context: 0.0)
+    """
+    try:
+        given = tuple(x for x in inspect.signature(slot).parameters if x != "context")
+    except (TypeError, ValueError):  # no signature, as some functions in C
+        return None
+    expected = SIGNATURES.get(kind)
+    others = [other for other, inputs in SIGNATURES.items() if inputs == given]
+    if expected in (None, given) or not others:
+        return None
+    inputs = ", ".join(expected) or "context"
+    return f"it is for {' or '.join(others)}; expected a function of ({inputs})"
+
+
 # --- what a user gives ----------------------------------------------------------------
 
 
@@ -177,9 +200,13 @@ def _checked(name: str, slot: Any, default: Any) -> Slot:
             "an optax transformation that gives a direction, such as "
             "optax.scale_by_adam(), or an Optimizer of metaevo.optimizers"
         )
-    elif isinstance(slot, Partial):
-        return slot
     elif callable(slot):
+        kind = "number" if isinstance(default, int | float) else name
+        if wrong := wrong_kind(kind, slot):
+            called = getattr(slot, "__name__", "")
+            raise ConfigError(f"meta.{name}{called and '='}{called}: {wrong}")
+        if isinstance(slot, Partial):
+            return slot
         return function(slot) if hasattr(slot, "__name__") else Partial(slot)
     elif isinstance(default, Partial) and not is_number(default):
         inputs = ", ".join(inspect.signature(default).parameters)

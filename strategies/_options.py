@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from metaevo.errors import ConfigError
 
 
@@ -27,17 +29,17 @@ def even(population_size: int, why: str = "members come in mirrored pairs") -> i
 
 
 def at_least(low: int, **options: float) -> None:
-    """Raise ConfigError if one of `options` is below `low`."""
+    """Raise ConfigError if one of `options` is below `low`, or not finite."""
     for name, value in options.items():
-        if value < low:
-            raise ConfigError(f"{name}={value} must be at least {low}")
+        if not low <= value < math.inf:
+            raise ConfigError(f"{name}={value} must be at least {low} and finite")
 
 
 def positive(**options: float) -> None:
-    """Raise ConfigError if one of `options` is not above 0."""
+    """Raise ConfigError if one of `options` is not above 0, or not finite."""
     for name, value in options.items():
-        if not value > 0:
-            raise ConfigError(f"{name}={value} must be positive")
+        if not 0 < value < math.inf:
+            raise ConfigError(f"{name}={value} must be positive and finite")
 
 
 def fraction(**options: float) -> None:

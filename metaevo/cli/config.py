@@ -336,7 +336,7 @@ def _check_inputs(slot: str, function: Any) -> None:
     """Check that a function takes what its slot gives it.
 
     Raises:
-        ConfigError: It takes fewer or other inputs.
+        ConfigError: It takes fewer or other inputs, or those of another kind of slot.
     """
     kind = slots.SIGNATURES.get(slot)
     if kind is None or not callable(function) or isinstance(function, type):
@@ -348,7 +348,9 @@ def _check_inputs(slot: str, function: Any) -> None:
     except TypeError:
         raise ConfigError(f"it takes other inputs than ({', '.join(inputs)})") from None
     except ValueError:  # no signature, as some functions in C
-        pass
+        return
+    if wrong := slots.wrong_kind(slot, function):
+        raise ConfigError(wrong)
 
 
 def named_functions(arguments: Mapping[str, Any]) -> dict[str, str]:

@@ -10,13 +10,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from metaevo import population, slots, spaces
 from metaevo.config import Stop
 from metaevo.errors import ArtifactError, ConfigError
 from metaevo.rl import config_checks
 from metaevo.storage import artifacts
-from metaevo.types import InnerLoop, Params, Proposal, Search, Space
+from metaevo.types import InnerLoop, Params, Proposal, Search, Space, Strategy
 
 
 def frames_per_generation(search: Search, population_size: int) -> int:
@@ -111,9 +112,9 @@ def check(search: Search) -> Proposal:
     Raises:
         ConfigError: a size is out of range, an inner loop does not honor its
             environment's action mask, the space does not fit the inner loops, the
-            strategy does not fit `segments_per_generation`, members would outlive the
-            annealing of their step size, or newborn ones be scored by episodes of which
-            the longest do not end.
+            strategy's optimizer steps away from its gradient, the strategy does not fit
+            `segments_per_generation`, members would outlive the annealing of their step
+            size, or newborn ones be scored by episodes of which the longest do not end.
     """
     for key in ("num_generations", "num_seeds"):
         if getattr(search, key) < 1:
@@ -135,6 +136,7 @@ def check(search: Search) -> Proposal:
     default = search.tasks[0].meta
     spec = artifacts.complete(search.space.spec, default, default)
     artifacts.check(params, spec)
+    _check_optimizer(search.strategy)
     key = jax.random.key(0)
     state = jax.eval_shape(search.strategy.init, key)
     proposal, _ = jax.eval_shape(search.strategy.ask, key, state)
@@ -154,6 +156,34 @@ def check(search: Search) -> Proposal:
         for loop in search.tasks:
             check_episodes_fit(loop, per)
     return proposal
+
+
+def _check_optimizer(strategy: Strategy) -> None:
+    """Check that the first step of a strategy's optax optimizer is one to descend by.
+
+    Raises:
+        ConfigError: it ascends, as with a negative learning rate, or is not finite.
+    """
+    optimizer = strategy.settings.get("optimizer")
+    if not isinstance(optimizer, optax.GradientTransformation):
+        return
+
+    def first_step():
+        ones = jnp.ones(2)
+        return optimizer.update(ones, optimizer.init(ones), ones)[0]
+
+    try:
+        jax.eval_shape(first_step)
+    except (TypeError, ValueError, AttributeError, KeyError):
+        return  # it takes parameters of one structure, such as labelled groups
+    step = float(jnp.sum(jax.jit(first_step)()))
+    if not -np.inf < step <= 0:
+        name = strategy.settings.get("strategy", "strategy").rpartition(":")[2]
+        raise ConfigError(
+            f"optimizer of {name}: with a gradient of 1 its first step is "
+            f"{step / 2:g}; expected a finite step against the gradient, so a "
+            "learning_rate that is finite and at least 0"
+        )
 
 
 def _check_aggregate(search: Search, size: int) -> None:

@@ -5,11 +5,16 @@ Everything is done that a search does before it compiles, in this process.
 
 import importlib
 
+import optax
 import pytest
 
+import metaevo
+from inner_loops import ppo
+from metaevo import envs, fitness, losses, spaces
 from metaevo.cli import config, listing, program
 from metaevo.engine import checks
 from metaevo.errors import ConfigError
+from strategies.open_es import open_es
 
 
 def start(*argv, name="ppo_value_loss"):
@@ -68,7 +73,10 @@ def start(*argv, name="ppo_value_loss"):
         ("inner.num_envs=-4", "inner.num_envs=-4 must be >= 1"),
         ("hidden=0", "expected 1 to 8 layers of 1 to 4096; changed: hidden=0"),
         ("population_size=-2", "must be even; use 2"),
-        ("sigma=-1", "sigma=-1.0 must be positive"),
+        ("sigma=-1", "sigma=-1.0 must be positive and finite"),
+        ("sigma=inf", "sigma=inf must be positive and finite"),
+        ("learning_rate=-1", "a learning_rate that is finite and at least 0"),
+        ("learning_rate=inf", "a learning_rate that is finite and at least 0"),
         ("meta.lr=-1", "meta.lr=-1.0 must be finite and at least 0"),
         ("meta.gamma=1.5", "meta.gamma=1.5 must be in [0, 1]"),
         ("run.devices=0", "run.devices=0 must be >= 1; leave it out for all"),
@@ -82,6 +90,9 @@ def start(*argv, name="ppo_value_loss"):
             "meta.drift=metaevo.losses:minus_q",
             "other inputs than (log_ratio, advantage",
         ),
+        ("meta.value_loss=metaevo.drifts:ppo_clip", "it is for drift; expected a func"),
+        ("meta.drift=metaevo.losses:square", "it is for value_loss; expected a func"),
+        ("meta.value_loss=metaevo.losses:td_square", "it is for td_loss; expected a f"),
         ("meta.optimizer=optax:adam", "meta.optimizer=adam: expected an optax trans"),
         ("env=CartPole-v1", "Did you mean gymnax/CartPole-v1?"),
         ("env=cartpole", "Did you mean gymnax/CartPole-v1?"),
@@ -154,3 +165,22 @@ def test_a_setting_that_wandb_adds_to_a_requeued_run_is_ignored(capsys):
 def test_a_list_of_another_kind_is_refused_with_the_nearest():
     with pytest.raises(ConfigError, match="Did you mean 'searches'"):
         listing.text("searchs")
+
+
+def test_a_function_of_another_kind_is_refused_in_a_space_and_for_a_number():
+    loop = ppo.make(envs.make("gymnax/CartPole-v1"))
+    space = spaces.replace(value_loss=losses.td_network())
+    strategy = open_es(space, 4, 0.1, optax.adam(0.1))
+    search = metaevo.Search(loop, space, strategy, 1, fitness.area_under_curve)
+    with pytest.raises(ConfigError, match=r"meta\.value_loss: it is for td_loss"):
+        checks.check(search)
+    with pytest.raises(ConfigError, match=r"lr=square.*a function of \(context\)"):
+        ppo.make(loop.env, meta=ppo.Meta(lr=losses.square))
+
+
+@pytest.mark.parametrize("rate", [0.0, optax.linear_schedule(0.0, 0.1, 10)])
+def test_a_learning_rate_may_be_0_at_first(rate):
+    space = spaces.replace(value_loss=losses.residual_network())
+    strategy = open_es(space, 4, 0.1, optax.adamw(rate))
+    loop = ppo.make(envs.make("gymnax/CartPole-v1"))
+    checks.check(metaevo.Search(loop, space, strategy, 1, fitness.area_under_curve))

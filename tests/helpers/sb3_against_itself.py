@@ -1,11 +1,12 @@
-"""Trains the agents of `examples/sb3_ppo.py` for a moment, with several losses.
+"""Trains the agents of an example with Stable-Baselines3 for a moment.
 
-    python sb3_against_itself.py EXPORTED.py SQUARE.py
+    python sb3_against_itself.py EXAMPLE EXPORTED.py OWN.py
 
-Prints the largest difference of their weights: with half the squared error from a file
-and with Stable-Baselines3's own; with the exported loss and with its own.
+Prints the largest difference of their weights from those of an agent without a file:
+with what Stable-Baselines3 has of its own, in a file, and with the exported function.
 """
 
+import importlib
 import sys
 from pathlib import Path
 
@@ -14,14 +15,14 @@ import torch
 torch.set_num_threads(1)
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 
-import sb3_ppo  # noqa: E402
+example, exported, same = sys.argv[1:]
+main = importlib.import_module(example).main
 
 
 def weights(path):
-    agent, _ = sb3_ppo.main(path, num_frames=128)
+    agent, _ = main(path, num_frames=128, n_steps=128, n_epochs=4)
     return torch.nn.utils.parameters_to_vector(agent.policy.parameters()).detach()
 
 
-exported, square = map(weights, sys.argv[1:])
 own = weights(None)
-print(*(float((x - own).abs().max()) for x in (square, exported)))
+print(*(float((weights(path) - own).abs().max()) for path in (same, exported)))

@@ -1,4 +1,4 @@
-"""The examples in PyTorch learn with exported losses."""
+"""The examples in PyTorch learn with exported losses and rewards."""
 
 import subprocess
 import sys
@@ -6,15 +6,17 @@ from pathlib import Path
 
 import jax
 import learned as helper
+import numpy as np
 import pytest
 
-from metaevo import critic_losses
+from metaevo import critic_losses, envs, rewards
 from metaevo.export import files
 from metaevo.storage import artifacts
 
 ROOT = Path(__file__).parents[2]
 HELPERS = ROOT / "tests" / "helpers"
 ELSEWHERE = ROOT / ".venv-torch" / "bin" / "python"
+AGAINST_ITSELF = HELPERS / "sb3_against_itself.py"
 pytestmark = pytest.mark.skipif(
     not ELSEWHERE.exists(), reason="make test-system makes .venv-torch"
 )
@@ -58,6 +60,38 @@ def test_loss_takes_the_place_of_the_squared_error_of_stable_baselines(exported)
         "def value_loss(value, target, old_value):\n"
         "    return 0.5 * (value - target) ** 2\n"
     )
-    by_square, by_exported = run(HELPERS / "sb3_against_itself.py", exported, square)
+    by_square, by_exported = run(AGAINST_ITSELF, "sb3_ppo", exported, square)
     assert by_square < 1e-5
     assert by_exported > 1e-3
+
+
+def test_reward_takes_the_place_of_that_of_a_gymnasium_environment(tmp_path):
+    learned = rewards.potential(rewards.units(envs.make("gymnax/MountainCar-v0")))
+    params, spec = {"reward": helper.away(learned)}, {"reward": learned.spec}
+    artifacts.save(tmp_path / "solution", params, spec, {}, {})
+    exported = files.write(tmp_path, "numpy", tmp_path / "evolved_reward.py")
+    own = tmp_path / "own.py"
+    own.write_text(
+        "def reward(obs, action, reward, next_obs, terminated):\n    return reward\n"
+    )
+    by_own, by_exported = run(AGAINST_ITSELF, "sb3_reward", exported, own)
+    assert by_own == 0.0
+    assert by_exported > 1e-4
+
+
+def test_the_wrapper_gives_the_reward_of_each_transition(tmp_path):
+    """The rewards of an episode that terminates, against those that JAX computes."""
+    env = envs.make("gymnax/CartPole-v1")
+    learned = rewards.potential(rewards.units(env))
+    params, spec = {"reward": helper.away(learned)}, {"reward": learned.spec}
+    artifacts.save(tmp_path / "solution", params, spec, {}, {})
+    files.write(tmp_path, "numpy", tmp_path / "evolved_reward.py")
+    transitions = tmp_path / "transitions.npz"
+    run(HELPERS / "wrapped_episode.py", tmp_path / "evolved_reward.py", transitions)
+    found = np.load(transitions)
+    reward = artifacts.load(tmp_path).reward
+    given = (found[x] for x in ("obs", "action", "reward", "next_obs", "terminated"))
+    expected = jax.vmap(reward)(*given)
+    np.testing.assert_allclose(found["evolved"], expected, rtol=1e-5, atol=1e-5)
+    assert found["terminated"][-1]
+    assert not found["terminated"][:-1].any()
