@@ -111,7 +111,8 @@ def next_values(
         values = values.at[first, environments].set(found)
         return values, missing.at[first, environments].set(False)
 
-    values, _ = jax.lax.while_loop(lambda now: now[1].any(), look, (shifted, missing))
+    once = look((shifted, missing))  # the last step always: outside it costs less
+    values, _ = jax.lax.while_loop(lambda now: now[1].any(), look, once)
     return jnp.where(terminated, 0.0, values)
 
 
