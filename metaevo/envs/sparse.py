@@ -28,8 +28,10 @@ class SparseState(NamedTuple):
 
 
 def names() -> list[str]:
-    """The environments of gymnax, as names of this suite; others work too."""
-    return [f"gymnax/{name}" for name in envs.suite("gymnax").names()]
+    """Those of gymnax that observe vectors, as names of this suite; others work too."""
+    suite = envs.suite("gymnax")
+    shapes = {name: suite.make(name).observation.shape for name in suite.names()}
+    return [f"gymnax/{name}" for name, shape in shapes.items() if len(shape) == 1]
 
 
 def make(name: str) -> envs.Env:
