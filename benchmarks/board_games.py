@@ -46,7 +46,7 @@ class Game(NamedTuple):
 GAMES = {
     "tic_tac_toe": Game(
         gumbel_alphazero.Config(200_000, num_simulations=32),
-        gumbel_alphazero.Meta(q_scale=0.03),
+        gumbel_alphazero.Meta(q_scale=0.03, gumbel_scale=2.0),
         ("random", "minimax"),
         1000,
         3,
