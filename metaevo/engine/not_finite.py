@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
+from metaevo.storage.numpy_export import scan_sizes
 from metaevo.types import PyTree
 
 _LIBRARIES = tuple(
@@ -181,7 +182,7 @@ def _in_a_library(file: str) -> bool:
 def _in_scan(settings: dict, inputs: list[Any], target: int) -> Origin | int | None:
     """Follow an output of a scan back through its iterations."""
     body, length = settings["jaxpr"], settings["length"]
-    num_consts, num_carry = settings["num_consts"], settings["num_carry"]
+    num_consts, num_carry = scan_sizes(settings)
     consts, carry = inputs[:num_consts], inputs[num_consts:][:num_carry]
     stacked = inputs[num_consts + num_carry :]
     order = list(range(length))

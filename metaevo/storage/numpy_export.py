@@ -312,6 +312,13 @@ def _written(closed: Any, note: Note | None, nested: bool) -> dict[str, Any]:
                         ["take", inputs, number, {"axis": axis, "index": i}]
                         for i, number in enumerate(found)
                     )
+            elif name == "one_minus_square":  # 1 - x², of JAX from 0.11 on
+                found, one = [next(numbers)], {"value": 1.0, "type": _type(equation)}
+                squared = next(numbers)
+                equations.append(["square", inputs, squared, {}])
+                equations.append(["sub", [one, squared], found[0], {}])
+                if note is not None:
+                    notes[squared] = note(equation, equation.outvars[0], calls)
             elif called is not None:
                 found = walk(called, inputs, (*calls, equation))
             else:
@@ -338,17 +345,34 @@ def _written(closed: Any, note: Note | None, nested: bool) -> dict[str, Any]:
     }
 
 
+def scan_sizes(params: Mapping[str, Any]) -> tuple[int, int]:
+    """Numbers of constants and of carried arrays, the first operands of a `scan`.
+
+    Args:
+        params: of the equation, in JAX 0.10 or from 0.11 on.
+    """
+    if "ft_in" in params:
+        consts, carry, _ = params["ft_in"].unpack()
+        return len(list(consts)), len(list(carry))
+    return params["num_consts"], params["num_carry"]
+
+
 def _steps(equation: Any, nested: bool, note: Note | None) -> dict[str, Any]:
     """Settings of a `scan`: the program of a step, and which operands are what."""
     given = equation.params
-    if nested or len(equation.invars) == given["num_consts"] + given["num_carry"]:
+    num_consts, num_carry = scan_sizes(given)
+    if nested or len(equation.invars) == num_consts + num_carry:
         raise NotImplementedError("a scan inside another, or over nothing")
     return {
         "program": _written(given["jaxpr"], note, nested=True),
-        "num_consts": given["num_consts"],
-        "num_carry": given["num_carry"],
+        "num_consts": num_consts,
+        "num_carry": num_carry,
         "reverse": bool(given["reverse"]),
     }
+
+
+def _type(equation: Any) -> str:
+    return str(equation.outvars[0].aval.dtype)
 
 
 def _constant(x: Any) -> dict[str, Any]:

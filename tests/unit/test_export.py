@@ -7,17 +7,20 @@ import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import learned as helper
 import numpy as np
 import pytest
+from jax.extend import core
 
 from metaevo import losses, policies
 from metaevo.errors import ArtifactError
 from metaevo.learned import optimizers
 from metaevo.storage import artifacts, numpy_export, numpy_reference, verified
+from metaevo.storage.numpy_operations import OPERATIONS
 
 
 def written(slot, learned, path):
@@ -62,6 +65,34 @@ def test_reference_does_not_import_jax(tmp_path):
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert float(done.stdout) == float(mine([1.5], [0.25], [1.0])[0])
+
+
+def test_operation_of_a_later_jax_is_written_as_those_of_the_closed_list():
+    """JAX 0.11 has `one_minus_square` in the gradient of tanh."""
+    primitive = core.Primitive("one_minus_square")
+    primitive.def_abstract_eval(lambda x: x)
+    x = jax.ShapeDtypeStruct((3,), jnp.float32)
+    program = numpy_export.program(lambda x: 2 * primitive.bind(x), [x])
+    assert {name for name, *_ in program["equations"]} <= set(OPERATIONS)
+    given = np.float32([-0.5, 0.0, 3.0])
+    (found,) = numpy_reference.run(program, [given], np.float32)
+    np.testing.assert_array_equal(found, 2 * (1 - given**2))
+
+
+@pytest.mark.parametrize("over", [1, 2])
+def test_operands_of_a_scan_are_counted_in_each_jax(over):
+    """JAX 0.11 has no `num_consts` and `num_carry` any more."""
+
+    def fn(scale, *arrays):
+        return jax.lax.scan(lambda c, x: (c + scale * x[0], c), 0.0, arrays)
+
+    x = jax.ShapeDtypeStruct((3,), jnp.float32)
+    traced = jax.make_jaxpr(fn)(jax.ShapeDtypeStruct((), jnp.float32), *over * [x])
+    (scan,) = (e for e in traced.jaxpr.eqns if e.primitive.name == "scan")
+    assert numpy_export.scan_sizes(scan.params) == (1, 1)
+    parts = ((None,), (None,), (None,) * over)
+    later = {"ft_in": SimpleNamespace(unpack=lambda: parts)}
+    assert numpy_export.scan_sizes(later) == (1, 1)
 
 
 def test_unknown_elementary_operation_is_refused(tmp_path):
