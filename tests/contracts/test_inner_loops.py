@@ -389,7 +389,7 @@ def test_the_buffer_is_written_in_place_and_conds_stay(name):
     passes |= {"dynamic_update_slice", "broadcast_in_dim", "custom_vmap_call"}
     assert set(found) <= passes, set(found) - passes
     assert "dynamic_update_slice" in found
-    assert (conds > 0) == (name in ("dqn", "gorila", "apex"))
+    assert (conds > 0) == (name in ("dqn", "gorila", "apex", "r2d2"))
 
     loop = SMALL[name].make(buffer_size=4096, total_timesteps=5000)
     meta = loop.meta
@@ -413,7 +413,7 @@ def test_bad_sizes_are_refused(name):
     key = "shaper" if name in loops.PARTNERS else "inner"
     for field in dataclasses.fields(small.module.Config):
         if field.type == "int":
-            wrong = -1 if field.name == "max_delay" else 0
+            wrong = -1 if field.name in ("max_delay", "burn_in") else 0
             with pytest.raises(ConfigError, match=rf"{key}\.{field.name}={wrong}"):
                 small.make(**{field.name: wrong})
     if name in loops.GAMES or name in loops.PARTNERS:
@@ -438,6 +438,7 @@ def test_a_buffer_too_small_for_the_warm_up_is_refused(name):
         ("dqn", "gymnax/Pendulum-v1"),
         ("gorila", "gymnax/Pendulum-v1"),
         ("apex", "gymnax/Pendulum-v1"),
+        ("r2d2", "gymnax/Pendulum-v1"),
         ("pqn", "gymnax/Pendulum-v1"),
         ("td3", "gymnax/CartPole-v1"),
         ("td3_shared", "gymnax/CartPole-v1"),
