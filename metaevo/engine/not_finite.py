@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
-from metaevo.storage.numpy_export import scan_sizes
+from metaevo.storage.scans import scan_sizes
 from metaevo.types import PyTree
 
 _LIBRARIES = tuple(

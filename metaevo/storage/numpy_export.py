@@ -22,6 +22,7 @@ from metaevo.learned.functions import Learned
 from metaevo.learned.optimizers import LearnedOptimizer
 from metaevo.slots import Context
 from metaevo.storage.numpy_operations import OPERATIONS
+from metaevo.storage.scans import scan_sizes
 
 __all__ = ["Signature", "context_of", "describe", "program", "signature"]
 
@@ -313,8 +314,8 @@ def _written(closed: Any, note: Note | None, nested: bool) -> dict[str, Any]:
                         for i, number in enumerate(found)
                     )
             elif name == "one_minus_square":  # 1 - x², of JAX from 0.11 on
-                found, one = [next(numbers)], {"value": 1.0, "type": _type(equation)}
-                squared = next(numbers)
+                one = {"value": 1.0, "type": str(equation.outvars[0].aval.dtype)}
+                found, squared = [next(numbers)], next(numbers)
                 equations.append(["square", inputs, squared, {}])
                 equations.append(["sub", [one, squared], found[0], {}])
                 if note is not None:
@@ -345,18 +346,6 @@ def _written(closed: Any, note: Note | None, nested: bool) -> dict[str, Any]:
     }
 
 
-def scan_sizes(params: Mapping[str, Any]) -> tuple[int, int]:
-    """Numbers of constants and of carried arrays, the first operands of a `scan`.
-
-    Args:
-        params: of the equation, in JAX 0.10 or from 0.11 on.
-    """
-    if "ft_in" in params:
-        consts, carry, _ = params["ft_in"].unpack()
-        return len(list(consts)), len(list(carry))
-    return params["num_consts"], params["num_carry"]
-
-
 def _steps(equation: Any, nested: bool, note: Note | None) -> dict[str, Any]:
     """Settings of a `scan`: the program of a step, and which operands are what."""
     given = equation.params
@@ -369,10 +358,6 @@ def _steps(equation: Any, nested: bool, note: Note | None) -> dict[str, Any]:
         "num_carry": num_carry,
         "reverse": bool(given["reverse"]),
     }
-
-
-def _type(equation: Any) -> str:
-    return str(equation.outvars[0].aval.dtype)
 
 
 def _constant(x: Any) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from metaevo.errors import ArtifactError
 from metaevo.learned import optimizers
 from metaevo.storage import artifacts, numpy_export, numpy_reference, verified
 from metaevo.storage.numpy_operations import OPERATIONS
+from metaevo.storage.scans import scan_sizes
 
 
 def written(slot, learned, path):
@@ -89,10 +90,10 @@ def test_operands_of_a_scan_are_counted_in_each_jax(over):
     x = jax.ShapeDtypeStruct((3,), jnp.float32)
     traced = jax.make_jaxpr(fn)(jax.ShapeDtypeStruct((), jnp.float32), *over * [x])
     (scan,) = (e for e in traced.jaxpr.eqns if e.primitive.name == "scan")
-    assert numpy_export.scan_sizes(scan.params) == (1, 1)
+    assert scan_sizes(scan.params) == (1, 1)
     parts = ((None,), (None,), (None,) * over)
     later = {"ft_in": SimpleNamespace(unpack=lambda: parts)}
-    assert numpy_export.scan_sizes(later) == (1, 1)
+    assert scan_sizes(later) == (1, 1)
 
 
 def test_unknown_elementary_operation_is_refused(tmp_path):
