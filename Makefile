@@ -70,7 +70,7 @@ test-gpu: install
 # Every figure of docs/performance.md, on this machine; about 45 quiet minutes on 2 cores.
 bench: install
 	$(BIN)/python -m benchmarks.canaries
-	$(BIN)/python -m benchmarks.throughput ppo=true breakout=true dqn=true offpolicy=true pqn=true
+	$(BIN)/python -m benchmarks.throughput ppo=true breakout=true dqn=true offpolicy=true pqn=true a2c=true impala=true
 	for part in generation startup memory update_step peers; do $(BIN)/python -m benchmarks.$$part || exit; done
 	$(BIN)/python -m benchmarks.tables
 

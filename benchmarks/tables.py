@@ -22,6 +22,8 @@ EXPECTED = {
     "throughput_dqn": "DQN, learning every 4th step",
     "throughput_offpolicy": "DQN, TD3 and SAC, learning every step",
     "throughput_pqn": "PQN",
+    "throughput_a2c": "A2C",
+    "throughput_impala": "IMPALA, actors four updates behind",
     "throughput_brax": "PPO on brax",
     "peers": "rejax and stable-baselines3",
     "generation": "a generation's overhead",

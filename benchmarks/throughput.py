@@ -5,6 +5,7 @@
     python -m benchmarks.throughput dqn=true                        2 minutes
     python -m benchmarks.throughput offpolicy=true                  6 minutes
     python -m benchmarks.throughput pqn=true                        2 minutes
+    python -m benchmarks.throughput a2c=true impala=true            6 minutes
     python -m benchmarks.throughput brax=true                       GPU only
 
 Durations are for two quiet cores; on a GPU give `populations=1,64,1024,4096`. Variants
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 
 from metaevo.evaluators.devices import configure
 
@@ -23,7 +25,13 @@ configure()
 
 import jax  # noqa: E402
 
-from benchmarks import measure, populations, reference_dqn, reference_ppo  # noqa: E402
+from benchmarks import (  # noqa: E402
+    measure,
+    populations,
+    reference_dqn,
+    reference_impala,
+    reference_ppo,
+)
 from benchmarks.measure import Results  # noqa: E402
 from inner_loops import dqn, ppo, pqn, sac, td3  # noqa: E402
 from metaevo import envs  # noqa: E402
@@ -34,6 +42,8 @@ DEFAULTS = {
     "dqn": False,
     "offpolicy": False,
     "pqn": False,
+    "a2c": False,
+    "impala": False,
     "brax": False,
     "populations": (),
     "repeats": 5,
@@ -154,6 +164,32 @@ def ppo_part(part: str, config: dict, sizes: tuple, options: dict, flop: float) 
         )
 
 
+def actor_critic_part(name: str, options: dict) -> None:
+    """A2C, and IMPALA with actors that are four updates behind, on CartPole."""
+    results = Results(f"throughput_{name}")
+    rows = reference_impala.compare(name) if options["curves"] else []
+    if not equal_curves(results, name, rows):
+        return
+    config = reference_impala.CONFIGS[name]
+    per_update = config["NUM_ENVS"] * config["NUM_STEPS"]
+    for size in options["populations"] or (8, 32):
+        updates = (options["frames"] or 524_288) // (size * per_update)
+        devices = devices_for(size)
+        frames = updates * per_update
+        loop = reference_impala.our_loop(name, frames)
+        update = reference_impala.make_update(config)
+
+        def train(carry, update=update, updates=updates):
+            return jax.lax.scan(update, carry, None, updates)
+
+        init = reference_impala.make_init(config, updates)
+        runners = {"ours": populations.ours(loop, size, devices)}
+        runners["reference, sharded"] = populations.mapped(
+            init, train, size, devices, frames
+        )
+        against(results, name, size, runners, options["repeats"], devices=len(devices))
+
+
 # --- what replays ---------------------------------------------------------------------
 
 
@@ -249,6 +285,7 @@ def main(argv: list[str]) -> None:
         ppo_part("breakout", breakout, (2, 8), options, PPO_BREAKOUT_FLOP)
     run = {"dqn": dqn_part, "offpolicy": off_policy_part}
     run |= {"pqn": pqn_part, "brax": brax_part}
+    run |= {name: partial(actor_critic_part, name) for name in ("a2c", "impala")}
     for name, part in run.items():
         if options[name]:
             part(options)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from inner_loops import _ppo
 from inner_loops._ppo import Normalizers, Rollout
-from metaevo import envs, optimizers, population, slots
+from metaevo import envs, optimizers, slots
 from metaevo.errors import ConfigError
 from metaevo.rl import (
     actor_critics,
@@ -120,7 +120,17 @@ def loss(
     old_value, fixed_ratio, memories, old = jax.lax.stop_gradient(
         (value, log_ratio, memories, params)
     )
-    next_value = core.ahead(meta, old, memories, rollout.next_obs)
+
+    def ahead(rows):
+        return core.ahead(meta, old, *rows)
+
+    next_value = returns.next_values(
+        old_value,
+        rollout.terminated,
+        rollout.done,
+        (memories, rollout.next_obs),
+        ahead,
+    )
     numbers = algorithm.numbers(meta, context)
     estimate = algorithm.estimate(
         meta, numbers, rollout, old_value, next_value, fixed_ratio, context
@@ -318,7 +328,6 @@ def inner_loop(
         reward = normalize.reward.apply(return_stats, rollout.reward)
         seen = rollout._replace(reward=reward, raw_obs=(), finished=())
 
-        @population.phase
         def improve(params, opt_state, acting, delay, rollout, memory):
             ent_coef = algorithm.entropy(meta, context, num_workers)
 

@@ -39,6 +39,7 @@ SIGNATURES: Mapping[str, tuple[str, ...]] = {
     "reward": ("obs", "action", "reward", "next_obs", "terminated"),
     "exploration": ("q", "epsilon"),
     "priority": ("td_error", "age", "visits", "reward", "terminated"),
+    "rescale": ("x",),
     "q_transform": ("q",),
     "optimizer": ("gradient", "state", "params"),
     "actor": ("obs",),

@@ -2,7 +2,8 @@
 
 family=function is a small network of the delay, and family=number the c of
 lr / (1 + c delay). The network starts at zero: generation 0 is A3C. OpenAI-ES
-(Salimans et al., 2017) raises the final return.
+(Salimans et al., 2017) raises the final return. The step size is ten times A3C's: with
+its own no delay matters on CartPole (docs/inner_loops.md).
 """
 
 from typing import Literal
@@ -26,7 +27,7 @@ def search(
     inner: a2c.Config = a2c.Config(
         150_000, num_envs=16, num_workers=4, max_delay=16, num_segments=5
     ),
-    meta: a2c.Meta = a2c.Meta(),
+    meta: a2c.Meta = a2c.Meta(lr=7e-3),
 ) -> metaevo.Search:
     if family == "function":
         space = spaces.feedback({"delay": 8.0}, lr=spaces.log())

@@ -15,12 +15,12 @@ from strategies.open_es import open_es
 
 def search(
     env: str = "gymnax/CartPole-v1",
-    population_size: int = 16,
-    num_generations: int = 20,
+    population_size: int = 12,
+    num_generations: int = 12,
     num_seeds: int = 2,
     sigma: float = 0.2,
     learning_rate: float = 0.1,
-    inner: gorila.Config = gorila.Config(60_000, 1_000, max_delay=16, num_segments=5),
+    inner: gorila.Config = gorila.Config(40_000, 1_000, max_delay=16, num_segments=5),
     meta: gorila.Meta = gorila.Meta(lr=1e-3, target_rate=0.9),
 ) -> metaevo.Search:
     space = spaces.combine(

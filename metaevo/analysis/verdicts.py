@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -99,7 +99,18 @@ def places(facts: Mapping[str, Any], num_tasks: int) -> list[str]:
     names = facts.get("tasks") or [f"task {i}" for i in range(num_tasks)]
     seen = facts.get("num_searched", num_tasks)
     never = ", which the search never saw"
-    return [f"on {name}{never * (i >= seen)}" for i, name in enumerate(names)]
+    return [f"on {name}{never * (i >= seen)}" for i, name in enumerate(numbered(names))]
+
+
+def numbered(names: Sequence[str]) -> list[str]:
+    """Return names of tasks, with their numbers if two are equal.
+
+    >>> numbered(["a", "b"]), numbered(["a", "a"])
+    (['a', 'b'], ['a (task 0)', 'a (task 1)'])
+    """
+    if len(set(names)) == len(names):
+        return [*names]
+    return [f"{name} (task {i})" for i, name in enumerate(names)]
 
 
 def average(scores: np.ndarray) -> float:

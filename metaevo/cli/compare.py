@@ -21,7 +21,7 @@ import jax
 import numpy as np
 
 from metaevo import population
-from metaevo.analysis import holdout
+from metaevo.analysis import holdout, verdicts
 from metaevo.analysis.holdout import HeldOut
 from metaevo.analysis.steps import Steps
 from metaevo.cli import compare_report
@@ -227,10 +227,11 @@ def _places(condition: str, search: Search) -> list[str]:
     """Name a setting, once per task."""
     if len(search.tasks) == 1:
         return [condition]
-    envs = [loop.env for loop in search.tasks]
-    return [
-        f"{condition}, {env.name if env else f'task {i}'}" for i, env in enumerate(envs)
+    names = [
+        loop.env.name if loop.env else f"task {i}"
+        for i, loop in enumerate(search.tasks)
     ]
+    return [f"{condition}, {name}" for name in verdicts.numbered(names)]
 
 
 def _check_comparable(groups: Sequence[Group], settings: CompareOptions) -> None:

@@ -425,14 +425,15 @@ def _conclude(
     say, scores = job.console.say, ending.scores
     for name, x in (scores.evaluations if scores else {}).items():
         say(f"{name:>16}: return {verdicts.average(x):.2f} on fresh episodes")
-    measure = job.search.fitness.name
     for name, runs in ending.held_out.items():
+        measures = {"final return": runs.final_return}
+        measures = {job.search.fitness.name: runs.fitness} | measures
         for task, place in enumerate(verdicts.places(ending.facts, len(runs.fitness))):
-            say(
-                f"{name:>16}: {measure} {verdicts.average(runs.fitness[task]):.2f}"
-                f", final return {verdicts.average(runs.final_return[task]):.2f}"
-                f"{' ' * bool(place)}{place}"
+            said = ", ".join(
+                f"{measure} {verdicts.average(scores[task]):.2f}"
+                for measure, scores in measures.items()
             )
+            say(f"{name:>16}: {said}{' ' * bool(place)}{place}")
     for verdict in found:
         say(f"verdict: {verdict.sentence}")
     for sentence in verdicts.warnings(ending.facts) if ending.held_out else ():

@@ -21,7 +21,7 @@ import numpy as np
 from metaevo.errors import ConfigError
 from metaevo.types import Key, PyTree
 
-SUITES = ("gymnax", "brax", "grid", "pgx", "coin_game", "navix", "jumanji")
+SUITES = ("gymnax", "brax", "grid", "pgx", "coin_game", "sparse", "navix", "jumanji")
 
 
 class Box(NamedTuple):

@@ -68,6 +68,7 @@ RESULT = {
     "reward": "the reward to learn from",
     "exploration": "probabilities of the actions",
     "priority": "the priority of a transition in the replay buffer",
+    "rescale": "the rescaled return",
     "actor": "the action",
     "number": "the number",
 }

@@ -55,6 +55,7 @@ MODULES = (
     "metaevo.messages",
     "metaevo.exploration",
     "metaevo.learned.priorities",
+    "metaevo.learned.rescalings",
     "metaevo.closed_forms",
     "metaevo.schedules",
     "metaevo.policies",
@@ -73,6 +74,7 @@ GUARANTEES: Mapping[str, str] = {
     "drift": "D(r, A) >= 0, D(1, A) = 0, dD/dr(1, A) = 0",
     "potential": "a reward that adds gamma (1 - terminated) Phi(o') - Phi(o)",
     "increasing": "a function of one number that never falls, from 0 at 0 to 1 at 1",
+    "order-preserving": "a function of one number that rises everywhere, 0 at 0",
     "between": "a weight that never falls with the ratio, lies between 1 and it, and "
     "is at most `largest` of its settings",
     "proportional": "a priority between |td_error| / `largest` of its settings and "

@@ -38,8 +38,8 @@ class ActorCritic(NamedTuple):
         replay: `(meta, params, memory [E, ...], obs [T, E, ...], done [T, E], mask) ->
             (distribution, value, memories)`, leaves [T, E, ...]: a rollout that began
             with `memory` seen again; memories are those after seeing `obs`.
-        ahead: `(meta, params, memories, next_obs) -> value` [T, E] of the true next
-            observations.
+        ahead: `(meta, params, memories, next_obs) -> value` of the true next
+            observations; leaves [E, ...].
     """
 
     head: heads.Head

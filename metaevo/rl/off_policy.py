@@ -50,10 +50,10 @@ class Sizes(NamedTuple):
         rows = self.num_rows, num_envs, self.num_warmup
         return replay.make(template(env), *rows, self.num_steps, self.window)
 
-    def priorities(self, num_envs: int) -> priorities.Prioritized:
-        """Priorities of the windows of that buffer."""
+    def priorities(self, num_envs: int, stride: int = 1) -> priorities.Prioritized:
+        """Priorities of the windows of that buffer that start at each `stride` rows."""
         rows = self.num_rows, num_envs, self.num_warmup
-        return priorities.make(*rows, self.num_steps, self.window)
+        return priorities.make(*rows, self.num_steps, self.window, stride)
 
 
 def template(env: envs.Env) -> Transition:

@@ -19,6 +19,7 @@ from metaevo.types import Key, PyTree
 
 __all__ = [
     "Found",
+    "Node",
     "Plan",
     "Root",
     "Thought",
@@ -58,6 +59,21 @@ class Thought(NamedTuple):
     visits: jax.Array
 
 
+class Node(NamedTuple):
+    """A state in a search tree; leaves [B, ...].
+
+    Attributes:
+        state: state of the environment.
+        terminated, truncated: [B] bool, how the episode ended with it.
+        value: [B] for who is to move.
+    """
+
+    state: PyTree
+    terminated: jax.Array
+    truncated: jax.Array
+    value: jax.Array
+
+
 class Found(NamedTuple):
     """Results of searches.
 
@@ -88,10 +104,11 @@ def model(
     evaluate: Callable[..., tuple[jax.Array, jax.Array]],
     gamma: jax.Array | float,
 ) -> Model:
-    """The environment as mctx's `recurrent_fn`; embeddings are (state, ended).
+    """The environment as mctx's `recurrent_fn`; embeddings are `Node`s.
 
     Values are those of the player to move, so the discount is negative where the next
-    player is another: -gamma times what is good for that one.
+    player is another: -gamma times what is good for that one. A state that a time limit
+    ended is worth its value however often a search comes back to it.
 
     Args:
         evaluate: `(keys, obs, state) -> (logits [B, A], values [B])`, leaves [B, ...],
@@ -100,7 +117,8 @@ def model(
     """
     mctx = _mctx()
 
-    def one(key, action, state, ended):
+    def one(key, action, node):
+        state, ended = node.state, node.terminated | node.truncated
         after, out = env.step_raw(key, state, action)
         after = jax.tree.map(lambda new, old: jnp.where(ended, old, new), after, state)
         sign = 1.0
@@ -108,25 +126,30 @@ def model(
             sign = jnp.where(env.player(after) == env.player(state), 1.0, -1.0)
         # Selected, not multiplied: what follows an end may be infinite.
         reward = jnp.where(ended, 0.0, out.reward)
-        over = ended | out.terminated
-        discount = jnp.where(over, 0.0, sign * gamma)
-        mask = envs.legal_actions(env, after)
-        return (after, ended | out.done), out.final_obs, reward, discount, over, mask
+        terminated = jnp.where(ended, node.terminated, out.terminated)
+        truncated = jnp.where(ended, node.truncated, out.done & ~out.terminated)
+        # Nothing happens after a time limit, so nothing is discounted.
+        discount = jnp.where(node.truncated, 1.0, sign * gamma)
+        discount = jnp.where(terminated, 0.0, discount)
+        after = Node(after, terminated, truncated, node.value)
+        mask = envs.legal_actions(env, after.state)
+        return after, out.final_obs, reward, discount, mask
 
     def step(params, key, action, embedding):
         del params
         keys = jax.random.split(key, (2, action.shape[0]))
-        embedding, obs, reward, discount, over, mask = jax.vmap(one)(
-            keys[0], action, *embedding
-        )
-        logits, value = evaluate(keys[1], obs, embedding[0])
+        after, obs, reward, discount, mask = jax.vmap(one)(keys[0], action, embedding)
+        logits, value = evaluate(keys[1], obs, after.state)
+        # The observation is none of a state that was truncated before.
+        value = jnp.where(embedding.truncated, embedding.value, value)
+        value = jnp.where(after.terminated, 0.0, value)
         output = mctx.RecurrentFnOutput(
             reward=reward,
             discount=discount,
             prior_logits=legal(logits, mask),
-            value=jnp.where(over, 0.0, value),
+            value=value,
         )  # pyright: ignore[reportCallIssue]
-        return output, embedding
+        return output, after._replace(value=value)
 
     return step
 
@@ -254,11 +277,11 @@ def _scaled(q: jax.Array, bounds: tuple[float, float] | None) -> jax.Array:
 
 
 def _root(mctx, root: Root) -> Any:
-    ended = jnp.zeros(root.value.shape, bool)
+    goes_on = jnp.zeros(root.value.shape, bool)
     return mctx.RootFnOutput(
         prior_logits=legal(root.logits, root.mask),
         value=root.value,
-        embedding=(root.state, ended),
+        embedding=Node(root.state, goes_on, goes_on, root.value),
     )
 
 

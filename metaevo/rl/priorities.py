@@ -2,8 +2,11 @@
 
 https://arxiv.org/abs/1511.05952, the proportional variant: a window of n steps is drawn
 with a probability in proportion to its mass, p^α. Masses and counts of visits are kept
-beside the ring, one of each a step and environment, in the place of the window's last
-step. Exponents are traced: one program serves all of them.
+beside the ring, one of each a window. Exponents are traced: one program serves all of
+them.
+
+Windows may start at each row or, with a `stride`, at each row that is a multiple of it:
+so sequences overlap by a fixed part, and only their starts need what else is stored.
 
 A place has no mass before a whole window of the member's own steps ends there, and
 while a part of its window is overwritten. So a member born late, whose ring is its own
@@ -38,8 +41,10 @@ class Priorities(NamedTuple):
     """Masses and counts of the windows of a ring.
 
     Attributes:
-        levels: of `sum_tree`; a leaf is row x E + environment of a window's last step.
-        visits: [R x E] int32, how often each was drawn.
+        levels: of `sum_tree`; leaf i x E + environment is the window of that
+            environment that ends at row s i + (n − 1) mod s, s the stride: without one
+            the row of its last step.
+        visits: [R / s x E] int32, how often each was drawn.
     """
 
     levels: sum_tree.Levels
@@ -66,18 +71,18 @@ class Prioritized(NamedTuple):
     """Priorities of a ring as pure functions.
 
     Attributes:
-        first: `() -> indices` [n, W − n + 1, E] of the windows of the warm-up.
-        start: `mass [W − n + 1, E] -> Priorities` of these windows.
-        newest: `inserted -> indices` [n, T, E] of the windows that end in the T steps
-            added after `inserted` ones.
-        add: `(priorities, inserted, own, mass [T, E]) -> Priorities` after the T steps
-            that follow `inserted` ones, with the masses of `newest`. `own` counts the
-            member's own steps, these included.
+        first: `() -> indices` [n, ⌊(W − n) / s⌋ + 1, E] of the windows of the warm-up.
+        start: `mass [⌊(W − n) / s⌋ + 1, E] -> Priorities` of these windows.
+        newest: `inserted -> indices` [n, T / s, E] of the windows that end in the T
+            steps added after `inserted` ones.
+        add: `(priorities, inserted, own, mass [T / s, E]) -> Priorities` after the T
+            steps that follow `inserted` ones, with the masses of `newest`. `own` counts
+            the member's own steps, these included.
         draw: `(key, priorities, inserted, own, shape) -> Drawn`, with replacement;
             `inserted` and `own` as for `Replay.draw`.
-        update: `(priorities, indices [n, ...], mass [...]) -> Priorities` with new
-            masses of windows that were drawn. Of several masses of one window the
-            largest counts.
+        update: `(priorities, indices [n, ...], mass [...], chosen=None) -> Priorities`
+            with new masses of windows that were drawn, of those where `chosen` [...] is
+            True. Of several masses of one window the largest counts.
     """
 
     first: Callable[[], jax.Array]
@@ -85,7 +90,7 @@ class Prioritized(NamedTuple):
     newest: Callable[[jax.Array], jax.Array]
     add: Callable[..., Priorities]
     draw: Callable[..., Drawn]
-    update: Callable[[Priorities, jax.Array, jax.Array], Priorities]
+    update: Callable[..., Priorities]
 
 
 def mass(priority: jax.Array, exponent: jax.Array | float) -> jax.Array:
@@ -120,17 +125,27 @@ def weights(mass: jax.Array, exponent: jax.Array | float) -> jax.Array:
 
 
 def make(
-    num_rows: int, num_envs: int, num_warmup: int, num_steps: int = 1, window: int = 1
+    num_rows: int,
+    num_envs: int,
+    num_warmup: int,
+    num_steps: int = 1,
+    window: int = 1,
+    stride: int = 1,
 ) -> Prioritized:
     """Priorities of the windows of a ring.
 
     Args:
         num_rows, num_envs, num_warmup, num_steps, window: as of `replay.make`.
+        stride: s, windows start at rows 0, s, 2 s ...; it divides `num_steps`.
 
     Raises:
         ValueError: sizes that do not fit each other.
     """
     replay.check_sizes(num_rows, num_warmup, num_steps, window)
+    if num_steps % stride:
+        raise ValueError(f"{num_steps} steps, not in {stride}s")
+    offset = (window - 1) % stride  # of last rows
+    size = num_rows // stride * num_envs
 
     def windows(last):
         """Indices [n, m, E] of the windows that end in the rows `last` [m]."""
@@ -138,36 +153,43 @@ def make(
         row = (last[:, None] + before) % num_rows
         return row * num_envs + jnp.arange(num_envs)
 
+    def leaf(last):
+        """Leaves of windows by the indices of their last steps."""
+        row, env = last // num_envs, last % num_envs
+        return (row - offset) // stride * num_envs + env
+
     def first():
-        return windows(jnp.arange(window - 1, num_warmup))
+        return windows(jnp.arange(window - 1, num_warmup, stride))
 
     def start(mass):
-        leaves = jnp.zeros((num_rows, num_envs))
-        leaves = leaves.at[window - 1 : num_warmup].set(mass)
-        visits = jnp.zeros(num_rows * num_envs, jnp.int32)
-        return Priorities(sum_tree.build(leaves.reshape(-1)), visits)
+        leaves = jnp.zeros((num_rows // stride, num_envs))
+        begin = (window - 1) // stride
+        leaves = leaves.at[begin : begin + len(mass)].set(mass)
+        return Priorities(
+            sum_tree.build(leaves.reshape(-1)), jnp.zeros(size, jnp.int32)
+        )
 
     def newest(inserted):
-        return windows((num_warmup + inserted + jnp.arange(num_steps)) % num_rows)
+        last = num_warmup + inserted + jnp.arange(offset, num_steps, stride)
+        return windows(last % num_rows)
 
     def add(priorities, inserted, own, mass):
         # Of the next rows' windows a part is overwritten now.
-        rows = num_warmup + inserted + jnp.arange(num_steps + window - 1)
-        leaves = windows(rows % num_rows)[-1].reshape(-1)
-        there = jnp.minimum(own, num_rows) - num_steps + 1 + jnp.arange(num_steps)
+        written = jnp.arange(offset, num_steps + window - 1, stride)
+        leaves = leaf(windows((num_warmup + inserted + written) % num_rows)[-1])
+        leaves = leaves.reshape(-1)
+        there = jnp.minimum(own, num_rows) - num_steps + 1 + written[: len(mass)]
         mass = jnp.where(there[:, None] >= window, mass, 0.0)
-        mass = jnp.pad(mass, ((0, window - 1), (0, 0))).reshape(-1)
-        if len(leaves) > num_rows * num_envs:
+        mass = jnp.pad(mass, ((0, len(written) - len(mass)), (0, 0))).reshape(-1)
+        if len(leaves) > size:
             levels = sum_tree.assign(priorities.levels, leaves, mass)
         else:
-            levels = sum_tree.assign_run(
-                priorities.levels, leaves, mass, num_rows * num_envs
-            )
+            levels = sum_tree.assign_run(priorities.levels, leaves, mass, size)
         return Priorities(levels, priorities.visits.at[leaves].set(0))
 
     def draw(key, priorities, inserted, own, shape):
-        last, mass = sum_tree.draw(key, priorities.levels, shape)
-        row, env = last // num_envs, last % num_envs
+        leaf, mass = sum_tree.draw(key, priorities.levels, shape)
+        row, env = leaf // num_envs * stride + offset, leaf % num_envs
         before = jnp.arange(1 - window, 1).reshape(-1, *[1] * len(shape))
         age = (num_warmup + inserted - 1 - row) % num_rows
         # Steps of the warm-up precede all of the member's own.
@@ -176,12 +198,14 @@ def make(
             (row + before) % num_rows * num_envs + env,
             mass,
             age / num_rows,
-            priorities.visits[last],
+            priorities.visits[leaf],
         )
 
-    def update(priorities, indices, mass):
-        last, mass = indices[-1].reshape(-1), mass.reshape(-1)
-        levels = sum_tree.assign(priorities.levels, last, mass)
-        return Priorities(levels, priorities.visits.at[last].add(1))
+    def update(priorities, indices, mass, chosen=None):
+        leaves, mass = leaf(indices[-1]).reshape(-1), mass.reshape(-1)
+        if chosen is not None:
+            leaves = jnp.where(chosen.reshape(-1), leaves, sum_tree.NOWHERE)
+        levels = sum_tree.assign(priorities.levels, leaves, mass)
+        return Priorities(levels, priorities.visits.at[leaves].add(1))
 
     return Prioritized(first, start, newest, add, draw, update)

@@ -7,10 +7,13 @@ t, never of a reset's.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+
+from metaevo.types import PyTree
 
 __all__ = [
     "VTrace",
@@ -19,6 +22,7 @@ __all__ = [
     "lambda_return",
     "n_step_return",
     "n_step_window",
+    "next_values",
     "vtrace",
     "vtrace_weight",
 ]
@@ -63,6 +67,53 @@ def generalized_advantage(
 
     zero = jnp.zeros(delta.shape[1:], delta.dtype)
     return jax.lax.scan(step, zero, (delta, decay), reverse=True)[1]
+
+
+def next_values(
+    value: jax.Array,
+    terminated: jax.Array,
+    done: jax.Array,
+    seen: PyTree,
+    ahead: Callable[[PyTree], jax.Array],
+) -> jax.Array:
+    """Values of the true next observations of a rollout, [T, E].
+
+    That of step t is `value[t + 1]` where the episode goes on. Only where it was
+    truncated, and after the last step, does a critic have to look: at one step of each
+    environment at a time, until all are done. Of most rollouts that is once, where
+    looking at all steps costs as much as `value` did.
+
+    Args:
+        value: [T, E], of the rollout's observations.
+        terminated, done: [T, E] bool.
+        seen: what `ahead` reads, such as the next observations; leaves [T, E, ...].
+        ahead: `seen`, leaves [E, ...], to values [E] of the next observations.
+
+    Returns:
+        [T, E]; 0 where the episode terminated.
+
+    >>> value = jnp.array([[1.0], [2.0], [3.0]])
+    >>> cut = jnp.array([[True], [False], [False]])
+    >>> obs = jnp.array([[10.0], [20.0], [30.0]])
+    >>> next_values(value, cut & False, cut, obs, lambda obs: obs + 0.5).tolist()
+    [[10.5], [3.0], [30.5]]
+    """
+    environments = jnp.arange(value.shape[1])
+    shifted = jnp.concatenate([value[1:], jnp.zeros_like(value[:1])])
+    missing = (done & ~terminated).at[-1].set(True)
+
+    def look(now):
+        values, missing = now
+        first = missing.argmax(0)
+        here = jax.tree.map(lambda x: x[first, environments], seen)
+        # An environment with none missing has its first step written as it was.
+        found = jnp.where(missing.any(0), ahead(here), values[first, environments])
+        values = values.at[first, environments].set(found)
+        return values, missing.at[first, environments].set(False)
+
+    once = look((shifted, missing))  # the last step always: outside it costs less
+    values, _ = jax.lax.while_loop(lambda now: now[1].any(), look, once)
+    return jnp.where(terminated, 0.0, values)
 
 
 class VTrace(NamedTuple):

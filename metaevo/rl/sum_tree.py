@@ -15,9 +15,11 @@ import jax.numpy as jnp
 
 from metaevo.types import Key
 
-__all__ = ["CHILDREN", "Levels", "assign", "assign_run", "build", "draw"]
+__all__ = ["CHILDREN", "NOWHERE", "Levels", "assign", "assign_run", "build", "draw"]
 
 CHILDREN = 8  # of a node
+NOWHERE = 2**31 - 1
+"""A leaf that no tree has: what `assign` gives it changes nothing."""
 Levels = tuple[jax.Array, ...]
 """Leaves and sums above them, each flat and padded by zeros to whole nodes."""
 
@@ -60,11 +62,12 @@ def draw(
 
 
 def assign(levels: Levels, indices: jax.Array, masses: jax.Array) -> Levels:
-    """The tree after leaves `indices` [m] got `masses` [m].
+    """The tree after leaves `indices` [m], or `NOWHERE`, got `masses` [m].
 
     Of a leaf's several masses the largest counts: the result does not depend on the
     order in which a device writes.
     """
+    # JAX drops what is written outside of an array.
     changed = levels[0].at[indices].set(0.0).at[indices].max(masses)
     return _summed(changed, levels, indices)
 

@@ -17,7 +17,7 @@ import pytest
 from loops import EVERY, SMALL
 
 from metaevo import losses, slots
-from metaevo.learned import operations
+from metaevo.learned import operations, rescalings
 from metaevo.learned.functions import Learned
 from metaevo.learned.operations import Operation
 from metaevo.slots import Context
@@ -345,6 +345,24 @@ def test_values_keep_their_order_and_their_range(name):
     assert np.abs(found - q).max() > 0.5  # and is not the value itself
 
 
+@of_each("order-preserving")
+def test_returns_keep_their_order_and_come_back(name):
+    """However far they are, and through the inverse."""
+    made = CASES[name].make()
+    x = np.sinh(np.linspace(-14, 14, 561, dtype=np.float32))
+
+    @jax.jit
+    @functools.partial(jax.vmap, in_axes=(0, None))
+    def there_and_back(params, x):
+        y = made.apply(params, x)
+        return y, rescalings.inverse(made.bind(params), y)
+
+    found, back = map(np.asarray, there_and_back(members(made), x))
+    assert (np.diff(found, axis=1) > 0).all()
+    np.testing.assert_allclose(found[:, 280], 0.0, atol=1e-6)
+    np.testing.assert_allclose(back, np.broadcast_to(x, back.shape), 2e-4, 1e-4)
+
+
 @of_each("proportional")
 def test_a_priority_follows_the_error_and_the_scale_of_rewards(name):
     case = CASES[name]
@@ -373,7 +391,7 @@ def test_a_priority_follows_the_error_and_the_scale_of_rewards(name):
 # --- the registry ---------------------------------------------------------------------
 
 TESTED = {"nonnegative", "coercive", "scale-equivariant", "convex", "potential"}
-TESTED |= {"between", "increasing", "proportional"}
+TESTED |= {"between", "increasing", "order-preserving", "proportional"}
 TESTED |= {"bounded", "drift"}  # drifts are held to theirs in tests/unit/test_drifts.py
 
 

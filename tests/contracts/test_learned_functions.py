@@ -241,7 +241,7 @@ def test_temporal_is_a_setting_of_what_evolves_as_a_network_or_as_constants():
     closed |= {"scaled_error_loss", "scaled_td_error_loss"}
     numbers = {"steps", "knots", "feedback"}
     others = {"piecewise", "potential", "impact", "graded", "policy", "shaper"}
-    others |= {"monotone_correction"}
+    others |= {"monotone_correction", "monotone_rescaling"}
     others |= {"message_network", "monotone_q"}
     assert {n for n in without if _is_ours(n)} == closed | numbers | others
     for name in without:
@@ -544,6 +544,7 @@ TEN_STEPS: dict[str, dict[str, Any]] = {
     "dqn": {"total_timesteps": 144},
     "gorila": {"total_timesteps": 96},
     "apex": {"total_timesteps": 144},
+    "r2d2": {"total_timesteps": 144},
     "pqn": {"total_timesteps": 640, "num_epochs": 2, "num_minibatches": 2},
     "td3": {"total_timesteps": 64 + 8, "num_gradient_steps": 10},
     "sac": {"total_timesteps": 64 + 8, "num_gradient_steps": 10},

@@ -14,6 +14,7 @@ CONTINUOUS = "probes:fall_or_live"
 DISCRETE = "probes:fall_or_live_discrete"
 SIZES = {"num_envs": 2, "num_steps": 8, "features": (4,), "batch_size": 8}
 SIZES |= {"learning_starts": 16, "num_minibatches": 2, "num_gradient_steps": 2}
+SIZES |= {"burn_in": 1, "sequence_length": 2, "period": 2, "num_step_return": 1}
 SIZES |= {"message_size": 2, "num_learners": 2, "num_workers": 2, "max_delay": 64}
 ENDS = 40  # steps of the longest episode
 

@@ -24,6 +24,7 @@ from inner_loops import (
     ppo_rnn,
     pqn,
     qtopt,
+    r2d2,
     sac,
     td3,
     td3_shared,
@@ -148,6 +149,16 @@ def _by_age(td_error, age, visits, reward, terminated, context):
 @slots.function
 def _same_priority(td_error, age, visits, reward, terminated, context):
     return jnp.maximum(td_error, -td_error)
+
+
+@slots.function
+def _other_rescale(x, context):
+    return 0.3 * x
+
+
+@slots.function
+def _same_rescale(x, context):
+    return jnp.sign(x) * (jnp.sqrt(jnp.abs(x) + 1.0) - 1.0) + 1e-3 * x
 
 
 @slots.function
@@ -325,6 +336,26 @@ DQN_REWRITTEN = {
     "exploration": _same_exploration,
     "epsilon": _same_epsilon,
 }
+R2D2_CONFIG = {"total_timesteps": 128, "num_envs": 4, "num_steps": 4, "period": 2}
+R2D2_CONFIG |= {"features": (16,), "hidden": 8, "target_period": 2}
+R2D2_CONFIG |= {"num_gradient_steps": 2, "num_step_return": 2}
+R2D2_CONFIG |= {"burn_in": 2, "sequence_length": 3, **OFF_POLICY, "batch_size": 8}
+R2D2_META = {"lr": 1e-2, "epsilon": 0.9, "epsilon_exponent": 1.0}
+R2D2_META |= {"importance_exponent": 0.1}
+R2D2_CHANGES = DQN_CHANGES | {
+    "epsilon_exponent": 9.0,
+    "rescale": _other_rescale,
+    "stored_memory": 0.0,
+    "priority": _by_age,
+    "priority_max": 0.0,
+    "priority_exponent": 3.0,
+    "importance_exponent": 0.9,
+}
+R2D2_REWRITTEN = {k: x for k, x in DQN_REWRITTEN.items() if k != "epsilon"} | {
+    "priority": _same_priority,
+    "epsilon": _same_constant,
+    "rescale": _same_rescale,
+}
 TD3_CONFIG = {"total_timesteps": 96, "num_envs": 2, "num_steps": 4, "features": (16,)}
 TD3_CONFIG |= {"num_gradient_steps": 4, **OFF_POLICY}
 TD3_CHANGES = {
@@ -449,6 +480,14 @@ SMALL = {
         | {"importance_exponent": 0.9},
         {k: x for k, x in DQN_REWRITTEN.items() if k != "epsilon"}
         | {"priority": _same_priority, "epsilon": _same_constant},
+    ),
+    "r2d2": Small(
+        r2d2,
+        TWO_EPISODES,
+        R2D2_CONFIG,
+        r2d2.Meta(**R2D2_META),
+        R2D2_CHANGES,
+        R2D2_REWRITTEN,
     ),
     "pqn": Small(
         pqn,
@@ -621,7 +660,7 @@ PARTNERS = {
     ),
 }
 ALL = EVERY | GAMES | PARTNERS
-OFF_POLICY_LOOPS = ("dqn", "gorila", "apex", "td3", "sac", "qtopt")
+OFF_POLICY_LOOPS = ("dqn", "gorila", "apex", "r2d2", "td3", "sac", "qtopt")
 
 FOUND = sorted(
     path.stem for path in (Path(__file__).parents[2] / "inner_loops").glob("[a-z]*.py")

@@ -13,7 +13,19 @@ import jax
 import numpy as np
 import pytest
 
-from inner_loops import a2c, apex, dqn, gorila, impala, ppo, pqn, qtopt, sac, td3
+from inner_loops import (
+    a2c,
+    apex,
+    dqn,
+    gorila,
+    gumbel_alphazero,
+    impala,
+    ppo,
+    pqn,
+    qtopt,
+    sac,
+    td3,
+)
 from metaevo import envs, fitness
 from metaevo.analysis import holdout
 
@@ -85,6 +97,14 @@ TARGETS = {
         impala, CARTPOLE, {"max_delay": 16}, impala.Meta(), 400, 22.5
     ),
     "gorila-CartPole": Target(gorila, CARTPOLE, {}, gorila.Meta(), 430, 22.5),
+    "gumbel_alphazero-sparse-CartPole": Target(
+        gumbel_alphazero,
+        f"sparse/{CARTPOLE}",
+        {"total_timesteps": 100_000, "num_envs": 16, "num_steps": 32},
+        gumbel_alphazero.Meta(lr=1e-3, value_mix=0.9),
+        200,
+        22.5,
+    ),
     "apex-CartPole": Target(apex, CARTPOLE, {}, apex.Meta(), 400, 22.5),
     "dqn-CartPole": Target(dqn, CARTPOLE, {}, dqn.Meta(), 450, 22.5),
     "c51-CartPole": Target(dqn, CARTPOLE, C51, dqn.Meta(), 440, 22.5),

@@ -7,10 +7,12 @@ import toys
 
 import metaevo
 from benchmarks import tiny
+from inner_loops import impala
 from metaevo import fitness, population, spaces
 from metaevo.errors import ConfigError
 from metaevo.evaluators import choose
 from metaevo.types import InnerLoop, Proposal, Search
+from searches import impala_vtrace
 
 ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")
 
@@ -48,6 +50,23 @@ def test_killed_late_and_new_hosts_give_the_bits_of_one_machine(cluster, tmp_pat
     assert found["digest"] == reliability.digest(tmp_path / "local")
     assert found["hosts lost"] >= 1
     assert found["tasks given twice"] >= 1
+
+
+def test_impala_on_three_hosts_one_of_which_dies_gives_the_same_bits(cluster, tmp_path):
+    search = impala_vtrace.search(
+        delays=(0, 4),
+        population_size=6,
+        num_generations=4,
+        inner=impala.Config(40_000, max_delay=4, num_segments=2),
+    )
+    events = {1: reliability.add(cluster), 2: reliability.kill}
+    found = reliability.run(tmp_path / "ray", search, events)
+    config = metaevo.RunConfig(
+        directory=str(tmp_path / "local"), held_out_seeds=0, wandb="disabled"
+    )
+    metaevo.run(search, config, "impala")
+    assert found["digest"] == reliability.digest(tmp_path / "local")
+    assert found["hosts lost"] >= 1
 
 
 def test_what_follows_the_search_is_the_same_too(pool, tmp_path):

@@ -220,3 +220,34 @@ def test_a_suite_that_is_not_installed_is_listed_with_its_extra(monkeypatch):
     assert "navix/ import of navix halted" in listed
     assert "pip install 'metaevo[navix]'" in listed
     assert "jumanji/ CVRP-v1" in listed
+
+
+# --- rewards at the end ---------------------------------------------------------------
+
+
+def test_sparse_rewards_are_the_sum_of_an_episode_at_its_end():
+    name = "gymnax/CartPole-v1"
+    dense, sparse = (envs.make(x) for x in (name, f"sparse/{name}"))
+    (a, _), (b, _) = dense.reset(jax.random.key(0)), sparse.reset(jax.random.key(0))
+    total, steps = 0.0, (jax.jit(dense.step_raw), jax.jit(sparse.step_raw))
+    for i in range(100):
+        a, was = steps[0](jax.random.key(i), a, jnp.int32(1))
+        b, out = steps[1](jax.random.key(i), b, jnp.int32(1))
+        total += float(was.reward)
+        seen = [*was.obs, total / dense.max_steps]
+        np.testing.assert_allclose(out.obs, seen, rtol=1e-6)
+        assert float(out.reward) == (total if was.done else 0.0)
+        if was.done:
+            break
+    assert was.done
+    assert total > 3
+    fresh, obs = sparse.reset(jax.random.key(1))
+    again, _ = envs.auto_reset(b, out, fresh, obs)
+    assert float(again.earned) == 0.0
+    assert sparse.name == f"sparse/{name}"
+
+
+def test_sparse_rewards_are_refused_for_several_players_and_for_images():
+    for name in ("coin_game/3x3", "gymnax/Breakout-MinAtar"):
+        with pytest.raises(ConfigError, match="one player whose observations are vec"):
+            envs.make(f"sparse/{name}")

@@ -137,7 +137,9 @@ def test_nothing_is_gained_behind_an_end():
         return jnp.zeros((len(obs), 9)), jnp.ones(len(obs))
 
     model = planning.model(GAME, evaluate, 1.0)
-    at = jax.tree.map(lambda x: x[None], (state, jnp.array(False)))
+    no = jnp.array(False)
+    at = planning.Node(state, no, no, jnp.float32(0.0))
+    at = jax.tree.map(lambda x: x[None], at)
     out, at = model((), jax.random.key(0), jnp.array([WIN[1]]), at)
     assert (float(out.reward[0]), float(out.discount[0])) == (1.0, 0.0)
     assert float(out.value[0]) == 0
@@ -211,6 +213,32 @@ def test_unknown_opponents_are_refused():
             matches.player(GAME, name)
     with pytest.raises(ConfigError, match=r"solves pgx/tic_tac_toe alone"):
         matches.minimax(envs.make("pgx/connect_four"))
+
+
+def test_a_state_at_the_time_limit_keeps_its_value_however_often_it_is_visited():
+    """All values are .5, so the root's is; below the limit nothing comes or goes."""
+    env = one_move(0.0)
+
+    def cut(key, state, action):
+        state, out = env.step_raw(key, state, action)
+        return state, out._replace(terminated=out.truncated, truncated=out.terminated)
+
+    def evaluate(keys, obs, state):
+        return jnp.zeros((len(obs), 2)), jnp.full(len(obs), 0.5)
+
+    found = planning.puct(
+        jax.random.key(0),
+        planning.model(env._replace(step_raw=cut, player=None), evaluate, 1.0),
+        planning.Root(
+            jnp.zeros((1, 2)), jnp.full(1, 0.5), jnp.zeros(1, jnp.int32), None
+        ),
+        alphazero.Meta(dirichlet_fraction=0.0),
+        None,
+        num_simulations=32,
+        bounds=(-1.0, 1.0),
+        explore=False,
+    )
+    assert float(found.value[0]) == pytest.approx(0.5)
 
 
 # --- self-play ------------------------------------------------------------------------

@@ -305,3 +305,51 @@ def test_newest_windows_end_where_steps_were_added():
 def test_sizes_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="warm-up"):
         priorities.make(10, ENVS, 4, 2, 3)
+
+
+@pytest.mark.parametrize(("window", "stride"), [(5, 2), (4, 4), (3, 4), (9, 4), (2, 1)])
+@pytest.mark.parametrize("born", [0, 4, 20])
+def test_windows_with_a_stride_start_at_its_multiples(window, stride, born):
+    """Those with mass are the whole ones of the member's own steps, and no others."""
+    rows, warmup, steps = 48, 28, 4
+    made = priorities.make(rows, ENVS, warmup, steps, window, stride)
+    update = jax.jit(made.update)
+    kept = made.start(jnp.ones(made.first().shape[1:]))
+    held = {row: 50 + row for row in range(warmup)}
+    for own in range(0, 60, steps):
+        if own:
+            inserted = born + own - steps
+            rows_now = (warmup + inserted + np.arange(steps)) % rows
+            held |= dict(zip(rows_now, 1000 + inserted + np.arange(steps), strict=True))
+            newest = np.asarray(made.newest(jnp.int32(inserted)))
+            assert set(newest[-1, :, 0] // ENVS) <= set(rows_now)
+            kept = made.add(kept, inserted, own, jnp.ones(newest.shape[1:]))
+        expected = {
+            (last - window + 1) % rows
+            for last in whole_windows(held, window)
+            if (last - window + 1) % rows % stride == 0
+        }
+        found = made.draw(jax.random.key(own), kept, born + own, own, (600,))
+        np.testing.assert_array_equal(found.mass, 1.0)
+        indices = np.asarray(found.indices)
+        row = indices // ENVS
+        np.testing.assert_array_equal(np.diff(row, axis=0) % rows, 1)
+        assert (indices % ENVS == indices[0] % ENVS).all()
+        assert set(row[0]) == expected
+        visits = update(kept, found.indices, found.mass).visits
+        assert visits.sum() == 600
+        assert len(visits) == rows // stride * ENVS
+
+
+def test_only_chosen_windows_get_another_mass():
+    made = priorities.make(24, ENVS, 16, 2, 3, 2)
+    kept = made.start(jnp.ones(made.first().shape[1:]))
+    indices = made.first().reshape(3, -1)[:, :6]
+    chosen = jnp.array([True, False, True, False, False, True])
+    after = made.update(kept, indices, jnp.full(6, 5.0), chosen)
+    leaves = np.flatnonzero(np.asarray(after.levels[0]) == 5.0)
+    np.testing.assert_array_equal(leaves, np.flatnonzero(after.visits))
+    assert len(leaves) == 3
+    # The sums are those of a tree that is made anew.
+    fresh = sum_tree.build(after.levels[0][: len(after.visits)])
+    jax.tree.map(np.testing.assert_array_equal, after.levels, fresh)

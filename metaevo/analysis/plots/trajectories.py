@@ -1,4 +1,4 @@
-"""Portraits of functions of rollouts: advantages over time, and weights of actions."""
+"""Portraits of functions of returns and rollouts: advantages, weights, rescalings."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from metaevo.analysis.plots.portraits import (
     moments,
     table,
 )
+from metaevo.learned import rescalings
 
-__all__ = ["advantage", "correction"]
+__all__ = ["advantage", "correction", "rescale"]
 
 STEPS, END = 24, 16  # of the trajectory drawn, and where its first episode ends
 NUMBERS = {"gamma": 0.95, "gae_lambda": 0.95, "leak": 0.0}
@@ -87,4 +88,33 @@ def correction(evolved: Evolved) -> Portrait:
         table(ratio=ratio, **ours, clipped=theirs),
         "The weight of an action against the ratio of its probabilities, by the policy "
         "that learns and by the one that acted; both are clipped at 1.",
+    )
+
+
+def rescale(evolved: Evolved) -> Portrait:
+    """The rescaled return against the return, near 0 and far from it."""
+    near, far = np.linspace(-10.0, 10.0, 121), np.linspace(-500.0, 500.0, 121)
+    drawn = []
+    for x in map(jnp.float32, (near, far)):
+        ours = np.asarray(evolved.function(x))
+        drawn.append((x, ours, np.asarray(rescalings.signed_root(x))))
+
+    def draw(*panels):
+        for (x, ours, theirs), panel in zip(drawn, panels, strict=True):
+            lines(panel, x, {"evolved": ours}, ("signed root", theirs))
+            panel.set(xlabel="return", ylabel="rescaled")
+
+    (x, ours, theirs), (far_x, far_ours, far_theirs) = drawn
+    return Portrait(
+        evolved.slot,
+        heading(evolved.slot),
+        draw,
+        table(
+            **{"return": x, "evolved": ours, "signed_root": theirs},
+            far_return=far_x,
+            far_evolved=far_ours,
+            far_signed_root=far_theirs,
+        ),
+        "Values that the network learns against returns, near 0 and far from it.",
+        len(drawn),
     )

@@ -1,0 +1,353 @@
+"""Common parts of R2D2 and R2D3: the loss, the buffer of sequences, updates.
+
+Kapturowski et al., 2019, https://openreview.net/forum?id=r1lyTjAqYX. Network and
+targets are in `metaevo/rl/recurrent_q.py`.
+
+Axes: W steps of a sequence, of which L are learned from; B sequences of a minibatch; U
+minibatches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from inner_loops import _dqn
+from inner_loops._dqn import Seen
+from metaevo import envs, optimizers, population, slots
+from metaevo.envs import last_step
+from metaevo.errors import ConfigError
+from metaevo.rl import (
+    config_checks,
+    off_policy,
+    packing,
+    priorities,
+    q_learning,
+    recurrent_q,
+    replay,
+    rollouts,
+    training,
+)
+from metaevo.rl.recurrent_q import Memory, Network, Sequences, Steps
+
+__all__ = ["Agent", "Experience", "Learner", "Parts", "learner", "parts"]
+
+
+class Agent(NamedTuple):
+    age: jax.Array  # int32, updates since birth
+    params: Any
+    target_params: Any
+    opt_state: Any
+    return_std: jax.Array  # of the last minibatch's targets
+
+
+class Experience(NamedTuple):
+    """The member's environments and buffer."""
+
+    episodes: rollouts.Episodes  # of environments `with_last_step`
+    hidden: jax.Array  # [E, hidden], zero where an episode begins
+    rows: packing.Packed  # of the replay buffer
+    starts: packing.Packed  # memories at the rows where sequences start
+    priorities: priorities.Priorities  # of the sequences
+    steps_since_birth: jax.Array  # int32, warm-up not counted
+
+
+# --- learning -------------------------------------------------------------------------
+
+
+class Learner(NamedTuple):
+    """Learning from sequences as pure functions.
+
+    Attributes:
+        first_mass: `(params, sequences, std, meta, context) -> (p^α [B], std)`, which
+            actors give; `std` is the deviation of a minibatch's targets, None: theirs.
+        gradient: `(params, target_params, sequences, weights [B], meta, context) ->
+            (gradient, info, Seen)`, clipped; `info` has scalars, `Seen` leaves [L, B].
+        improve: `(agent, sequences, drawn, clock, meta, context) -> (agent, mass [U,
+            B], info)`: a gradient step on each of U minibatches, leaves [W, U, B, ...]
+            and [U, B, ...], then the target network's. `drawn` is `(mass, age,
+            visits)`, [U, B] each.
+    """
+
+    first_mass: Callable[..., tuple[jax.Array, jax.Array]]
+    gradient: Callable[..., tuple[Any, dict[str, jax.Array], Seen]]
+    improve: Callable[..., tuple[Agent, jax.Array, dict[str, jax.Array]]]
+
+
+def learner(net: Network, config: Any) -> Learner:
+    """The learner for a Config with the fields of R2D2's."""
+    size = Steps(config.burn_in, config.sequence_length, config.num_step_return)
+
+    def targets(*args):
+        return recurrent_q.targets(net, size, config.double, *args)
+
+    # --- the loss ---------------------------------------------------------------------
+
+    def loss(params, sequences, found, weights, meta, context):
+        """Of a minibatch; gradients go back in time to the end of the burn-in."""
+        steps, last = size.of_learned((sequences.steps, found.last))
+        x = net.inputs(params, steps.obs, *last)
+        memories = recurrent_q.unroll(net, params, found.hidden, x, steps.done)
+        q = q_learning.of_action(net.values(params, memories), steps.action)
+        td_error = found.target - q
+        losses = meta.td_loss(td_error, q, found.target, context)
+        info = {
+            "q": q.mean(),
+            "error": -td_error.mean(),
+            "squared": (td_error**2).mean(),
+            "return_std": context.return_std,
+            "importance": weights.mean(),
+        }
+        return (weights * losses).mean(), (info, td_error)
+
+    def gradient(params, target_params, sequences, weights, meta, context):
+        found = targets(params, target_params, sequences, meta, context)
+        in_loss = context._replace(return_std=found.target.std())
+        slope, (info, td_error) = jax.grad(loss, has_aux=True)(
+            params, sequences, found, weights, meta, in_loss
+        )
+        if meta.max_grad_norm is not None:
+            max_norm = slots.value(meta.max_grad_norm, context)
+            slope = optimizers.clip_by_global_norm(slope, max_norm)
+        return slope, info, Seen(td_error, *found[:3])
+
+    # --- priorities -------------------------------------------------------------------
+
+    def mass_of(seen, age, visits, std, meta, context):
+        """p^α [B], p = η maxₜ pₜ + (1 − η) meanₜ pₜ."""
+        age, visits = (jnp.broadcast_to(x, seen.td_error.shape) for x in (age, visits))
+        in_priority = context._replace(return_std=std)
+        p = meta.priority(
+            seen.td_error, age, visits, seen.reward, seen.terminated, in_priority
+        )
+        p, greatest = jnp.maximum(p, 0.0), slots.value(meta.priority_max, context)
+        p = greatest * p.max(0) + (1 - greatest) * p.mean(0)
+        return priorities.mass(p, slots.value(meta.priority_exponent, context))
+
+    def first_mass(params, sequences, std, meta, context):
+        # By the parameters that act, in the place of the target network, too.
+        found = targets(params, params, sequences, meta, context)
+        memories, action = size.of_learned((found.memories, sequences.steps.action))
+        q = q_learning.of_action(net.values(params, memories), action)
+        seen = Seen(found.target - q, *found[:3])
+        std = found.target.std() if std is None else std
+        return mass_of(seen, 0.0, 0.0, std, meta, context), std
+
+    # --- gradient steps ---------------------------------------------------------------
+
+    def learn(params, target_params, opt_state, sequences, drawn, meta, context):
+        """One gradient step on each of the minibatches, leaves [U, W, B, ...]."""
+        lr = slots.value(meta.lr, context)
+        beta = slots.value(meta.importance_exponent, context)
+
+        def step(carry, at):
+            (params, opt_state), (sequences, (mass, age, visits)) = carry, at
+            weights = priorities.weights(mass, beta)
+            slope, info, seen = gradient(
+                params, target_params, sequences, weights, meta, context
+            )
+            params, opt_state = optimizers.step(
+                meta.optimizer, slope, params, opt_state, lr, context
+            )
+            std = info["return_std"]
+            mass = mass_of(seen, age, visits + 1.0, std, meta, context)
+            return (params, opt_state), (mass, info)
+
+        (params, opt_state), (mass, info) = jax.lax.scan(
+            step, (params, opt_state), (sequences, drawn)
+        )
+        std = info["return_std"][-1]
+        return params, opt_state, std, mass, jax.tree.map(jnp.mean, info)
+
+    def improve(agent, sequences, drawn, clock, meta, context):
+        steps = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), sequences.steps)
+
+        @population.phase
+        def phase(params, target_params, opt_state, sequences, drawn):
+            return learn(
+                params, target_params, opt_state, sequences, drawn, meta, context
+            )
+
+        params, opt_state, std, mass, info = phase(
+            *(agent.params, agent.target_params, agent.opt_state),
+            *(sequences._replace(steps=steps), drawn),
+        )
+        target_params = _dqn.target_copy(
+            params, agent.target_params, clock, config, meta, context
+        )
+        agent = Agent(agent.age + 1, params, target_params, opt_state, std)
+        return agent, mass, info
+
+    return Learner(first_mass, gradient, improve)
+
+
+# --- experience -----------------------------------------------------------------------
+
+
+class Parts(NamedTuple):
+    """Parts that follow from an environment and a Config.
+
+    Attributes:
+        env: with the last action and reward in its states.
+        sizes: of the lifetime and the buffer.
+        network: the network.
+        learner: the learner.
+        windows: priorities of the sequences.
+        born: `(key, meta) -> (Agent, Experience)`, after the warm-up.
+        collect: `(key, agent, experience, clock, meta, context) -> (experience,
+            finished)`: T steps of the environments, stored with their priorities.
+        draw: `(key, experience, clock) -> priorities.Drawn`, leaves [U, B].
+        read: `(experience, indices [W, ...]) -> Sequences`.
+        act: `InnerLoop.act`.
+    """
+
+    env: envs.Env
+    sizes: off_policy.Sizes
+    network: Network
+    learner: Learner
+    windows: priorities.Prioritized
+    born: Callable[..., tuple[Agent, Experience]]
+    collect: Callable[..., tuple[Experience, rollouts.Finished]]
+    draw: Callable[..., priorities.Drawn]
+    read: Callable[..., Sequences]
+    act: Callable[..., tuple[jax.Array, jax.Array]]
+
+
+def parts(env: envs.Env, config: Any, algorithm: str) -> Parts:
+    """The parts for a Config with the fields of R2D2's.
+
+    Args:
+        algorithm: its name, for errors.
+
+    Raises:
+        ConfigError: sizes that do not fit each other, continuous actions, or several
+            players.
+    """
+    num_actions = config_checks.discrete(env, algorithm).num
+    config_checks.positive(config, ("burn_in",))
+    if config.num_steps % config.period:
+        raise ConfigError(
+            f"inner.period={config.period} does not divide inner.num_steps="
+            f"{config.num_steps}"
+        )
+    env = last_step.with_last_step(env)
+    net = recurrent_q.network(env, config, algorithm)
+    mine = learner(net, config)
+    size = Steps(config.burn_in, config.sequence_length, config.num_step_return)
+    sizes = off_policy.sizes(config, size.total)
+    buffer = sizes.buffer(env, config.num_envs)
+    windows = sizes.priorities(config.num_envs, config.period)
+    starts = replay.make(
+        Memory(jnp.zeros(config.hidden), jnp.int32(0), jnp.float32(0)),
+        sizes.num_rows // config.period,
+        config.num_envs,
+        sizes.num_warmup // config.period,
+        config.num_steps // config.period,
+    )
+
+    def read(experience, indices):
+        row, place = indices[0] // config.num_envs, indices[0] % config.num_envs
+        start = row // config.period * config.num_envs + place
+        return Sequences(
+            off_policy.read(buffer, experience.rows, indices),
+            starts.read(experience.starts, start),
+        )
+
+    def first_mass(params, experience, indices, std, meta, context):
+        """Masses [n, E] of windows [W, n, E]."""
+        sequences = read(experience, indices.reshape(len(indices), -1))
+        mass, std = mine.first_mass(params, sequences, std, meta, context)
+        return mass.reshape(indices.shape[1:]), std
+
+    def at_starts(memories):
+        return jax.tree.map(lambda x: x[:: config.period], memories)
+
+    def noise(key, num_steps):
+        return jax.random.gumbel(key, (num_steps, config.num_envs, num_actions))
+
+    # --- birth ------------------------------------------------------------------------
+
+    def born(key, meta):
+        network_key, env_key, noise_key, warmup_key = jax.random.split(key, 4)
+        params = net.init(network_key)
+        context = training.context(jnp.int32(0), sizes.lifetime.num_updates)
+        episodes, hidden, steps, _, memories = rollouts.collect(
+            warmup_key,
+            env,
+            rollouts.start(env_key, env, config.num_envs),
+            noise(noise_key, sizes.num_warmup),
+            recurrent_q.remembering(
+                net, params, lambda q, noise, mask: q_learning.best_action(noise, mask)
+            ),
+            jnp.zeros((config.num_envs, config.hidden)),
+        )
+        nothing = windows.start(jnp.zeros(windows.first().shape[1:]))
+        experience = Experience(
+            *(episodes, hidden, buffer.start(steps), starts.start(at_starts(memories))),
+            *(nothing, jnp.int32(0)),
+        )
+        mass, std = first_mass(params, experience, windows.first(), None, meta, context)
+        experience = experience._replace(priorities=windows.start(mass))
+        opt_state = meta.optimizer.init(params)
+        return Agent(jnp.int32(0), params, params, opt_state, std), experience
+
+    # --- experience -------------------------------------------------------------------
+
+    def collect(key, agent, experience, clock, meta, context):
+        noise_key, act_key = jax.random.split(key)
+        epsilon = q_learning.ladder(
+            slots.value(meta.epsilon, context),
+            slots.value(meta.epsilon_exponent, context),
+            config.num_envs,
+        )
+        in_act = meta._replace(epsilon=epsilon[:, None])
+
+        def explore(q, noise, mask):
+            choose = q_learning.explorer(lambda _: q, in_act, context)
+            return choose((), None, noise, None, mask)[1]
+
+        after, hidden, steps, finished, memories = rollouts.collect(
+            *(act_key, env, experience.episodes, noise(noise_key, config.num_steps)),
+            *(recurrent_q.remembering(net, agent.params, explore), experience.hidden),
+        )
+        own = experience.steps_since_birth + config.num_steps
+        before = clock.update * config.num_steps
+        experience = experience._replace(
+            episodes=after,
+            hidden=hidden,
+            rows=buffer.add(experience.rows, before, steps),
+            starts=starts.add(
+                experience.starts, before // config.period, at_starts(memories)
+            ),
+            steps_since_birth=own,
+        )
+        mass, _ = first_mass(
+            *(agent.params, experience, windows.newest(before), agent.return_std),
+            *(meta, context),
+        )
+        kept = windows.add(experience.priorities, before, own, mass)
+        return experience._replace(priorities=kept), finished
+
+    def draw(key, experience, clock):
+        inserted = (clock.update + 1) * config.num_steps
+        shape = (config.num_gradient_steps, config.batch_size)
+        return windows.draw(
+            key, experience.priorities, inserted, experience.steps_since_birth, shape
+        )
+
+    def act(key, meta, agent, carry, obs, state=None, mask=None):
+        del key, meta
+        if state is None:
+            raise ValueError(
+                f"{algorithm} sees its last action and reward in the environment's "
+                "state: call `act` with the states of `InnerLoop.env`"
+            )
+        x = net.inputs(agent.params, obs, state.action, state.reward)
+        hidden = net.remember(agent.params, carry, x)
+        q = net.values(agent.params, hidden)
+        return q_learning.best_action(q, mask), hidden
+
+    return Parts(env, sizes, net, mine, windows, born, collect, draw, read, act)

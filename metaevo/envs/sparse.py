@@ -1,0 +1,87 @@
+"""Environments whose rewards come at the end: `sparse/gymnax/CartPole-v1`.
+
+The sum of an episode's rewards is paid with its last step, terminated or truncated, and
+nothing before, so that returns of episodes stay what they are. The sum so far, divided
+by the time limit, is one more component of an observation: without it what is to come
+cannot be told from what was. RLlib's CartPole for AlphaZero has the rewards, not the
+component.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from metaevo import envs
+from metaevo.errors import ConfigError
+
+__all__ = ["SparseState", "make", "names", "paid_at_end"]
+
+
+class SparseState(NamedTuple):
+    """The state of an environment, and what its episode has earned."""
+
+    state: Any
+    earned: jax.Array  # scalar
+
+
+def names() -> list[str]:
+    """Those of gymnax that observe vectors, as names of this suite; others work too."""
+    suite = envs.suite("gymnax")
+    shapes = {name: suite.make(name).observation.shape for name in suite.names()}
+    return [f"gymnax/{name}" for name, shape in shapes.items() if len(shape) == 1]
+
+
+def make(name: str) -> envs.Env:
+    """The environment of another suite, `SUITE/NAME`, with its rewards at the end.
+
+    Raises:
+        ConfigError: there is no such environment, or it has several players.
+    """
+    return paid_at_end(envs.make(name))
+
+
+def paid_at_end(env: envs.Env) -> envs.Env:
+    """`env` with an episode's rewards as one sum, given with its last step.
+
+    Raises:
+        ConfigError: `env` has several players, or its observations are no vectors.
+    """
+    shape = env.observation.shape
+    if env.num_players > 1 or env.player is not None or len(shape) != 1:
+        raise ConfigError(
+            f"env='sparse/{env.name}': expected an environment of one player whose "
+            f"observations are vectors; {env.num_players} players, shape {shape}"
+        )
+    draw, mask, at = env.render, env.action_mask, env.at
+    low, high = (jnp.broadcast_to(x, shape) for x in env.observation[1:3])
+
+    def seen(obs, earned):
+        return jnp.append(obs, earned / env.max_steps)
+
+    def reset(key):
+        state, obs = env.reset(key)
+        return SparseState(state, jnp.float32(0.0)), seen(obs, 0.0)
+
+    def step_raw(key, state, action):
+        inner, out = env.step_raw(key, state.state, action)
+        earned = state.earned + out.reward
+        final_obs = seen(out.final_obs, earned)
+        return SparseState(inner, earned), out._replace(
+            obs=final_obs, final_obs=final_obs, reward=jnp.where(out.done, earned, 0.0)
+        )
+
+    return env._replace(
+        reset=reset,
+        step=envs.with_auto_reset(reset, step_raw),
+        step_raw=step_raw,
+        observation=envs.Box(
+            (shape[0] + 1,), jnp.append(low, -jnp.inf), jnp.append(high, jnp.inf)
+        ),
+        action_mask=None if mask is None else lambda state: mask(state.state),
+        name=f"sparse/{env.name}",
+        render=None if draw is None else lambda states: draw([x.state for x in states]),
+        at=None if at is None else lambda params: paid_at_end(at(params)),
+    )

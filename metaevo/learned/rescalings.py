@@ -1,0 +1,148 @@
+"""Rescalings of action values: values of the slot `rescale`.
+
+`(x, context) -> h(x) [...]`, elementwise, increasing, h(0) = 0. A network learns h of
+the return, so that one step size fits returns of all sizes:
+
+    target = h(Σ γⁱ rᵢ + γⁿ h⁻¹(Q(o', a')))
+
+Pohlen et al., 2018, https://arxiv.org/abs/1805.11593.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from metaevo import slots
+from metaevo.errors import ConfigError
+from metaevo.learned import functions
+from metaevo.learned.functions import Learned
+from metaevo.learned.operations import operation
+from metaevo.slots import Context
+
+__all__ = ["LARGEST", "identity", "inverse", "monotone", "signed_root"]
+
+EPSILON = 1e-3  # slope of `signed_root` far from 0, which makes its inverse Lipschitz
+LARGEST = 1e9
+"""`inverse` finds returns up to it, if it has no closed form."""
+
+
+@slots.function
+def signed_root(x, context=None):
+    """h(x) = sign(x) (√(|x| + 1) − 1) + ε x, ε = 0.001 (Pohlen et al., 2018).
+
+    >>> float(signed_root(jnp.float32(10.0)).round(5))
+    2.32662
+    """
+    del context
+    # √(a + 1) − 1 without the difference of what is nearly equal.
+    return x / (jnp.sqrt(jnp.abs(x) + 1) + 1) + EPSILON * x
+
+
+@slots.function
+def identity(x, context=None):
+    """x: values are those of the returns."""
+    del context
+    return jnp.asarray(x)
+
+
+def _squared(y: jax.Array) -> jax.Array:
+    """The inverse of `signed_root`: s = √(|x| + 1) solves ε s² + s = |y| + 1 + ε."""
+    total = jnp.abs(y) + 1 + EPSILON
+    root = 2 * total / (jnp.sqrt(1 + 4 * EPSILON * total) + 1)
+    return jnp.sign(y) * jnp.maximum(root - 1, 0.0) * (root + 1)
+
+
+_CLOSED: Mapping[Callable, Callable[[jax.Array], jax.Array]] = {
+    signed_root.func: _squared,
+    identity.func: jnp.asarray,
+}
+_STEPS = 40  # halvings of the interval of asinh x: to the precision of float32
+
+
+def inverse(
+    rescale: Callable[..., jax.Array], y: jax.Array, context: Context | None = None
+) -> jax.Array:
+    """x with rescale(x) = y.
+
+    In closed form for the hand-made rescalings, otherwise by bisection of asinh x, with
+    |x| up to `LARGEST`. No gradient flows through it.
+
+    Args:
+        rescale: a value of the slot, increasing.
+        y: [...] float32.
+
+    >>> float(inverse(signed_root, signed_root(jnp.float32(10.0))).round(4))
+    10.0
+    """
+    y = jax.lax.stop_gradient(jnp.asarray(y))
+    closed = _CLOSED.get(getattr(rescale, "func", rescale))
+    if closed is not None:
+        return closed(y)
+    end = jnp.full_like(y, math.asinh(LARGEST))
+
+    def halve(_, interval):
+        low, high = interval
+        middle = (low + high) / 2
+        below = rescale(jnp.sinh(middle), context) < y
+        return jnp.where(below, middle, low), jnp.where(below, high, middle)
+
+    low, high = jax.lax.fori_loop(0, _STEPS, halve, (-end, end))
+    # A value that is not a number must stay visible.
+    return jnp.where(jnp.isnan(y), y, jnp.sinh((low + high) / 2))
+
+
+@operation(
+    "monotone_rescaling",
+    slot="rescale",
+    hand_made=signed_root,
+    plot="metaevo.analysis.plots.trajectories:rescale",
+    guarantees=lambda op: ("order-preserving",),
+    examples=({}, {"num_cells": 2, "largest": 4.0}),
+)
+def monotone(num_cells: int = 6, largest: float = 8.0) -> Learned:
+    """h(x) = f(h₀(x)), f piecewise linear and increasing, that starts as h₀.
+
+    h₀ is `signed_root`. f(0) = 0, and its slope is one number in [1 / largest, largest]
+    in each of `num_cells` cells on both sides of 0. The cells' edges in |h₀| are 0, ¼,
+    ½, 1, 2, 4 and so on, and the last goes on: ½ is a return of 1.2, 2 of 8, 8 of 79.
+
+    Args:
+        num_cells: cells on each side, 1 to 64.
+        largest: > 1.
+
+    Raises:
+        ValueError: a setting has a wrong type or value.
+    """
+    functions.positive(largest=largest)
+    if largest <= 1:
+        raise ConfigError(f"largest={largest!r}: expected a number above 1")
+    if not isinstance(num_cells, int) or not 1 <= num_cells <= 64:
+        raise ConfigError(f"num_cells={num_cells!r}: expected 1 to 64")
+    limit = math.log(largest)
+    edges = np.concatenate([[0.0], 0.25 * 2.0 ** np.arange(num_cells - 1)])
+    widths = np.append(np.diff(edges), 1e30)
+
+    def init(key):
+        del key
+        return {"above": jnp.zeros(num_cells), "below": jnp.zeros(num_cells)}
+
+    def covered(y):
+        """The part of each cell within y, [..., num_cells]."""
+        inside = jnp.expand_dims(y, -1) - jnp.asarray(edges, y.dtype)
+        return jnp.clip(inside, 0.0, jnp.asarray(widths, y.dtype))
+
+    def slopes(numbers):
+        return jnp.exp(limit * jnp.tanh(numbers / limit))
+
+    def apply(params, x, context=None):
+        y = signed_root(jnp.asarray(x, jnp.result_type(float)), context)
+        rise = (slopes(params["above"]) * covered(y)).sum(-1)
+        return rise - (slopes(params["below"]) * covered(-y)).sum(-1)
+
+    spec = {"op": "monotone_rescaling", "num_cells": num_cells, "largest": largest}
+    return Learned(init, apply, spec, starts_hand_made=True)
