@@ -53,6 +53,7 @@ class Experience(NamedTuple):
     starts: packing.Packed  # memories at the rows where sequences start
     priorities: priorities.Priorities  # of the sequences
     steps_since_birth: jax.Array  # int32, warm-up not counted
+    demonstrations: Any = ()  # `priorities.Priorities` of those of R2D3
 
 
 # --- learning -------------------------------------------------------------------------

@@ -116,6 +116,20 @@ def _ranges(full: str, query: str) -> dict[str, tuple[float, float]]:
     return found
 
 
+def deep_sea(size: int = 12) -> Env:
+    """DeepSea of size x size cells, `env=metaevo.envs.gymnax:deep_sea`.
+
+    Its reward of 1 takes `size` right actions in a row, which a random policy has in
+    one episode of 2^size (Osband et al., 2020, https://arxiv.org/abs/1908.03568).
+    gymnax's own has size 8.
+    """
+    from gymnax.environments.bsuite.deep_sea import DeepSea
+
+    env = DeepSea(size)
+    made = adapt(env, env.default_params, "gymnax/DeepSea-bsuite")
+    return made._replace(observation=made.observation._replace(binary=True))
+
+
 def adapt(
     env,
     params,

@@ -389,7 +389,7 @@ def test_the_buffer_is_written_in_place_and_conds_stay(name):
     passes |= {"dynamic_update_slice", "broadcast_in_dim", "custom_vmap_call"}
     assert set(found) <= passes, set(found) - passes
     assert "dynamic_update_slice" in found
-    assert (conds > 0) == (name in ("dqn", "gorila", "apex", "r2d2"))
+    assert (conds > 0) == (name in ("dqn", "gorila", "apex", "r2d2", "r2d3"))
 
     loop = SMALL[name].make(buffer_size=4096, total_timesteps=5000)
     meta = loop.meta
@@ -439,6 +439,7 @@ def test_a_buffer_too_small_for_the_warm_up_is_refused(name):
         ("gorila", "gymnax/Pendulum-v1"),
         ("apex", "gymnax/Pendulum-v1"),
         ("r2d2", "gymnax/Pendulum-v1"),
+        ("r2d3", "gymnax/Pendulum-v1"),
         ("pqn", "gymnax/Pendulum-v1"),
         ("td3", "gymnax/CartPole-v1"),
         ("td3_shared", "gymnax/CartPole-v1"),

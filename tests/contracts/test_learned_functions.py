@@ -545,6 +545,7 @@ TEN_STEPS: dict[str, dict[str, Any]] = {
     "gorila": {"total_timesteps": 96},
     "apex": {"total_timesteps": 144},
     "r2d2": {"total_timesteps": 144},
+    "r2d3": {"total_timesteps": 144},
     "pqn": {"total_timesteps": 640, "num_epochs": 2, "num_minibatches": 2},
     "td3": {"total_timesteps": 64 + 8, "num_gradient_steps": 10},
     "sac": {"total_timesteps": 64 + 8, "num_gradient_steps": 10},

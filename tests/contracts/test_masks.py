@@ -72,7 +72,7 @@ def test_without_the_mask_it_would_be():
 
 
 @pytest.mark.parametrize(
-    "name", sorted({"apex", "dqn", "gorila", "pqn", "r2d2"} & set(HONORING))
+    "name", sorted({"apex", "dqn", "gorila", "pqn", "r2d2", "r2d3"} & set(HONORING))
 )
 def test_targets_are_of_legal_actions(name):
     """A huge value of an action that is never legal enters no target."""
@@ -84,7 +84,7 @@ def test_targets_are_of_legal_actions(name):
     env = probes.terminated(6, envs.Discrete(3))._replace(action_mask=two_of_three)
     # Of a dueling network the mean over actions would hold the illegal one's value.
     loop = small.make(
-        env=env, **({"dueling": False} if name in ("apex", "r2d2") else {})
+        env=env, **({"dueling": False} if name in ("apex", "r2d2", "r2d3") else {})
     )
 
     state = loop.init(jax.random.key(0), loop.meta)

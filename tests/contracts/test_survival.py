@@ -37,6 +37,7 @@ def tiny(name, steps_per_segment, num_segments):
 
 WITHOUT_ENV = {"pbt_toy", "mfos_ipd", "mfos_self_play", "mfos_coin"}
 WITHOUT_ENV |= {"cheap_talk_control"}  # the probe has no goals
+WITHOUT_ENV |= {"r2d3_demo_ratio"}  # nor a script that demonstrates it
 
 
 @pytest.mark.parametrize("name", [x for x in NAMES if x not in WITHOUT_ENV])

@@ -25,6 +25,7 @@ from inner_loops import (
     pqn,
     qtopt,
     r2d2,
+    r2d3,
     sac,
     td3,
     td3_shared,
@@ -40,7 +41,7 @@ from metaevo import (
 )
 from metaevo.envs import coin_game, matrix
 from metaevo.population import DEVICES, MEMBERS
-from metaevo.rl import learners
+from metaevo.rl import demonstrations, learners
 from metaevo.types import InnerLoop
 
 SGD = optimizers.from_optax(optax.identity())
@@ -266,6 +267,23 @@ def _a_tenth(context):
     return 0.1 + 0.0 * context.progress
 
 
+class Demonstrated(Small):
+    """A loop that is given demonstrations: the first legal action, always."""
+
+    def make(self, meta=None, env=None, **config):
+        env = env or self.world(self.env)
+        config = self.module.Config(**{**self.config, "num_segments": 1, **config})
+        given = None
+        if isinstance(env.action, envs.Discrete):
+            given = demonstrations.record(env, lambda obs, state: _legal(env, state), 3)
+        return self.module.make(env, config, self.meta if meta is None else meta, given)
+
+
+def _legal(env, state):
+    mask = envs.legal_actions(env, state)
+    return 0 if mask is None else mask.argmax()
+
+
 TWO_EPISODES = "gymnax/CartPole-v1"
 # Of two actions a search scales the values to 0 and 1, whatever they are.
 FIVE_ACTIONS = "grid/random_mdp"
@@ -489,6 +507,14 @@ SMALL = {
         R2D2_CHANGES,
         R2D2_REWRITTEN,
     ),
+    "r2d3": Demonstrated(
+        r2d3,
+        TWO_EPISODES,
+        R2D2_CONFIG,
+        r2d3.Meta(**R2D2_META),
+        R2D2_CHANGES | {"demo_ratio": 0.9},
+        R2D2_REWRITTEN,
+    ),
     "pqn": Small(
         pqn,
         TWO_EPISODES,
@@ -660,7 +686,7 @@ PARTNERS = {
     ),
 }
 ALL = EVERY | GAMES | PARTNERS
-OFF_POLICY_LOOPS = ("dqn", "gorila", "apex", "r2d2", "td3", "sac", "qtopt")
+OFF_POLICY_LOOPS = ("dqn", "gorila", "apex", "r2d2", "r2d3", "td3", "sac", "qtopt")
 
 FOUND = sorted(
     path.stem for path in (Path(__file__).parents[2] / "inner_loops").glob("[a-z]*.py")
