@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-# Each opens one cluster, or writes one folder of files, for all of its tests.
-TOGETHER = {"test_ray", "test_distributed", "test_exports"}
+# Each opens one cluster, writes one folder of files or runs one sweep, for all of its
+# tests.
+TOGETHER = {"test_ray", "test_distributed", "test_exports", "test_sweep"}
 
 
 def pytest_collection_modifyitems(items):
