@@ -6,7 +6,8 @@
 400 games of tic-tac-toe a run, over both seats: 50 of each of 8 agents trained with
 seeds that the search did not see. In one match both sides have the network trained with
 the defaults, and in the other each side its own, so that what is learned counts too.
-The interval counts the agents, not the games.
+Both sides take their best moves, so the first two of a game are random: without them
+all games of two agents would be alike. The interval counts the agents, not the games.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 import metaevo
@@ -58,7 +60,9 @@ def match(loop: InnerLoop, env: envs.Env, ours: tuple, theirs: tuple) -> dict:
 
     def one(key, agents):
         def player(meta, agent, key, obs, env_state, mask):
-            return loop.act(key, meta, agent, (), obs, env_state, mask)[0]
+            move = loop.act(key, meta, agent, (), obs, env_state, mask)[0]
+            opening = matches.random(key, obs, env_state, mask)
+            return jnp.where(obs.sum() < 2, opening, move)  # stones of both
 
         players = map(partial(partial, player), metas, agents)
         return matches.play(key, env, *players, GAMES_EACH)
