@@ -27,7 +27,7 @@ from metaevo.rl import matches
 
 
 class Game(NamedTuple):
-    """What is trained, and whom it meets.
+    """A game: the agents trained on it and their opponents.
 
     Attributes:
         config, meta: of Gumbel AlphaZero.

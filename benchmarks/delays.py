@@ -1,4 +1,4 @@
-"""What old parameters cost: final return against delay, of IMPALA and A3C on CartPole.
+"""Measure final return against delay, for IMPALA and A3C on CartPole.
 
     python -m benchmarks.delays
 

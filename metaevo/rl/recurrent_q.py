@@ -42,7 +42,7 @@ __all__ = [
 
 
 class Memory(NamedTuple):
-    """What an agent has at a step beside the observation; leaves [...].
+    """State of an agent at a step, beside the observation; leaves [...].
 
     Attributes:
         hidden: [..., hidden], of the GRU.
@@ -67,7 +67,7 @@ class Sequences(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """How many steps of a sequence are for what."""
+    """Numbers of steps of a sequence: burn-in, learned from, looked ahead to."""
 
     burn_in: int
     learned: int  # L
@@ -215,7 +215,7 @@ def led_by(sequences: Sequences) -> tuple[jax.Array, jax.Array]:
 
 
 class Targets(NamedTuple):
-    """What a sequence is learned from; leaves [L, B].
+    """Targets of a sequence and the parts they are made of; leaves [L, B].
 
     Attributes:
         target: h(Σ_{i<m} γⁱ rᵢ + γᵐ h⁻¹(Q⁻)) of m <= n steps; they end where an episode

@@ -23,7 +23,7 @@ SWEEP = "sweep123"
 
 
 def run(name):
-    """What the server knows of a run before it hears of it."""
+    """Return the record of a run that has sent nothing yet."""
     return types.SimpleNamespace(
         name=name,
         sweep=None,

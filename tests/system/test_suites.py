@@ -38,7 +38,7 @@ def episodes(env, num_steps=NUM_STEPS):
 
 
 def check_form(env, first, steps):
-    """What every suite gives: types, shapes, fresh starts, and an end that is seen."""
+    """Check types, shapes, fresh starts and the end of an episode."""
     for x in (first, steps.obs, steps.final_obs, steps.reward):
         assert x.dtype == jnp.float32
     assert first.shape == env.observation.shape == steps.obs.shape[1:]

@@ -350,6 +350,6 @@ def test_only_chosen_windows_get_another_mass():
     leaves = np.flatnonzero(np.asarray(after.levels[0]) == 5.0)
     np.testing.assert_array_equal(leaves, np.flatnonzero(after.visits))
     assert len(leaves) == 3
-    # The sums are those of a tree that is made anew.
+    # The sums equal those of a newly built tree.
     fresh = sum_tree.build(after.levels[0][: len(after.visits)])
     jax.tree.map(np.testing.assert_array_equal, after.levels, fresh)
