@@ -2,6 +2,7 @@
 
 import gc
 import os
+from pathlib import Path
 
 import jax
 import pytest
@@ -21,13 +22,26 @@ for name, value in (
 os.environ["JAX_COMPILATION_CACHE_DIR"] = jax.config.jax_compilation_cache_dir
 
 
-@pytest.fixture(autouse=True, scope="module")
-def forget_programs():
-    """Release the programs of a file when it ends.
+# A process may have 65,530 memory maps, and XLA takes some for every program: up to
+# 6,000 in one test. A process that has more of them than allowed is killed.
+MAPS = 30_000
 
-    A process has 65,530 memory maps, and XLA takes some for every program. Without
-    this a process that runs all files would end in a segmentation fault.
-    """
-    yield
+
+def forget_programs():
     jax.clear_caches()
     gc.collect()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forget_programs_of_a_file():
+    yield
+    forget_programs()
+
+
+@pytest.fixture(autouse=True)
+def forget_programs_of_a_long_file():
+    """Release the programs so far, where the tests of one file need too many maps."""
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > MAPS:
+        forget_programs()
