@@ -355,9 +355,11 @@ DQN_REWRITTEN = {
     "exploration": _same_exploration,
     "epsilon": _same_epsilon,
 }
+# Of less to compile; the loops' own tests have the rest.
+PLAIN = {"dueling": False, "num_step_return": 2}
 R2D2_CONFIG = {"total_timesteps": 128, "num_envs": 4, "num_steps": 4, "period": 2}
 R2D2_CONFIG |= {"features": (16,), "hidden": 8, "target_period": 2}
-R2D2_CONFIG |= {"num_gradient_steps": 2, "num_step_return": 2}
+R2D2_CONFIG |= {"num_gradient_steps": 2, **PLAIN}
 R2D2_CONFIG |= {"burn_in": 2, "sequence_length": 3, **OFF_POLICY, "batch_size": 8}
 R2D2_META = {"lr": 1e-2, "epsilon": 0.9, "epsilon_exponent": 1.0}
 R2D2_META |= {"importance_exponent": 0.1}
@@ -490,7 +492,7 @@ SMALL = {
     "apex": Small(
         apex,
         TWO_EPISODES,
-        DQN_CONFIG,
+        DQN_CONFIG | PLAIN,
         # Priorities matter where importance weights do not undo them, exploration where
         # there is much.
         apex.Meta(lr=1e-2, epsilon=0.9, epsilon_exponent=1.0, importance_exponent=0.1),
@@ -551,7 +553,7 @@ SMALL = {
     "apex_ddpg": Small(
         apex_ddpg,
         "gymnax/Pendulum-v1",
-        TD3_CONFIG,
+        TD3_CONFIG | {"num_step_return": 2},
         apex_ddpg.Meta(actor_lr=1e-2, critic_lr=1e-2, importance_exponent=0.1),
         {
             k: x
