@@ -13,6 +13,7 @@ import probes
 import pytest
 
 from inner_loops import r2d2, r2d3
+from metaevo import envs
 from metaevo.learned import rescalings
 from metaevo.rl import demonstrations, recurrent_q
 from metaevo.slots import Context
@@ -107,5 +108,19 @@ def limits_are_ends():
 
 def test_a_loop_that_takes_limits_for_ends_fails():
     _, value = played("r2d2", limits_are_ends)
+    (later,) = value(probes.LATER)
+    assert abs(later - LATER) > 0.1 * LATER
+
+
+def test_a_loop_that_bootstraps_from_a_reset_fails(monkeypatch):
+    """`auto_reset` that overwrites the last observation."""
+    correct = envs.auto_reset
+
+    def overwrite(state, step, fresh_state, fresh_obs):
+        state, step = correct(state, step, fresh_state, fresh_obs)
+        return state, step._replace(final_obs=step.obs)
+
+    monkeypatch.setattr(envs, "auto_reset", overwrite)
+    _, value = played("r2d2", lambda: probes.truncated())
     (later,) = value(probes.LATER)
     assert abs(later - LATER) > 0.1 * LATER
