@@ -8,6 +8,7 @@ import jax
 import learned as helper
 import numpy as np
 import pytest
+from scipy import stats
 
 from metaevo import critic_losses, envs, rewards
 from metaevo.export import files
@@ -34,8 +35,8 @@ def exported(tmp_path):
     return export(tmp_path, "value_loss", critic_losses.weighted_square())
 
 
-def run(*command):
-    """The numbers on the last line that a script prints in the other environment."""
+def printed(*command):
+    """The lines that a script prints in the other environment."""
     done = subprocess.run(
         [ELSEWHERE, *map(str, command)],
         env={"PATH": "", "HOME": str(Path.home())},
@@ -43,18 +44,36 @@ def run(*command):
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    return [float(x) for x in done.stdout.splitlines()[-1].split()]
+    return done.stdout.splitlines()
+
+
+def run(*command):
+    """The numbers on the last line that it prints."""
+    return [float(x) for x in printed(*command)[-1].split()]
 
 
 def test_exported_loss_trains_the_agent_that_the_loss_by_jax_trains(exported):
     packages = Path(jax.__file__).parents[1]
     script, updates = HELPERS / "torch_against_jax.py", 5  # 80 gradient steps
-    by_jax, by_square, moved = run(
+    by_jax, by_square, moved, apart = run(
         script, exported, exported.parent, updates, ROOT, packages, *sys.path
     )
     assert by_jax < 1e-5
     assert by_square > 1e-3
     assert moved > 1e-2
+    assert apart < 1e-5
+
+
+@pytest.mark.slow
+def test_agents_of_the_exported_loss_are_as_good_as_those_of_the_loss_by_jax(exported):
+    """At full length rounding has made other agents of them: 16 seeds of each."""
+    script, packages = HELPERS / "torch_seeds_against_jax.py", Path(jax.__file__)
+    given = (script, exported, exported.parent, 16, ROOT, packages.parents[1])
+    scores = np.loadtxt(printed(*given, *sys.path))[:, :2]
+    print(scores)
+    (mine, theirs), spread = scores.mean(0), scores.var(0, ddof=1) / len(scores)
+    # Welch's interval: its degrees of freedom are at least 15.
+    assert abs(mine - theirs) <= stats.t.ppf(0.975, 15) * np.sqrt(spread.sum())
 
 
 def test_loss_takes_the_place_of_the_squared_error_of_stable_baselines(exported):
