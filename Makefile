@@ -52,6 +52,13 @@ $(VENV)-torch/.installed: Makefile
 	    onnxruntime numpy 'stable-baselines3>=2.7' gymnasium \
 	    && touch $@ || rm -rf $(VENV)-torch
 
+# Where the example in rejax runs: rejax needs an older gymnax than metaevo. It takes a
+# minute and 1 GB; without it one test is skipped.
+$(VENV)-rejax/.installed: Makefile
+	$(PYTHON) -m venv $(VENV)-rejax
+	$(VENV)-rejax/bin/python -m pip install --quiet 'rejax==0.1.3' 'gymnax<1' \
+	    && touch $@ || rm -rf $(VENV)-rejax
+
 # The long learning runs. ONLY=dqn-CartPole runs one, ONLY="sac or td3" some.
 ONLY ?= test
 test-slow: install
@@ -90,4 +97,4 @@ docs: install
 	$(BIN)/mkdocs build --strict
 
 clean:
-	rm -rf $(VENV) $(VENV)-torch build site *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-torch $(VENV)-rejax build site *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -56,8 +56,10 @@ WITHOUT_CONTEXT = frozenset({"activation"})
 """Kinds whose functions take no `context`."""
 
 ONE_TRANSITION = frozenset({"reward"})
-"""Kinds whose functions take one transition; all others take any leading axes, of which
-the first is time for `advantage`."""
+"""Kinds whose functions take one transition; all others take any leading axes."""
+
+OVER_TIME = frozenset({"advantage"})
+"""Kinds whose functions go over the steps of a rollout, which are their first axis."""
 
 
 class Context(NamedTuple):

@@ -34,10 +34,10 @@ def typed(kind: Any, text: str) -> str:
         return _integer(text)
     if base is tuple and text:
         inside = text
-        for pair in ("[]", "()"):
+        for pair in ("[]", "()", "{}"):
             if text.startswith(pair[0]) and text.endswith(pair[1]):
                 inside = text[1:-1]
-        if inside == text and text[:1] in ("[", "("):
+        if inside == text and text[:1] in ("[", "(", "{"):
             return text
         element = element_of(kind)
         parts = [typed(element, part) for part in inside.split(",")]

@@ -110,12 +110,16 @@ def check(search: Search) -> Proposal:
         shapes and dtypes of a proposal of its strategy.
 
     Raises:
-        ConfigError: a size is out of range, an inner loop does not honor its
+        ConfigError: it is no search, a size is out of range, an inner loop ignores its
             environment's action mask, the space does not fit the inner loops, the
             strategy's optimizer steps away from its gradient, the strategy does not fit
             `segments_per_generation`, members would outlive the annealing of their step
             size, or newborn ones be scored by episodes of which the longest do not end.
     """
+    if not isinstance(search, Search):
+        raise ConfigError(
+            f"expected a metaevo.Search, as a search function returns; got {search!r}"
+        )
     for key in ("num_generations", "num_seeds"):
         if getattr(search, key) < 1:
             raise ConfigError(f"{key}={getattr(search, key)} must be at least 1")

@@ -24,6 +24,11 @@ def error(job: Job, progress: Progress) -> NumericalError | ConfigError:
     return NumericalError(f"every member failed in {MAX} generations in a row; {saved}")
 
 
+def unsaved() -> NumericalError:
+    """The error that ends training of which nothing is written."""
+    return NumericalError(f"every agent failed in {MAX} segments in a row")
+
+
 def forgiven(job: Job, progress: Progress) -> Progress:
     """Let a run that every member's failure had stopped try from the same state.
 

@@ -14,7 +14,7 @@ import numpy as np
 from metaevo import population
 from metaevo.analysis import results, training_curve
 from metaevo.config import RunConfig, Stop
-from metaevo.engine import checks, loop, training
+from metaevo.engine import checks, failures, loop, training
 from metaevo.engine.job import Progress, initial_state, make
 from metaevo.engine.loggers.console import ConsoleLogger
 from metaevo.errors import CheckpointError
@@ -63,8 +63,7 @@ def train(
 
     Raises:
         ConfigError: a number is out of range, or the loop is coupled.
-        NumericalError: every agent failed in three segments in a row, in a run with
-            a directory.
+        NumericalError: every agent failed in three segments in a row.
         MemoryError: the agents do not fit into memory.
     """
     config = RunConfig() if config is None else config
@@ -88,13 +87,16 @@ def train(
         for number in range(1, search.num_generations + 1):
             began = time.monotonic()
             state, record = loop.generation(job, progress)
-            progress = Progress(state, number)
+            failed = progress.failures + 1 if record["failed"] == num_seeds else 0
+            progress = Progress(state, number, failed)
             seconds = time.monotonic() - began
             records.append(
                 record
                 | {"frames": number * frames, "frames_per_second": frames / seconds}
             )
             console.log(records[-1])
+            if failed == failures.MAX:
+                raise failures.unsaved()
             if stop is not None and stop.holds(records[-1]):
                 break
         final_return, agents = training.scored(job, progress.state, records)

@@ -380,3 +380,21 @@ def with_auto_reset(reset: Callable, step_raw: Callable) -> Callable:
         return auto_reset(state, out, *reset(reset_key))
 
     return step
+
+
+def around(env: Env, reset: Callable, step_raw: Callable, **changes: Any) -> Env:
+    """`env` with a `reset` and a `step_raw` whose states hold its own as `state`.
+
+    Args:
+        changes: further attributes. Without `at` the environment of a task is what it
+            is for `env`: an inner loop that puts something around its environment does
+            so again in `InnerLoop.on`.
+    """
+    draw, mask = env.render, env.action_mask
+    if mask is not None:
+        changes.setdefault("action_mask", lambda state: mask(state.state))
+    if draw is not None:
+        changes.setdefault("render", lambda states: draw([x.state for x in states]))
+    return env._replace(
+        reset=reset, step=with_auto_reset(reset, step_raw), step_raw=step_raw, **changes
+    )

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from metaevo.envs import Env, rendering, with_auto_reset
+from metaevo.envs import Env, around, rendering
 from metaevo.errors import ConfigError
 from metaevo.types import Key
 
@@ -94,10 +94,10 @@ def with_goal(env: Env, goal: Goal) -> Env:
     """`env` with a goal in its state and the goal's reward in place of its own.
 
     Observations, transitions and ends stay the same: who acts does not see the goal.
-    Pictures show it.
+    Pictures show it. `at` gives the environment of a task as `env.at` does, without the
+    goal.
     """
-
-    draw, mask, at = env.render, env.action_mask, env.at
+    draw = env.render
 
     def reset(key):
         env_key, goal_key = jax.random.split(key)
@@ -117,12 +117,10 @@ def with_goal(env: Env, goal: Goal) -> Env:
             for frame, x in zip(frames, states, strict=True)
         ]
 
-    return env._replace(
-        reset=reset,
-        step=with_auto_reset(reset, step_raw),
-        step_raw=step_raw,
-        action_mask=None if mask is None else lambda state: mask(state.state),
+    return around(
+        env,
+        reset,
+        step_raw,
         name=f"{env.name} with a goal",
         render=None if draw is None else render,
-        at=None if at is None else lambda params: with_goal(at(params), goal),
     )

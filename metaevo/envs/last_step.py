@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from metaevo.envs import Discrete, Env, with_auto_reset
+from metaevo.envs import Discrete, Env, around
 from metaevo.errors import ConfigError
 
 __all__ = ["NO_ACTION", "LastStep", "with_last_step"]
@@ -49,7 +49,6 @@ def with_last_step(env: Env) -> Env:
             f"env={env.name!r}: the last action and reward are kept of discrete "
             "actions of one player"
         )
-    draw, mask = env.render, env.action_mask
 
     def reset(key):
         state, obs = env.reset(key)
@@ -59,10 +58,4 @@ def with_last_step(env: Env) -> Env:
         inner, out = env.step_raw(key, state.state, action)
         return LastStep(inner, jnp.asarray(action, jnp.int32), out.reward), out
 
-    return env._replace(
-        reset=reset,
-        step=with_auto_reset(reset, step_raw),
-        step_raw=step_raw,
-        action_mask=None if mask is None else lambda state: mask(state.state),
-        render=(lambda states: draw([x.state for x in states])) if draw else None,
-    )
+    return around(env, reset, step_raw)

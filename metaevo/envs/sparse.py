@@ -55,7 +55,7 @@ def paid_at_end(env: envs.Env) -> envs.Env:
             f"env='sparse/{env.name}': expected an environment of one player whose "
             f"observations are vectors; {env.num_players} players, shape {shape}"
         )
-    draw, mask, at = env.render, env.action_mask, env.at
+    at = env.at
     low, high = (jnp.broadcast_to(x, shape) for x in env.observation[1:3])
 
     def seen(obs, earned):
@@ -73,15 +73,13 @@ def paid_at_end(env: envs.Env) -> envs.Env:
             obs=final_obs, final_obs=final_obs, reward=jnp.where(out.done, earned, 0.0)
         )
 
-    return env._replace(
-        reset=reset,
-        step=envs.with_auto_reset(reset, step_raw),
-        step_raw=step_raw,
+    return envs.around(
+        env,
+        reset,
+        step_raw,
         observation=envs.Box(
             (shape[0] + 1,), jnp.append(low, -jnp.inf), jnp.append(high, jnp.inf)
         ),
-        action_mask=None if mask is None else lambda state: mask(state.state),
         name=f"sparse/{env.name}",
-        render=None if draw is None else lambda states: draw([x.state for x in states]),
         at=None if at is None else lambda params: paid_at_end(at(params)),
     )

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metaevo.export import helpers
-from metaevo.export.programs import Constant, Equation
+from metaevo.export.equations import Constant, Equation
 
 __all__ = ["JAX", "NUMPY", "TORCH", "Dialect", "expression", "number"]
 

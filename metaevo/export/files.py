@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from metaevo.errors import ConfigError
 from metaevo.export import names, programs, source
-from metaevo.export.programs import Evolved
+from metaevo.export.equations import Evolved
 from metaevo.storage import artifacts, verified
 
 __all__ = ["FORMATS", "Format", "write"]

@@ -56,6 +56,49 @@ def _conversion(array: str, convert: str, **names: str) -> str:
     return text.lstrip("\n")
 
 
+_ROLLOUTS = '''
+def _rollouts(ranks, *given):
+    """Return the shape [T, ...] of all inputs, and these as [T, trajectories].
+
+    Args:
+        ranks: as of `_inputs`.
+    """
+    shape, *flat = _inputs(ranks, *given)
+    steps = shape[0]
+    return shape, *(
+        x if r is None else x.reshape(steps, -1) for x, r in zip(flat, ranks)
+    )
+'''
+_SCAN = '''
+def _scan(step, carry, over, reverse):
+    """Return the carry after a step for each index of arrays, and the steps' results.
+
+    Args:
+        step: `(*carry, *one index of each array) -> (next carry, results)`.
+        reverse: True to begin with the last index.
+    """
+    kept = []
+    indices = range(len(over[0]))
+    for i in reversed(indices) if reverse else indices:
+        carry, found = step(*carry, *(x[i] for x in over))
+        kept.append(found)
+    if reverse:
+        kept.reverse()
+    return *carry, *({0}.stack(x) for x in zip(*kept))
+'''
+_JAX_SCAN = '''
+def _scan(step, carry, over, reverse):
+    """Return the carry after a step for each index of arrays, and the steps' results.
+
+    Args:
+        step: `(*carry, *one index of each array) -> (next carry, results)`.
+        reverse: True to begin with the last index.
+    """
+    one = lambda carry, x: step(*carry, *x)  # noqa: E731
+    carry, found = jax.lax.scan(one, carry, over, reverse=reverse)
+    return *carry, *found
+'''
+
 _BOUND = '''
 def _{0}(x, bound):
     """Return the {0}imum of a tensor and a number.
@@ -86,6 +129,8 @@ def _unpacked(text, shape):
 
 NUMPY: Mapping[str, str] = {
     "_inputs": _conversion("array", _OF_ARRAYS, m="np", default="np.dtype(float)"),
+    "_rollouts": _ROLLOUTS,
+    "_scan": _SCAN.format("np"),
     "_unpacked": _UNPACKED_ARRAY,
 }
 JAX: Mapping[str, str] = {
@@ -93,6 +138,8 @@ JAX: Mapping[str, str] = {
     "_inputs": _conversion(
         "array", _OF_JAX_ARRAYS, m="jnp", default="jnp.result_type(float)"
     ),
+    "_rollouts": _ROLLOUTS,
+    "_scan": _JAX_SCAN,
     "_unpacked": _UNPACKED_ARRAY,
 }
 TORCH: Mapping[str, str] = {
@@ -100,5 +147,7 @@ TORCH: Mapping[str, str] = {
     "_inputs": _conversion("tensor", _OF_TENSORS, m="torch"),
     "_max": _BOUND.format("max"),
     "_min": _BOUND.format("min"),
+    "_rollouts": _ROLLOUTS,
+    "_scan": _SCAN.format("torch"),
     "_unpacked": _UNPACKED_TENSOR,
 }

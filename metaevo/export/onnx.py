@@ -5,14 +5,23 @@ An optimizer's model is a step for one array, flat, with what is kept of it.
 
 from __future__ import annotations
 
+import copy
 import importlib
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from metaevo.errors import ConfigError
-from metaevo.export.programs import Atom, Constant, Equation, Evolved, Program
+from metaevo.export.equations import (
+    Atom,
+    Constant,
+    Equation,
+    Evolved,
+    Loop,
+    Program,
+)
 
 __all__ = ["OPSET", "content"]
 
@@ -37,15 +46,7 @@ def content(one: Evolved, provenance: Sequence[str]) -> bytes:
             "to=onnx needs the package onnx: pip install 'metaevo[export]'"
         ) from None
     program, graph = one.value, _Graph(one.value)
-    for equation in program.equations:
-        write = _NODES.get(equation.operation)
-        if write is None:
-            raise ConfigError(
-                f"to=onnx: operation {equation.operation!r} (of "
-                f"{equation.function or one.slot}) has no translation; to=stablehlo "
-                "takes any"
-            )
-        graph.known[equation.result] = write(graph, equation)
+    _write(graph, program)
     names = ["direction", *one.state] if one.state else [one.slot]
     found = []
     for name, atom in zip(names, program.outputs, strict=True):
@@ -88,11 +89,59 @@ def _kind_and_shape(program: Program, atom: Atom, one: Evolved) -> tuple:
     if isinstance(atom, Constant):
         kinds = {"f": "float", "b": "bool"}
         return kinds.get(atom.value.dtype.kind, "int"), atom.value.shape
-    # A name may be used again: the last equation counts.
-    for equation in reversed(program.equations):
-        if equation.result == atom:
-            return equation.kind, equation.shape
-    return _input_kind(one, atom), program.inputs[atom]
+    # A name may be used again: the last result counts.
+    return program.type_of(atom) or (_input_kind(one, atom), program.inputs[atom])
+
+
+def _write(graph: _Graph, program: Program) -> None:
+    """Add the nodes of a program.
+
+    Raises:
+        ConfigError: an operation has no translation.
+    """
+    for equation in program.equations:
+        if isinstance(equation, Loop):
+            _scan(graph, equation)
+            continue
+        write = _NODES.get(equation.operation)
+        if write is None:
+            raise ConfigError(
+                f"to=onnx: operation {equation.operation!r} (of "
+                f"{equation.function or 'an evolved function'}) has no translation; "
+                "to=stablehlo takes any"
+            )
+        graph.known[equation.result] = write(graph, equation)
+
+
+def _scan(graph: _Graph, loop: Loop) -> None:
+    """Add a loop; its step sees the values of the graph around."""
+    helper, step = _part("helper"), graph.inner()
+    given = []
+    for (name, shape), kind in zip(loop.step.inputs.items(), loop.given, strict=True):
+        step.known[name] = step.name(name)
+        given.append(_described(step.known[name], kind, shape))
+    _write(step, loop.step)
+    outputs = []
+    for i, atom in enumerate(loop.step.outputs):
+        shape = loop.shapes[i][i >= loop.num_carry :]
+        result = step.node("Identity", step(atom))
+        outputs.append(_described(result, loop.kinds[i], shape))
+    body = helper.make_graph(step.nodes, loop.name, given, outputs)
+    names = [graph.name(x or "unused") for x in loop.results]
+    over = len(loop.operands) - loop.num_carry
+    backward = int(loop.reverse)
+    made = helper.make_node(
+        "Scan",
+        [graph(x) for x in loop.operands],
+        names,
+        body=body,
+        num_scan_inputs=over,
+        scan_input_directions=[backward] * over,
+        scan_output_directions=[backward] * (len(names) - loop.num_carry),
+    )
+    graph.nodes.append(made)
+    pairs = zip(loop.results, names, strict=True)
+    graph.known.update((x, name) for x, name in pairs if x is not None)
 
 
 class _Graph:
@@ -110,7 +159,13 @@ class _Graph:
         self.known = {name: name for name in program.inputs}
         self._inputs = program.inputs
         self._constants: dict[tuple, str] = {}
-        self._count = 0
+        self._count = itertools.count(1)
+
+    def inner(self) -> _Graph:
+        """A graph inside of this one, with its values, constants and names."""
+        found = copy.copy(self)
+        found.nodes, found.known = [], dict(self.known)
+        return found
 
     def __call__(self, atom: Atom) -> str:
         """The value of an operand."""
@@ -124,13 +179,13 @@ class _Graph:
         x = np.asarray(x)
         key = (x.tobytes(), x.shape, x.dtype.str)
         if key not in self._constants:
-            name = self._constants[key] = self._name("constant")
+            name = self._constants[key] = self.name("constant")
             self.initializers.append(_part("numpy_helper").from_array(x, name))
         return self._constants[key]
 
     def node(self, kind: str, *inputs: str, **attributes: Any) -> str:
         """The result of a node."""
-        name = self._name(kind)
+        name = self.name(kind)
         made = _part("helper").make_node(kind, list(inputs), [name], **attributes)
         self.nodes.append(made)
         return name
@@ -155,9 +210,9 @@ class _Graph:
         )
         return self.node("Shape", name, start=axis, end=axis + 1)
 
-    def _name(self, kind: str) -> str:
-        self._count += 1
-        return f"{kind.lower()}_{self._count}"
+    def name(self, kind: str) -> str:
+        """A name that no other value has."""
+        return f"{kind.lower()}_{next(self._count)}"
 
 
 Node = Callable[[_Graph, Equation], str]

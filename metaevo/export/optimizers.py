@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Mapping
 
 from metaevo.export.dialects import NUMPY, TORCH, Dialect, number
-from metaevo.export.programs import Evolved
+from metaevo.export.equations import Evolved
 from metaevo.learned import optimizers
 from metaevo.storage import numpy_reference
 

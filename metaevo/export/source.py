@@ -6,27 +6,23 @@ from, a function for each slot, and a class for an optimizer.
 
 from __future__ import annotations
 
-import base64
 import builtins
 import inspect
 import keyword
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
-import numpy as np
-
+from metaevo import slots
 from metaevo.errors import ConfigError
-from metaevo.export import optimizers
-from metaevo.export.dialects import JAX, NUMPY, TORCH, Dialect, expression, number
-from metaevo.export.programs import RESERVED, Atom, Constant, Evolved, Program
+from metaevo.export import optimizers, statements
+from metaevo.export.dialects import JAX, NUMPY, TORCH, Dialect, number
+from metaevo.export.equations import Atom, Constant, Evolved, Program
+from metaevo.export.programs import RESERVED
 from metaevo.learned import operations
 
 __all__ = ["DIALECTS", "module"]
 
 DIALECTS = {dialect.name: dialect for dialect in (JAX, TORCH, NUMPY)}
-WIDTH = 88
-MOST_WRITTEN = 512
-"""The numbers of a larger array are written in base 64."""
 
 MEANING = {
     "value": "what the critic says",
@@ -52,6 +48,10 @@ MEANING = {
     "age": "steps since it was complete, in shares of the buffer's capacity",
     "visits": "how often it was sampled before",
     "progress": "share of the training that is done, 0 to 1",
+    "next_value": "what the critic says of the observation that followed",
+    "done": "1 where the episode ended or was cut off, 0 elsewhere",
+    "gamma": "the discount",
+    "gae_lambda": "decay of the trace",
     "return_std": "standard deviation of the batch's value targets",
     "along": "weights of the values in the sum; ones if None",
 }
@@ -63,6 +63,7 @@ RESULT = {
     "policy_loss": "a term of the policy's loss, per element",
     "drift": "the penalty D: minimize D - ratio * advantage",
     "shaper": "logits of the next policy",
+    "advantage": "the advantages",
     "correction": "the weight, where weights are truncated at 1",
     "activation": "the activation, elementwise",
     "reward": "the reward to learn from",
@@ -93,15 +94,15 @@ def module(
     """
     _check_names(functions, constants)
     public = [name.upper() for name in constants]
-    body, helpers, arrays = [], {}, _Arrays(dialect)
+    body, helpers, arrays = [], {}, statements.Arrays(dialect)
     for one in functions:
         if one.state:
-            step = _indented(
+            step = statements.indented(
                 [
                     f"def _step({', '.join(one.value.inputs)}):",
                     '"""Return a direction of n numbers, and what is kept of them."""',
-                    *_lines(dialect, one.value, arrays),
-                    f"return {', '.join(map(_text, one.value.outputs))}",
+                    *statements.body(dialect, one.value, arrays),
+                    f"return {', '.join(map(statements.text, one.value.outputs))}",
                 ]
             )
             parts = [step, *optimizers.parts(dialect, one)]
@@ -115,8 +116,7 @@ def module(
                 public.append(f"{one.slot}_gradient")
         body += parts
     text = "".join(body)
-    called = {name: x for name, x in dialect.helpers.items() if f"{name}(" in text}
-    helpers = called | helpers
+    helpers = _called(dialect, text) | helpers
     imports = ["from __future__ import annotations\n"]
     imports += ["import base64\n"] * arrays.packed
     if "_arrays" in helpers:
@@ -135,6 +135,16 @@ def module(
         + "\n"
         + "".join(f"\n\n{text.strip()}\n" for text in (*helpers.values(), *body))
     )
+
+
+def _called(dialect: Dialect, text: str) -> dict[str, str]:
+    """The helpers that a text calls, and those that these call, by name."""
+    found: dict[str, str] = {}
+    for name, source in reversed(list(dialect.helpers.items())):
+        if f"{name}(" in text:
+            found[name] = source
+            text += source
+    return dict(sorted(found.items()))
 
 
 def _check_names(functions: Sequence[Evolved], constants: Iterable[str]) -> None:
@@ -165,7 +175,7 @@ def _wrapped(lines: Sequence[str]) -> list[str]:
     found = []
     for line in map(_plain, lines):
         indent = " " * (len(line) - len(line.lstrip()) + 2)
-        found += textwrap.wrap(line, WIDTH, subsequent_indent=indent) or [""]
+        found += textwrap.wrap(line, statements.WIDTH, subsequent_indent=indent) or [""]
     return found
 
 
@@ -179,47 +189,48 @@ def _plain(text: str) -> str:
 # --- functions ------------------------------------------------------------------------
 
 
-def _function(dialect: Dialect, one: Evolved, arrays: _Arrays) -> str:
+def _function(dialect: Dialect, one: Evolved, arrays: statements.Arrays) -> str:
     """The source of one function."""
     program = one.value
     inputs = list(program.inputs)
     kind = operations.get(one.op["op"]).slot
-    result = f"{RESULT.get(kind, 'the value')}, {_axes(program.outputs[0], program)}"
-    lines = [_head(one.slot, inputs)]
+    shape = _axes(_shape(program.outputs[0], program), one)
+    result = f"{RESULT.get(kind, 'the value')}, {shape}"
+    lines = [statements.head(one.slot, inputs)]
     lines += _docstring(one, program, [f"{result}."])
-    lines += _converted(program)
-    lines += _lines(dialect, program, arrays)
-    lines.append(f"return {_returned(program.outputs[0], program)}")
+    lines += _converted(one, program)
+    lines += statements.body(dialect, program, arrays)
+    lines.append(f"return {_returned(program.outputs[0], one, program)}")
     return _decorated(dialect, lines)
 
 
-def _gradient(dialect: Dialect, one: Evolved, arrays: _Arrays) -> str:
+def _gradient(dialect: Dialect, one: Evolved, arrays: statements.Arrays) -> str:
     """The source of the gradient of a function, which numpy cannot take itself."""
     program = one.gradient
     assert program is not None
     *inputs, _ = program.inputs
-    lines = [_head(f"{one.slot}_gradient", [*inputs, "along=None"])]
+    lines = [statements.head(f"{one.slot}_gradient", [*inputs, "along=None"])]
     described = f"    {', '.join(inputs)}: as in `{one.slot}`."
     lines += [
         f'"""Return the gradient of the sum of `{one.slot}` in each input.',
         "",
         "Args:",
-        *textwrap.wrap(described, WIDTH - 4, subsequent_indent=" " * 8),
+        *textwrap.wrap(described, statements.WIDTH - 4, subsequent_indent=" " * 8),
         "    along: weights of the values in the sum; None: ones.",
         '"""',
         "if along is None:",
-        f"    along = np.ones({_inner(program)})",
+        f"    along = np.ones({() if _over_time(one) else _inner(program)})",
     ]
-    lines += _converted(program)
-    lines += _lines(dialect, program, arrays)
-    outputs = [_returned(x, program) for x in program.outputs]
+    lines += _converted(one, program)
+    lines += statements.body(dialect, program, arrays)
+    outputs = [_returned(x, one, program) for x in program.outputs]
     lines += ["return (", *(f"    {x}," for x in outputs), ")"]
     return _decorated(dialect, lines)
 
 
 def _decorated(dialect: Dialect, lines: Sequence[str]) -> str:
     above = f"{dialect.decorator}\n" if dialect.decorator else ""
-    return above + _indented(lines)
+    return above + statements.indented(lines)
 
 
 def _inner(program: Program) -> str:
@@ -239,192 +250,55 @@ def _docstring(one: Evolved, program: Program, returns: Sequence[str]) -> list[s
     lines += [f"{operation.title} of metaevo, settings {settings}.", "", "Args:"]
     for name, shape in program.inputs.items():
         meaning = MEANING.get(name, f"`{name}` of the algorithm")
-        lines.append(f"    {name}: {meaning}, {_written(shape)}.")
+        lines.append(f"    {name}: {meaning}, {_axes(shape, one)}.")
     wrapped = []
     for line in map(_plain, [*lines, "", "Returns:", *(f"    {x}" for x in returns)]):
         indent = " " * (len(line) - len(line.lstrip()))
         wrapped += textwrap.wrap(
-            line, WIDTH - 4, subsequent_indent=indent + "    " * bool(indent)
+            line, statements.WIDTH - 4, subsequent_indent=indent + "    " * bool(indent)
         ) or [""]
     wrapped[0] = f'"""{wrapped[0]}'
     return [*wrapped, '"""']
 
 
-def _written(shape: Sequence[int | str]) -> str:
+def _axes(shape: Sequence[int | str], one: Evolved) -> str:
     """A shape as docstrings have it: leading axes are free."""
     if not shape:
         return "a scalar"
+    if _over_time(one):
+        return "[T, ...]"
     return f"[{', '.join(['...', *map(str, shape[1:])])}]"
 
 
-def _axes(output: Atom, program: Program) -> str:
-    return _written(_shape(output, program))
+def _over_time(one: Evolved) -> bool:
+    return operations.get(one.op["op"]).slot in slots.OVER_TIME
 
 
 def _shape(output: Atom, program: Program) -> Sequence[int | str]:
     if isinstance(output, Constant):
         return output.value.shape
-    found = dict(program.inputs)
-    found |= {one.result: one.shape for one in program.equations}
-    return found[output]
+    found = program.type_of(output)
+    return program.inputs[output] if found is None else found[1]
 
 
-def _converted(program: Program) -> list[str]:
+def _converted(one: Evolved, program: Program) -> list[str]:
     """Statements that take the leading axes apart."""
     inputs = list(program.inputs)
     ranks = [len(x) - 1 if x else None for x in program.inputs.values()]
     names = ", ".join(inputs)
+    function = "_inputs"
+    if _over_time(one):  # steps, and what is left as trajectories
+        function, ranks = "_rollouts", [None if x is None else 0 for x in ranks]
     ranked = f"({', '.join(map(str, ranks))}{',' * (len(ranks) == 1)})"
     if not any(x is not None for x in ranks):
-        return [f"_, {names} = _inputs({ranked}, {names})"]
-    return [*_call(f"shape, {names} = _inputs", [ranked, *inputs])]
+        return [f"_, {names} = {function}({ranked}, {names})"]
+    return [*statements.call(f"shape, {names} = {function}", [ranked, *inputs])]
 
 
-def _returned(output: Atom, program: Program) -> str:
-    text = _text(output)
+def _returned(output: Atom, one: Evolved, program: Program) -> str:
+    text = statements.text(output)
     shape = _shape(output, program)
     if not shape or shape[0] != "n":
         return text
-    rest = "".join(f", {x}" for x in shape[1:])
+    rest = "" if _over_time(one) else "".join(f", {x}" for x in shape[1:])
     return f"{text}.reshape(*shape{rest})" if rest else f"{text}.reshape(shape)"
-
-
-def _text(atom: Atom) -> str:
-    if isinstance(atom, Constant):
-        return atom.name if atom.value.ndim else number(atom.value)
-    return atom
-
-
-# --- statements -----------------------------------------------------------------------
-
-
-def _lines(dialect: Dialect, program: Program, arrays: _Arrays) -> list[str]:
-    """The statements of a program, under the functions that they come from.
-
-    Raises:
-        ConfigError: the framework lacks an operation.
-    """
-    like = next(iter(program.inputs))
-    lines = [*_sizes(program)]
-    for constant in program.constants():
-        moved = dialect.moved(constant, arrays.add(constant), like)
-        lines.append(f"{constant.name} = {moved}")
-    before = ""
-    for one in program.equations:
-        right = expression(dialect, one, like)
-        if right is None:
-            raise ConfigError(
-                f"to={dialect.name}: {dialect.title} has no operation "
-                f"{one.operation!r} here (of {one.function or 'an evolved function'}); "
-                "to=stablehlo takes any"
-            )
-        if one.function != before:
-            before = one.function
-            lines.append(f"# {before}")
-        if len(right) + len(one.result) + 7 > WIDTH and right.endswith(")"):
-            name, _, inside = right[:-1].partition("(")
-            lines += _call(f"{one.result} = {name}", [inside])
-        else:
-            lines.append(f"{one.result} = {right}")
-    return lines
-
-
-def _sizes(program: Program) -> Iterable[str]:
-    """Statements that name the open sizes which a program mentions."""
-    mentioned = {
-        x
-        for one in program.equations
-        if one.operation != "reshape"
-        for key in ("shape", "size")
-        for x in np.atleast_1d(np.asarray(one.settings.get(key, ()), object))
-    }
-    for symbol in ("n", "a"):
-        if symbol in mentioned:
-            name, axis = next(
-                (name, shape.index(symbol))
-                for name, shape in program.inputs.items()
-                if symbol in shape
-            )
-            yield f"{symbol} = {name}.shape[{axis}]"
-
-
-def _head(name: str, arguments: Sequence[str]) -> str:
-    """The head of a function, over several lines if it is long."""
-    line = f"def {name}({', '.join(arguments)}):"
-    if len(line) <= WIDTH:
-        return line
-    return "\n".join([f"def {name}(", *_inside(arguments), "):"])
-
-
-def _call(head: str, arguments: Sequence[str]) -> list[str]:
-    """A call, `head` with its targets, over several lines if it is long."""
-    line = f"{head}({', '.join(arguments)})"
-    if len(line) + 4 <= WIDTH:
-        return [line]
-    targets, _, function = head.partition(" = ")
-    lines = [f"{head}("]
-    if len(head) + 5 > WIDTH:
-        lines = ["(", *_inside(targets.split(", ")), f") = {function}("]
-    return [*lines, *_inside(arguments), ")"]
-
-
-def _inside(arguments: Sequence[str]) -> list[str]:
-    """Arguments as indented lines."""
-    lines = textwrap.wrap(", ".join(arguments), WIDTH - 12, break_long_words=False)
-    return [f"    {x}" for x in lines]
-
-
-def _indented(lines: Sequence[str]) -> str:
-    head, *rest = lines
-    return "\n".join([head, *(f"    {line}".rstrip() for line in rest)]) + "\n"
-
-
-# --- weights --------------------------------------------------------------------------
-
-
-class _Arrays:
-    """The constant arrays of a module, written once each.
-
-    Attributes:
-        written: statements that define them.
-        packed: True if one is in base 64.
-    """
-
-    def __init__(self, dialect: Dialect):
-        self.dialect, self.packed = dialect, False
-        self.written: list[str] = []
-        self._names: dict[bytes, str] = {}
-
-    def add(self, constant: Constant) -> str:
-        """The name of an array; it is written down if it is new."""
-        value = constant.value
-        key = value.tobytes() + repr((value.shape, value.dtype)).encode()
-        if key not in self._names:
-            taken, name, count = set(self._names.values()), constant.name.upper(), 1
-            while name in taken:
-                count += 1
-                name = f"{constant.name.upper()}_{count}"
-            self._names[key] = name
-            self.written.append(self._statement(name, value))
-        return self._names[key]
-
-    def _statement(self, name: str, value: np.ndarray) -> str:
-        if value.size <= MOST_WRITTEN or value.dtype.kind != "f":
-            return f"{name} = {self.dialect.array(_nested(value))}"
-        self.packed = True
-        packed = base64.b64encode(value.astype("<f4").tobytes()).decode()
-        lines = "".join(f'    "{x}"\n' for x in textwrap.wrap(packed, WIDTH - 6))
-        return f"{name} = _unpacked(\n{lines.rstrip()},\n    {value.shape},\n)"
-
-
-def _nested(value: np.ndarray, depth: int = 0) -> str:
-    """An array as nested lists, a few numbers a line."""
-    if value.ndim == 1:
-        line = f"[{', '.join(map(number, value))}]"
-        if len(line) + 4 * depth + 44 <= WIDTH:
-            return line
-        wrapped = textwrap.wrap(line[1:-1], WIDTH - 4 * depth - 8)
-        inner = "\n".join("    " * (depth + 1) + x for x in wrapped)
-        return f"[\n{inner},\n{'    ' * depth}]"
-    inner = "".join(f"{'    ' * (depth + 1)}{_nested(x, depth + 1)},\n" for x in value)
-    return f"[\n{inner}{'    ' * depth}]"

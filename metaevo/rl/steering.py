@@ -78,8 +78,7 @@ def steered(victim: InnerLoop, goal: goals.Goal | None = None) -> InnerLoop:
             env, act, victim.config.num_eval_envs, victim.initial_carry
         ),
         act=act,
-        # A task's environment goes to `on`, which adds the goal.
-        env=env._replace(at=victim.env.at),
+        env=env,
         parts=(victim, given),
         tunable=None,
         on=None if on is None else lambda other: steered(on(other), goal),

@@ -8,7 +8,7 @@ of its entry in `metaevo.learned.operations`.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -35,7 +35,8 @@ class Signature(NamedTuple):
     """The inputs of a learned function.
 
     Attributes:
-        given: name -> shape, in order; n and a are open.
+        given: name -> shape, in order; n and a are open. Over time they are steps and
+            trajectories.
         seen: scalars that it reads of its context, in order.
         call: `(apply, params, given arrays, context) -> values`.
     """
@@ -53,8 +54,9 @@ def signature(op: Mapping[str, Any]) -> Signature:
     """
     operation = operations.get(op["op"])
     shapes = operation.shapes(op)
+    usual = ("n", "a") if operation.slot in slots.OVER_TIME else ("n",)
     given = {
-        name: tuple(_OPEN.get(str(size), size) for size in shapes.get(name, ("n",)))
+        name: tuple(_OPEN.get(str(size), size) for size in shapes.get(name, usual))
         for name in slots.SIGNATURES[operation.slot]
     }
     seen = operation.reads(op)
@@ -277,12 +279,13 @@ def program(
         NotImplementedError: an operation that is not in the reference's list.
     """
     closed = jax.jit(fn).trace(*arrays).jaxpr
-    return _written(closed, note, nested=False)
+    return _written(closed, note, itertools.count(), nested=False)
 
 
-def _written(closed: Any, note: Note | None, nested: bool) -> dict[str, Any]:
+def _written(
+    closed: Any, note: Note | None, numbers: Iterator[int], nested: bool
+) -> dict[str, Any]:
     """A program; `nested` is that of one step of a `scan`, which holds no other."""
-    numbers = itertools.count()
     equations: list = []
     notes: dict[int, Any] = {}
 
@@ -303,7 +306,7 @@ def _written(closed: Any, note: Note | None, nested: bool) -> dict[str, Any]:
             if name in ("scan", "split", "unstack"):
                 found = [next(numbers) for _ in equation.outvars]
                 if name == "scan":
-                    settings = _steps(equation, nested, note)
+                    settings = _steps(equation, nested, note, numbers)
                     equations.append([name, inputs, found, settings])
                 elif name == "split":
                     equations.extend(_pieces(equation, inputs, found))
@@ -346,14 +349,14 @@ def _written(closed: Any, note: Note | None, nested: bool) -> dict[str, Any]:
     }
 
 
-def _steps(equation: Any, nested: bool, note: Note | None) -> dict[str, Any]:
+def _steps(equation: Any, nested: bool, note: Note | None, numbers) -> dict[str, Any]:
     """Settings of a `scan`: the program of a step, and which operands are what."""
     given = equation.params
     num_consts, num_carry = scan_sizes(given)
     if nested or len(equation.invars) == num_consts + num_carry:
         raise NotImplementedError("a scan inside another, or over nothing")
     return {
-        "program": _written(given["jaxpr"], note, nested=True),
+        "program": _written(given["jaxpr"], note, numbers, nested=True),
         "num_consts": num_consts,
         "num_carry": num_carry,
         "reverse": bool(given["reverse"]),

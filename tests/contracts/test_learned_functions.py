@@ -323,7 +323,7 @@ def test_values_stay_finite_for_huge_inputs(name):
         value, *gradient = results(name, by, 1, huge)
         assert np.isfinite(value).all()
         if elementwise:
-            assert value.shape == (41,)
+            assert value.shape == np.shape(CASES[name].inputs()[0])
             assert np.isfinite(gradient).all()
 
 

@@ -168,6 +168,12 @@ def test_an_agent_whose_numbers_break_counts_as_failed_from_then_on(tmp_path):
     assert training_curve.sentence(np.array([np.nan, 3.0])).endswith("1 failed")
 
 
+def test_training_in_memory_stops_after_three_segments_of_only_failures():
+    loop = ppo.make(envs.make("gymnax/CartPole-v1"), TINY, ppo.Meta(lr=1e38))
+    with pytest.raises(metaevo.NumericalError, match="failed in 3 segments in a row"):
+        metaevo.train(loop, 2, metaevo.RunConfig(devices=1))
+
+
 def test_several_seeds_and_comparisons_are_for_searches(tmp_path, loop):
     search = training.as_search(loop, 2)
     with pytest.raises(ConfigError, match="num_seeds=2"):

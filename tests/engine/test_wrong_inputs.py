@@ -66,6 +66,7 @@ def start(*argv, name="ppo_value_loss"):
         ("inner.features=", "expected a list of integers, such as [64,64]"),
         ("inner.features=[64;64]", "expected a list of integers, such as [64,64]"),
         ("inner.features=[64", "expected a list of integers, such as [64,64]"),
+        ("inner.features={64", "expected a list of integers, such as [64,64]"),
         ("inner.features=64,1.5", "expected a list of integers, such as [64,64]"),
         ("meta=3", "meta has keys of its own, such as meta.lr=..."),
         ("inner={num_envs:3}", "keys of its own, such as inner.total_timesteps=..."),
@@ -137,6 +138,7 @@ def test_the_key_of_a_second_config_is_named(argument, remedy):
         ("run.seed=4294967295", "run.seed", (1 << 32) - 1),
         ("inner.features=64,32", "inner.features", (64, 32)),
         ("inner.features=(64, 32)", "inner.features", (64, 32)),
+        ("inner.features={64,32}", "inner.features", (64, 32)),
         ("inner.features=64", "inner.features", (64,)),
         ("inner.features=[]", "inner.features", ()),
         ("run.directory=None", "run.directory", None),
@@ -160,6 +162,11 @@ def test_a_setting_that_wandb_adds_to_a_requeued_run_is_ignored(capsys):
     argv = ["num_generations=3", "_wandb={'sweep': {}}", "--cfg-diff"]
     program._run(ppo_value_loss.search, argv, lambda: False)
     assert capsys.readouterr().out == "num_generations=3\n"
+
+
+def test_a_function_that_returns_no_search_is_refused():
+    with pytest.raises(ConfigError, match=r"expected a metaevo\.Search.*got 3"):
+        checks.check(config.call(lambda num_generations=3: num_generations, {}))
 
 
 def test_a_list_of_another_kind_is_refused_with_the_nearest():

@@ -36,7 +36,10 @@ USUAL = {
     "correction": (3 * _LINE,),
     "priority": (8 * _LINE, 1 + _LINE, 3 + 3 * _WAVE, 3 * _WAVE, _ENDS[0]),
 }
-"""Kind of slot -> a batch of its inputs, [41] each; other kinds are drawn."""
+"""Kind of slot -> a batch of its inputs, [41] each; other kinds are drawn.
+
+Those of a kind over time are a trajectory, of which its cases have two.
+"""
 HUGE = {
     "value_loss": (1e6 * _LINE, -1e6 * _LINE, 1e6 + 0 * _LINE),
     "td_loss": (1e6 * _LINE, -1e6 * _LINE, 1e6 * _LINE),
@@ -139,6 +142,8 @@ class Case(NamedTuple):
                 np.broadcast_to(np.float64(x), _LINE.shape)
                 for x in (HUGE if huge else USUAL)[kind]
             ]
+            if kind in slots.OVER_TIME:  # a second trajectory is the first, backward
+                found = [np.stack([x, x[::-1]], 1) for x in found]
         else:
             size = 1e6 if huge else 1.0
             found = [_drawn(name, shape, size) for name, shape in given.items()]

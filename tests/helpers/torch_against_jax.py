@@ -2,53 +2,21 @@
 
     python torch_against_jax.py EXPORTED.py ARTIFACT NUM_UPDATES FOLDER ...
 
-Runs where PyTorch is; JAX and metaevo are found in the folders. Prints the largest
-difference of the agents' weights, that of the weights from an agent trained with the
-squared error, and how far the weights moved.
+Prints the largest difference of the agents' weights, that of the weights from an agent
+trained with the squared error, how far the weights moved, and the largest difference of
+the two losses and of their gradients, as a share of the largest of a minibatch.
 """
 
 import sys
-from pathlib import Path
 
 import torch
+import torch_by_jax
 
-torch.set_num_threads(1)
 exported, artifact, num_updates, *folders = sys.argv[1:]
-sys.path += folders
-sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
-
-import jax  # noqa: E402
-import torch_ppo  # noqa: E402
-
-import metaevo  # noqa: E402
-
-LOSS = metaevo.load(artifact).value_loss
+torch_ppo = torch_by_jax.examples(folders)
 
 
-@jax.jit
-def value_and_gradient(value, target, old_value, std):
-    context = metaevo.Context(return_std=std)
-
-    def total(value):
-        return LOSS(value, target, old_value, context).sum()
-
-    return LOSS(value, target, old_value, context), jax.grad(total)(value)
-
-
-class ByJax(torch.autograd.Function):
-    """The loss and its gradient with respect to the values, by JAX."""
-
-    @staticmethod
-    def forward(ctx, value, target, old_value):
-        arrays = [x.detach().numpy() for x in (value, target, old_value, target.std())]
-        found = jax.device_get(value_and_gradient(*arrays))
-        loss, gradient = map(torch.tensor, found)
-        ctx.save_for_backward(gradient)
-        return loss
-
-    @staticmethod
-    def backward(ctx, along):
-        return ctx.saved_tensors[0] * along, None, None
+evolved = torch_ppo.evolved(exported)
 
 
 def weights(loss, updates=int(num_updates)):
@@ -56,6 +24,24 @@ def weights(loss, updates=int(num_updates)):
     return torch.nn.utils.parameters_to_vector(agent.parameters()).detach()
 
 
-mine, theirs = weights(torch_ppo.evolved(exported)), weights(ByJax.apply)
+differences = []
+
+
+def both(value, target, old_value):
+    """The exported loss; notes how far that by JAX is."""
+    found = []
+    for loss in (evolved, by_jax):
+        x = value.detach().requires_grad_()
+        losses = loss(x, target, old_value)
+        (slope,) = torch.autograd.grad(losses.sum(), x)
+        found.append((losses.detach(), slope))
+    for one, other in zip(*found, strict=True):
+        differences.append((one - other).abs().max() / other.abs().max())
+    return evolved(value, target, old_value)
+
+
+by_jax = torch_by_jax.loss(artifact)
+mine, theirs = weights(both), weights(by_jax)
 plain, first = weights(torch_ppo.squared_error), weights(torch_ppo.squared_error, 0)
-print(*(float((x - mine).abs().max()) for x in (theirs, plain, first)))
+apart = [float((x - mine).abs().max()) for x in (theirs, plain, first)]
+print(*apart, float(max(differences)))

@@ -35,7 +35,6 @@ NEEDS = {
     "stablehlo": (HERE, ("flatbuffers",)),
 }
 CASES = helper.cases()
-OVER_TIME = ("advantage",)
 NETWORKS = (
     [f"actor/params/Dense_{i}/{x}" for i in (0, 1) for x in ("kernel", "bias")],
     ["log_std"],
@@ -143,8 +142,6 @@ def _evaluated(to, python, saved, folder):
             learned = case.make()
             params = {case.slot: helper.away(learned)}
             artifacts.save(artifact, params, {case.slot: learned.spec}, {}, {})
-        if case.operation.slot in OVER_TIME and to != "stablehlo":
-            continue
         there.mkdir()
         (there / "case.json").write_text(json.dumps({**described, "format": to}))
         np.savez(there / "inputs.npz", **inputs)
@@ -169,8 +166,6 @@ def _evaluated(to, python, saved, folder):
 @pytest.mark.parametrize("to", NEEDS)
 @pytest.mark.parametrize("name", CASES)
 def test_exported_function_equals_jax(name, to, found):
-    if CASES[name].operation.slot in OVER_TIME and to != "stablehlo":
-        pytest.skip("a loop over time is refused")
     there = np.load(found(to) / name / "found.npz")
     _, _, wanted = expected(name)
     gradients = {x for x in wanted if x != "value"}

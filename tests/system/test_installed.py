@@ -161,6 +161,71 @@ def test_own_search_is_found_again_however_it_was_started(user, tmp_path):
     assert Path(exported.strip()).is_file()
 
 
+AT_SIZE = '''"""Mine: the demo's loss, from another start."""
+
+import metaevo
+from inner_loops import ppo
+from metaevo import critic_losses, envs, fitness, spaces
+from strategies.snes import snes
+
+
+def search(num_generations: int = 4) -> metaevo.Search:
+    config = ppo.Config(32_768, num_steps=64, features=(32, 32))
+    loop = ppo.make(envs.make("gymnax/CartPole-v1"), config, ppo.Meta(lr=2.5e-3))
+    space = spaces.replace(value_loss=critic_losses.weighted_square((8,)))
+    return metaevo.Search(
+        loop, space, snes(space, 16, 0.3), num_generations, fitness.area_under_curve, 2
+    )
+
+
+if __name__ == "__main__":
+    metaevo.main(search)
+'''
+IN_TORCH = """
+import sys, torch
+sys.path.insert(0, sys.argv[1])
+from evolved import value_loss
+value = torch.zeros(64, requires_grad=True)
+loss = value_loss(value, torch.linspace(-3, 9, 64), torch.zeros(64), 2.0).mean()
+loss.backward()
+print(loss.isfinite().item() and value.grad.abs().max().item() > 0)
+"""
+
+
+@pytest.mark.slow
+def test_own_search_at_size_from_the_first_command_to_torch(user, tmp_path):
+    """Every command on a search of one's own; the small ones are above."""
+    (user.home / "searches" / "at_size.py").write_text(AT_SIZE)
+    run, held_out = tmp_path / "run", "run.held_out_seeds=16"
+    start = ("run.wandb=disabled", held_out, f"run.directory={run}")
+    assert "solution" in user("python", "-m", "searches.at_size", *start)
+    user("metaevo", "resume", run, "num_generations=6")
+    assert len((run / "metrics.jsonl").read_text().splitlines()) == 6
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    user("metaevo", "play", run, cwd=elsewhere)
+    assert list(run.glob("play/*.gif"))
+    options = ("seeds=16", "controls=4", "control_seeds=4")
+    user("metaevo", "compare", run, *options, cwd=elsewhere)
+    page = (run / "compare" / "index.html").read_text()
+    assert "hand-made" in page
+    assert "tuned" in page
+    user("metaevo", "distill", run, "seeds=16", cwd=elsewhere)
+    assert "Closed form" in (run / "report" / "index.html").read_text()
+    again = user("metaevo", "rerun", run, "generation=4", "member=3", cwd=elsewhere)
+    assert "the logged one to the bit" in again
+    for to in ("torch", "numpy"):
+        out = tmp_path / to / "evolved.py"
+        user("metaevo", "export", run, f"to={to}", f"out={out}", cwd=elsewhere)
+    torch = ROOT / ".venv-torch" / "bin" / "python"
+    if not torch.exists():
+        pytest.skip("no .venv-torch for the last step; make test-system makes it")
+    done = subprocess.run(
+        [torch, "-c", IN_TORCH, tmp_path / "torch"], capture_output=True, text=True
+    )
+    assert done.stdout == "True\n", done.stderr
+
+
 def test_search_that_is_nowhere_is_explained(user):
     for word, remedy in [
         ("plain", "Did you mean 'plain.py'?"),

@@ -244,12 +244,32 @@ def test_operation_without_a_translation_is_refused_by_name(loss, monkeypatch):
         files.write(loss, "torch", loss.parent / "never")
 
 
-@pytest.mark.parametrize("to", ["torch", "onnx"])
-def test_loop_over_time_is_refused_with_the_remedy(tmp_path, to):
-    path = saved(tmp_path / "solution", advantage=advantages.recurrent())
-    message = rf"to={to}: slot 'advantage'.*a loop over time; to=stablehlo takes any"
-    with pytest.raises(ConfigError, match=message):
-        files.write(path, to)
+def test_function_over_time_keeps_trajectories_apart(tmp_path):
+    """Axes behind time are trajectories, whatever their number."""
+    learned = advantages.recurrent(hidden=2, features=(3,))
+    path = saved(tmp_path / "solution", advantage=learned)
+    mine = imported(path)
+    rng = np.random.default_rng(0)
+    arrays = [*rng.normal(size=(4, 7, 2, 3)), *(rng.random((2, 7, 2, 3)) < 0.2)]
+    scalars = (1.7, 0.9, 0.8)
+    found = mine["advantage"](*arrays, *scalars)
+    slopes = mine["advantage_gradient"](*arrays, *scalars)
+    assert found.shape == slopes[0].shape == (7, 2, 3)
+    assert mine["advantage"](*(x[:, 0] for x in arrays), *scalars).shape == (7, 3)
+    for i, j in np.ndindex(2, 3):
+        alone = [x[:, i, j] for x in arrays]
+        one = mine["advantage"](*alone, *scalars)
+        assert one.shape == (7,)
+        np.testing.assert_allclose(found[:, i, j], one, rtol=1e-12)
+        one = mine["advantage_gradient"](*alone, *scalars)
+        np.testing.assert_allclose(slopes[1][:, i, j], one[1], rtol=1e-9, atol=1e-12)
+    # A later step matters to an earlier one of its trajectory, and to no other.
+    arrays[5][:], changed = 0, arrays[0].copy()
+    before = mine["advantage"](*arrays, *scalars)
+    changed[5, 1, 2] += 1
+    moved = mine["advantage"](changed, *arrays[1:], *scalars) != before
+    assert moved[:6, 1, 2].all()
+    assert moved.sum() == 6
 
 
 @pytest.mark.parametrize("to", ["onnx", "stablehlo"])

@@ -1,0 +1,189 @@
+"""Short programs of elementary operations: what exported functions are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+__all__ = [
+    "ELEMENTWISE",
+    "Atom",
+    "Constant",
+    "Equation",
+    "Evolved",
+    "Loop",
+    "Program",
+    "Shape",
+]
+
+_ELEMENTWISE = """
+abs add add_any and clamp cos div eq exp expm1 floor ge gt integer_pow is_finite le log
+log1p logistic lt max min mul ne neg not or pow relu rsqrt select_n sign sin sqrt square
+stop_gradient sub tanh
+"""
+ELEMENTWISE = frozenset(_ELEMENTWISE.split())
+"""Operations that act number by number, with numpy's rules of broadcasting."""
+
+
+class Constant(NamedTuple):
+    """A number or an array that does not depend on the inputs.
+
+    Attributes:
+        value: float64, int64 or bool.
+        name: a name for it, if it is an array.
+    """
+
+    value: np.ndarray
+    name: str
+
+
+Atom = str | Constant
+"""An operand: the name of a variable, or a constant."""
+Shape = tuple[int | str, ...]
+
+
+class Equation(NamedTuple):
+    """One elementary operation.
+
+    Attributes:
+        operation: its name, a key of `numpy_operations.OPERATIONS`, or `relu`.
+        operands: variables and constants.
+        result: the variable that it defines.
+        settings: as in `numpy_export`; sizes "n" and "a" are open.
+        given: shapes of the operands.
+        shape: of the result.
+        kind: of the result's numbers: "float", "int" or "bool".
+        function: the function of the source that it comes from; may be empty.
+    """
+
+    operation: str
+    operands: tuple[Atom, ...]
+    result: str
+    settings: Mapping[str, Any]
+    given: tuple[Shape, ...]
+    shape: Shape
+    kind: str
+    function: str
+
+    def is_matmul(self) -> bool:
+        """True for a product of matrices, or of vectors, as `a @ b` writes it."""
+        (left, right), (rows, _) = self.settings["contract"], self.settings["batch"]
+        last = len(self.given[0]) - 1
+        return not rows and left == [last] and right == [0] and len(self.given[1]) <= 2
+
+    def einsum(self) -> str:
+        """A product in Einstein's notation."""
+        (left, right), (rows, columns) = (
+            self.settings["contract"],
+            self.settings["batch"],
+        )
+        letters = iter("abcdefghijklmnopqrstuvwxyz")
+        first, second = ([next(letters) for _ in shape] for shape in self.given)
+        for pairs in ((left, right), (rows, columns)):
+            for i, j in zip(*pairs, strict=True):
+                second[j] = first[i]
+        gone = {first[i] for i in (*left, *rows)}
+        out = [first[i] for i in rows]
+        out += [x for x in (*first, *second) if x not in gone]
+        return f"{''.join(first)},{''.join(second)}->{''.join(out)}"
+
+
+class Loop(NamedTuple):
+    """A program for each index of the first axis of some arrays, one after the other.
+
+    Attributes:
+        name: of the program of one step.
+        step: its inputs are the carry and one index of each array, its outputs the next
+            carry and what the step gives. It also uses variables of the program around.
+        operands: the carry before the first step, then the arrays.
+        results: variables: the carry after the last step, then what each step gave,
+            stacked; None where it is not used.
+        shapes: of the results.
+        kinds: of the results' numbers, as in `Equation`.
+        given: the same of the step's inputs.
+        num_carry: how many operands, outputs and results are the carry's.
+        reverse: True if it begins with the last index.
+        function: the function of the source that it comes from; may be empty.
+    """
+
+    name: str
+    step: Program
+    operands: tuple[Atom, ...]
+    results: tuple[str | None, ...]
+    shapes: tuple[Shape, ...]
+    kinds: tuple[str, ...]
+    given: tuple[str, ...]
+    num_carry: int
+    reverse: bool
+    function: str
+
+
+class Program(NamedTuple):
+    """Equations in order.
+
+    Attributes:
+        inputs: name -> shape.
+        equations: each uses inputs, constants and earlier results.
+        outputs: variables or constants, in order.
+    """
+
+    inputs: Mapping[str, Shape]
+    equations: tuple[Equation | Loop, ...]
+    outputs: tuple[Atom, ...]
+
+    def flat(self) -> Iterator[Equation]:
+        """The equations, those of the steps of loops among them."""
+        for one in self.equations:
+            if isinstance(one, Loop):
+                yield from one.step.flat()
+            else:
+                yield one
+
+    def constants(self) -> Iterator[Constant]:
+        """The arrays among the operands, each once, in order of use."""
+        seen = set()
+        for atom in self._atoms():
+            if isinstance(atom, Constant) and atom.value.ndim and atom.name not in seen:
+                seen.add(atom.name)
+                yield atom
+
+    def type_of(self, variable: str) -> tuple[str, Shape] | None:
+        """Kind and shape of a result, the last of its name; None if there is none."""
+        for one in reversed(self.equations):
+            if isinstance(one, Loop):
+                if variable in one.results:
+                    i = one.results.index(variable)
+                    return one.kinds[i], one.shapes[i]
+            elif one.result == variable:
+                return one.kind, one.shape
+        return None
+
+    def _atoms(self) -> Iterator[Atom]:
+        for one in self.equations:
+            yield from one.operands
+            if isinstance(one, Loop):
+                yield from one.step._atoms()
+        yield from self.outputs
+
+
+class Evolved(NamedTuple):
+    """An evolved function or optimizer of an artifact.
+
+    Attributes:
+        slot: its name in the artifact.
+        op: its operation with its settings.
+        value: the function; of an optimizer one step for an array of n numbers.
+        gradient: of the sum of values times `along`, an input more, with respect to
+            each input; None of an optimizer or a function that chooses.
+        given: names of the inputs; others of the program are scalars of a context.
+        state: of an optimizer: name -> shape, type and start of what it keeps.
+    """
+
+    slot: str
+    op: Mapping[str, Any]
+    value: Program
+    gradient: Program | None
+    given: tuple[str, ...]
+    state: Mapping[str, Mapping[str, Any]]
