@@ -1,6 +1,6 @@
 """Memory of a search: announced before it starts, and measured when it has ended.
 
-    python -m benchmarks.memory                                    6 minutes
+    python -m benchmarks.memory                                    9 minutes
 
 Each case is a process of its own that runs two generations, or continues a run for two
 more. `announced` is the figure that the run prints at its start, the peak of the whole
@@ -28,7 +28,7 @@ import optax  # noqa: E402
 
 import metaevo  # noqa: E402
 from benchmarks import measure  # noqa: E402
-from inner_loops import dqn, ppo, sac  # noqa: E402
+from inner_loops import apex, dqn, ppo, r2d2, sac  # noqa: E402
 from metaevo import envs, fitness, spaces  # noqa: E402
 from metaevo.evaluators import chunking  # noqa: E402
 from strategies.open_es import open_es  # noqa: E402
@@ -66,6 +66,16 @@ def dqn_breakout(buffer: int) -> Any:
     return dqn.make(envs.make("gymnax/Breakout-MinAtar"), config)
 
 
+def replayed_breakout(module: Any, buffer: int) -> Any:
+    """Ape-X or R2D2 with MinAtar's network."""
+    sizes = {"torso": "cnn", "features": (128,), "num_eval_envs": 2}
+    num_segments = buffer // 500
+    config = module.Config(
+        2 * buffer, 2_000, buffer, num_segments=num_segments, **sizes
+    )
+    return module.make(envs.make("gymnax/Breakout-MinAtar"), config)
+
+
 def sac_pendulum(buffer: int) -> Any:
     sizes = {"features": (16,), "batch_size": 16, "num_eval_envs": 2}
     config = sac.Config(buffer, 1_000, buffer, num_segments=buffer // 100, **sizes)
@@ -81,6 +91,8 @@ CASES = {
     ),
     # All members at once: 16 on each of two devices.
     "dqn Breakout": lambda: newborn(dqn_breakout(100_000), 32)._replace(chunk_size=16),
+    "apex Breakout": lambda: newborn(replayed_breakout(apex, 100_000)),
+    "r2d2 Breakout": lambda: newborn(replayed_breakout(r2d2, 100_000)),
     "sac Pendulum": lambda: newborn(sac_pendulum(1_000_000)),
     "pbt of sac Pendulum": lambda: living(sac_pendulum(1_000_000)),
 }
@@ -128,7 +140,7 @@ def main(argv: list[str]) -> None:
         directory, generations = options["directory"], options["generations"]
         case(options["case"], directory, generations, options["chunk"])
         return
-    results = measure.Results("memory")
+    results = measure.Results("memory", keep=bool(options["case"]))
     for name in [options["case"]] if options["case"] else CASES:
         with tempfile.TemporaryDirectory() as directory:
             for start, generations in (("fresh", 2), ("resumed", 4)):

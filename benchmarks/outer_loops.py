@@ -81,12 +81,7 @@ PROBLEMS = {
             meta=ppo.Meta(lr=2.5e-3),
         )._replace(fitness=fitness.area_under_curve)
     ),
-    "potential": Problem(
-        lambda: ppo_reward_potential.search(
-            inner=ppo.Config(65_536, 16, normalize_observation=True, features=(32, 32)),
-            meta=ppo.Meta(lr=3e-3),
-        )
-    ),
+    "potential": Problem(ppo_reward_potential.search),
     "td_loss": Problem(lambda: dqn_td_loss.search(family="weighted")),
 }
 

@@ -64,6 +64,28 @@ ENTRIES = {
             "evolved for the iterated prisoner's dilemma with exact gradients",
         ),
     ),
+    # benchmarks/results/cpu/potentials.jsonl, docs/discoveries.md
+    "potential": Entry(
+        "python -m searches.ppo_reward_potential",
+        (
+            "five searches, PPO for 131,072 frames, 16 seeds, mean return over the "
+            "lifetime above no potential: at a step size of 1e-3 +23.5 [+20.1, +26.9], "
+            "of 3e-3 +33.1 [+28.9, +37.4], of 1e-2 +36.9 [+30.3, +43.4]; final return "
+            "+37.2 [+20.3, +54.1], +48.6 [+31.4, +65.8], +49.5 [+29.6, +69.3]",
+            "above five random networks as large: +21.1 [+14.5, +27.8], +29.6 [+15.6, "
+            "+43.5], +32.8 [+14.0, +51.5] over the lifetime",
+            "five searches of five are better than PPO without it, each with its own "
+            "interval",
+        ),
+        (
+            "the car's height times 30, which a person would take, is as good at step "
+            "sizes of 3e-3 and 1e-2 (evolved - height: +2.8 [-1.4, +7.1], -2.8 [-8.6, "
+            "+3.0]), and not at 1e-3 (+11.8 [+8.1, +15.4])",
+            "DQN, PQN and the independent PPO with their own settings do not learn "
+            "MountainCar in 131,072 frames, with it or without",
+            "evolved for MountainCar alone",
+        ),
+    ),
     # benchmarks/results/cpu/transfer.jsonl, docs/cheap_talk.md
     "ally": Entry(
         "python -m searches.cheap_talk_ally run.seed=1",

@@ -67,22 +67,27 @@ def target_of(
     return batch.target(next_q)
 
 
-def critic_loss(params, critics, target, batch, meta, context):
-    """Sum over the critics of the mean TD loss.
+def critic_loss(params, critics, target, batch, weights, meta, context):
+    """Sum over the critics of the mean TD loss, weighted by `weights` [B] or None.
 
     The slot `td_loss` sees target − q, q [N, B] and the target, and in
     `context.return_std` the deviation of the targets.
+
+    Returns:
+        the loss, and the metrics and target − q [N, B].
     """
     q = critics.values(params, batch.obs, batch.action)
     td_error = target - q
     context = context._replace(return_std=target.std())
-    total = meta.td_loss(td_error, q, target, context).mean(-1).sum()
-    return total, {
+    losses = meta.td_loss(td_error, q, target, context)
+    losses = losses if weights is None else weights * losses
+    info = {
         "q": q.mean(),
         "error": -td_error.mean(),
         "squared": (td_error**2).mean(),
         "return_std": context.return_std,
     }
+    return losses.mean(-1).sum(), (info, td_error)
 
 
 def actor_loss(params, nets, critic, obs, meta, context):
@@ -112,8 +117,10 @@ def checked_actions(env: envs.Env, config: Any) -> envs.Box:
     return action
 
 
-def networks_of(observation: envs.Box, action: envs.Box, config: Any) -> Networks:
-    """The networks of a Config."""
+def actor_of(
+    observation: envs.Box, action: envs.Box, config: Any
+) -> tuple[Callable[[Any], Any], Callable[[Any, jax.Array], jax.Array]]:
+    """`init` and `act` of `Networks`, of a Config."""
     actor = networks.mlp(
         config.features,
         action.shape[0],
@@ -121,9 +128,16 @@ def networks_of(observation: envs.Box, action: envs.Box, config: Any) -> Network
         config.activation,
         len(observation.shape),
     )
-    return Networks(
+    return (
         lambda key: actor.init(key, jnp.zeros(observation.shape)),
         lambda params, obs: jnp.tanh(actor.apply(params, obs)),
+    )
+
+
+def networks_of(observation: envs.Box, action: envs.Box, config: Any) -> Networks:
+    """The networks of a Config."""
+    return Networks(
+        *actor_of(observation, action, config),
         critics.of_actions(
             observation,
             action,
@@ -185,7 +199,7 @@ def shape_of(config: Any) -> tuple[int, int, int]:
     return cycles, config.policy_delay, config.batch_size
 
 
-def batches_of(meta, context, to_unit, windows, see):
+def batches_of(meta, context, to_unit, windows, see=lambda obs: obs):
     """Windows from the buffer, leaves [n, ...], as the losses take them: `Batch`.
 
     Args:
@@ -219,10 +233,19 @@ class Variant(NamedTuple):
 PLAIN = Variant()
 
 
-def step_to(target, critics, critic, batch, lr, meta, context, variant=PLAIN):
-    """One step of the critics towards `target` [B] on a minibatch [B, ...]."""
-    gradient, info = jax.grad(critic_loss, has_aux=True)(
-        critic.params, critics, target, batch, meta, context
+def weighted_step_to(
+    target, critics, critic, batch, weights, lr, meta, context, variant=PLAIN
+):
+    """One step of the critics towards `target` [B] on a minibatch [B, ...].
+
+    Args:
+        weights: [B], of the losses; None: all 1.
+
+    Returns:
+        the critics, metrics, and target − q [N, B] before the step.
+    """
+    gradient, (info, td_error) = jax.grad(critic_loss, has_aux=True)(
+        critic.params, critics, target, batch, weights, meta, context
     )
     params, opt_state = optimizers.step(
         meta.optimizer,
@@ -232,7 +255,13 @@ def step_to(target, critics, critic, batch, lr, meta, context, variant=PLAIN):
         slots.value(lr, context),
         context,
     )
-    return Learner(params, critic.target_params, opt_state), info
+    return Learner(params, critic.target_params, opt_state), info, td_error
+
+
+def step_to(target, critics, critic, batch, lr, meta, context, variant=PLAIN):
+    """`weighted_step_to` with equal weights: the critics and metrics."""
+    rest = lr, meta, context, variant
+    return weighted_step_to(target, critics, critic, batch, None, *rest)[:2]
 
 
 def critic_step(nets, policy, critic, batch, noise, meta, context, variant=PLAIN):

@@ -2,16 +2,14 @@
 
 r' = r + gamma Phi(o') - Phi(o) leaves the best policies the best (Ng et al., 1999). Phi
 is a small network that starts at zero: generation 0 is PPO, whose mean return over a
-lifetime on MountainCar is about -199, where -200 is the least. OpenAI-ES (Salimans et
-al., 2017) raises that mean, of the task's own reward.
+lifetime on MountainCar is about -199, where -200 is the least. SNES (Schaul et al.,
+2011) raises that mean, of the task's own reward.
 """
-
-import optax
 
 import metaevo
 from inner_loops import ppo
 from metaevo import envs, fitness, rewards, spaces
-from strategies.open_es import open_es
+from strategies.snes import snes
 
 
 def search(
@@ -20,22 +18,20 @@ def search(
     num_generations: int = 40,
     num_seeds: int = 1,
     sigma: float = 1.0,
-    learning_rate: float = 0.3,
     hidden: int = 16,
     scale: float = 30.0,
     inner: ppo.Config = ppo.Config(
-        131_072, 16, normalize_observation=True, features=(32, 32)
+        65_536, 16, normalize_observation=True, features=(32, 32)
     ),
-    meta: ppo.Meta = ppo.Meta(lr=1e-3),
+    meta: ppo.Meta = ppo.Meta(lr=3e-3),
 ) -> metaevo.Search:
     task = envs.make(env)
     potential = rewards.potential(rewards.units(task), (hidden,), scale)
     space = spaces.replace(reward=potential)
-    strategy = open_es(space, population_size, sigma, optax.adam(learning_rate))
     return metaevo.Search(
         inner_loop=ppo.make(task, inner, meta),
         space=space,
-        strategy=strategy,
+        strategy=snes(space, population_size, sigma),
         num_generations=num_generations,
         fitness=fitness.area_under_curve,
         num_seeds=num_seeds,

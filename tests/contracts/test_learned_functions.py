@@ -548,6 +548,7 @@ TEN_STEPS: dict[str, dict[str, Any]] = {
     "r2d3": {"total_timesteps": 144},
     "pqn": {"total_timesteps": 640, "num_epochs": 2, "num_minibatches": 2},
     "td3": {"total_timesteps": 64 + 8, "num_gradient_steps": 10},
+    "apex_ddpg": {"total_timesteps": 64 + 8, "num_gradient_steps": 10},
     "sac": {"total_timesteps": 64 + 8, "num_gradient_steps": 10},
     "qtopt": {"total_timesteps": 64 + 8, "num_gradient_steps": 10},
 }

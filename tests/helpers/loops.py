@@ -13,6 +13,7 @@ from inner_loops import (
     a2c,
     alphazero,
     apex,
+    apex_ddpg,
     dqn,
     fixed_policy,
     gorila,
@@ -547,6 +548,20 @@ SMALL = {
         TD3_CHANGES | {"policy_delay": 1.0},
         TD3_REWRITTEN,
     ),
+    "apex_ddpg": Small(
+        apex_ddpg,
+        "gymnax/Pendulum-v1",
+        TD3_CONFIG,
+        apex_ddpg.Meta(actor_lr=1e-2, critic_lr=1e-2, importance_exponent=0.1),
+        {
+            k: x
+            for k, x in TD3_CHANGES.items()
+            if k not in ("smoothing_noise", "noise_clip")
+        }
+        | {"noise_exponent": 0.0, "priority": _by_age, "priority_exponent": 3.0}
+        | {"importance_exponent": 0.9},
+        TD3_REWRITTEN | {"priority": _same_priority},
+    ),
     "sac": Small(
         sac,
         "gymnax/Pendulum-v1",
@@ -686,7 +701,8 @@ PARTNERS = {
     ),
 }
 ALL = EVERY | GAMES | PARTNERS
-OFF_POLICY_LOOPS = ("dqn", "gorila", "apex", "r2d2", "r2d3", "td3", "sac", "qtopt")
+OFF_POLICY_LOOPS = ("dqn", "gorila", "apex", "r2d2", "r2d3")
+OFF_POLICY_LOOPS += ("td3", "apex_ddpg", "sac", "qtopt")
 
 FOUND = sorted(
     path.stem for path in (Path(__file__).parents[2] / "inner_loops").glob("[a-z]*.py")

@@ -15,12 +15,16 @@ import torch
 torch.set_num_threads(1)
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 
+ROLLOUT = {"num_frames": 128, "n_steps": 128, "n_epochs": 4}
+REPLAY = {"num_frames": 128, "learning_starts": 32, "train_freq": 16}
+SHORT = {"sb3_ppo": ROLLOUT, "sb3_reward": ROLLOUT, "sb3_dqn": REPLAY}
+
 example, exported, same = sys.argv[1:]
 main = importlib.import_module(example).main
 
 
 def weights(path):
-    agent, _ = main(path, num_frames=128, n_steps=128, n_epochs=4)
+    agent, _ = main(path, **SHORT[example])
     return torch.nn.utils.parameters_to_vector(agent.policy.parameters()).detach()
 
 

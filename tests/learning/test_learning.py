@@ -16,6 +16,7 @@ import pytest
 from inner_loops import (
     a2c,
     apex,
+    apex_ddpg,
     dqn,
     gorila,
     gumbel_alphazero,
@@ -125,6 +126,14 @@ TARGETS = {
         {"total_timesteps": 20_000} | SMALL,
         sac.Meta(temperature_lr=1e-3, **FAST),
         -200,
+        -1219,
+    ),
+    "apex_ddpg-Pendulum": Target(
+        apex_ddpg,
+        PENDULUM,
+        {"total_timesteps": 40_000, "features": (64, 64)},
+        apex_ddpg.Meta(actor_lr=1e-3),
+        -160,
         -1219,
     ),
     "qtopt-Pendulum": Target(

@@ -12,7 +12,9 @@ import metaevo
 # Settings with which each search runs in seconds.
 TINY = {
     "dqn_td_loss": {},
+    "dqn_td_loss_and_numbers": {},
     "ppo_hyperparameters": {},
+    "ppo_value_loss_and_numbers": {},
     "ppo_schedules": {"kind": "cubic"},
     "ppo_reward_potential": {},
     "sac_hyperparameters": {},
@@ -25,8 +27,8 @@ TINY = {
 # The rest are like one of these.
 QUICK = {"dqn_td_loss", "ppo_optimizer", "ppo_drift", "ppo_schedules"}
 QUICK |= {"ppo_reward_potential"}
-DRAWS_A_LOSS = {"dqn_td_loss", "td3_td_loss"}
-DRAWS_SCHEDULES = {"ppo_schedules", "sac_target_entropy"}
+DRAWS_A_LOSS = {"dqn_td_loss", "dqn_td_loss_and_numbers", "td3_td_loss"}
+DRAWS_SCHEDULES = {"ppo_schedules", "sac_target_entropy", "dqn_td_loss_and_numbers"}
 
 
 @pytest.mark.parametrize(

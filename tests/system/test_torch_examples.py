@@ -23,13 +23,16 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+def export(folder, slot, learned, framework="torch"):
+    """The exported function of an artifact in the same folder."""
+    params, spec = {slot: helper.away(learned)}, {slot: learned.spec}
+    artifacts.save(folder / "solution", params, spec, {}, {})
+    return files.write(folder, framework, folder / "evolved.py")
+
+
 @pytest.fixture
 def exported(tmp_path):
-    """The exported loss of an artifact in the same folder."""
-    learned = critic_losses.weighted_square()
-    params, spec = {"value_loss": helper.away(learned)}, {"value_loss": learned.spec}
-    artifacts.save(tmp_path / "solution", params, spec, {}, {})
-    return files.write(tmp_path, "torch", tmp_path / "evolved.py")
+    return export(tmp_path, "value_loss", critic_losses.weighted_square())
 
 
 def printed(*command):
@@ -85,11 +88,22 @@ def test_loss_takes_the_place_of_the_squared_error_of_stable_baselines(exported)
     assert by_exported > 1e-3
 
 
+def test_loss_takes_the_place_of_the_huber_loss_of_stable_baselines(tmp_path):
+    exported = export(tmp_path, "td_loss", critic_losses.td_weighted_square())
+    huber = tmp_path / "huber.py"
+    huber.write_text(
+        "def td_loss(td_error, q, target):\n"
+        "    size = abs(td_error)\n"
+        "    return (0.5 * td_error**2).where(size < 1, size - 0.5)\n"
+    )
+    by_huber, by_exported = run(AGAINST_ITSELF, "sb3_dqn", exported, huber)
+    assert by_huber < 1e-5
+    assert by_exported > 1e-3
+
+
 def test_reward_takes_the_place_of_that_of_a_gymnasium_environment(tmp_path):
     learned = rewards.potential(rewards.units(envs.make("gymnax/MountainCar-v0")))
-    params, spec = {"reward": helper.away(learned)}, {"reward": learned.spec}
-    artifacts.save(tmp_path / "solution", params, spec, {}, {})
-    exported = files.write(tmp_path, "numpy", tmp_path / "evolved_reward.py")
+    exported = export(tmp_path, "reward", learned, "numpy")
     own = tmp_path / "own.py"
     own.write_text(
         "def reward(obs, action, reward, next_obs, terminated):\n    return reward\n"
@@ -103,11 +117,9 @@ def test_the_wrapper_gives_the_reward_of_each_transition(tmp_path):
     """The rewards of an episode that terminates, against those that JAX computes."""
     env = envs.make("gymnax/CartPole-v1")
     learned = rewards.potential(rewards.units(env))
-    params, spec = {"reward": helper.away(learned)}, {"reward": learned.spec}
-    artifacts.save(tmp_path / "solution", params, spec, {}, {})
-    files.write(tmp_path, "numpy", tmp_path / "evolved_reward.py")
+    exported = export(tmp_path, "reward", learned, "numpy")
     transitions = tmp_path / "transitions.npz"
-    run(HELPERS / "wrapped_episode.py", tmp_path / "evolved_reward.py", transitions)
+    run(HELPERS / "wrapped_episode.py", exported, transitions)
     found = np.load(transitions)
     reward = artifacts.load(tmp_path).reward
     given = (found[x] for x in ("obs", "action", "reward", "next_obs", "terminated"))

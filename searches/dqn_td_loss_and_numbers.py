@@ -1,0 +1,40 @@
+"""Evolve DQN's loss of the temporal difference together with its hyperparameters.
+
+The loss is the square with a bounded weight and a bounded bias, which starts as the
+square. The hyperparameters are those that `metaevo compare` tunes for the rival, so
+what a search has over the tuned DQN is the loss. SNES (Schaul et al., 2011) raises the
+mean return over a lifetime.
+"""
+
+import metaevo
+from inner_loops import dqn
+from metaevo import critic_losses, envs, fitness, spaces
+from strategies.snes import snes
+
+
+def search(
+    env: str = "gymnax/CartPole-v1",
+    population_size: int = 32,
+    num_generations: int = 40,
+    num_seeds: int = 1,
+    sigma: float = 0.3,
+    hidden: int = 16,
+    convex: bool = False,
+    max_bias: float = 1.0,
+    inner: dqn.Config = dqn.Config(24_000, 1_000, num_steps=4),
+    meta: dqn.Meta = dqn.Meta(lr=2e-3),
+) -> metaevo.Search:
+    loss = critic_losses.td_weighted_square((hidden,), convex, max_bias=max_bias)
+    space = spaces.combine(spaces.replace(td_loss=loss), dqn.TUNABLE)
+    return metaevo.Search(
+        inner_loop=dqn.make(envs.make(env), inner, meta),
+        space=space,
+        strategy=snes(space, population_size, sigma),
+        num_generations=num_generations,
+        fitness=fitness.area_under_curve,
+        num_seeds=num_seeds,
+    )
+
+
+if __name__ == "__main__":
+    metaevo.main(search)
