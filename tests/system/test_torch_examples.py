@@ -65,10 +65,11 @@ def test_exported_loss_trains_the_agent_that_the_loss_by_jax_trains(exported):
 
 
 @pytest.mark.slow
-def test_agents_of_the_exported_loss_are_as_good_as_those_of_the_loss_by_jax(exported):
+def test_agents_of_the_exported_loss_are_as_good_as_those_of_the_loss_by_jax(tmp_path):
     """At full length rounding has made other agents of them: 16 seeds of each."""
     script, packages = HELPERS / "torch_seeds_against_jax.py", Path(jax.__file__)
-    given = (script, exported, exported.parent, 16, ROOT, packages.parents[1])
+    exported = files.write("zoo:value_loss", "torch", tmp_path / "evolved.py")
+    given = (script, exported, "zoo:value_loss", 16, ROOT, packages.parents[1])
     scores = np.loadtxt(printed(*given, *sys.path))[:, :2]
     print(scores)
     (mine, theirs), spread = scores.mean(0), scores.var(0, ddof=1) / len(scores)
