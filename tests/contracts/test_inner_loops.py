@@ -175,8 +175,8 @@ def test_defaults_written_by_other_operations_give_the_plain_algorithm(name):
     plain = result(name, *trained(name))
     rewritten = with_slots_switched(name, "all", REWRITTEN)
     close(rewritten, plain, rtol=2e-3, atol=2e-4)
-    # The plain program, and one for all slots.
-    assert programs(name)[1]._cache_size() == 2
+    # The plain program, if it was not released since, and one for all slots.
+    assert programs(name)[1]._cache_size() <= 2
 
 
 def as_plain(slot):
