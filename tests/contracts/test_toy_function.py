@@ -105,7 +105,7 @@ def test_a_function_in_one_file_has_its_row_in_the_docs_table(environment):
     (row,) = (line for line in out.splitlines() if "toy_loss" in line)
     cells = [cell.strip() for cell in row.split("|")[1:-1]]
     assert cells[0] == "`toy_package.toy_loss`"
-    assert cells.count("`td_loss`") == 9
+    assert cells.count("`td_loss`") == 10
 
 
 def test_two_operations_of_one_name_are_refused(environment, tmp_path):
