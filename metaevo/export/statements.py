@@ -65,7 +65,11 @@ def _loop(dialect: Dialect, loop: Loop, like: str) -> list[str]:
     carry, given = _split(loop, map(text, loop.step.outputs))
     step = [head(loop.name, list(loop.step.inputs))]
     step += _equations(dialect, loop.step, like)
-    step.append(f"return {_tuple(carry)}, {_tuple(given)}")
+    returned = [_tuple(carry), _tuple(given)]
+    line = f"return {', '.join(returned)}"
+    # Two functions deep.
+    short = len(line) + 8 <= WIDTH
+    step += [line] if short else ["return (", *_inside(returned), ")"]
     first, over = _split(loop, map(text, loop.operands))
     results = ", ".join(x or "_" for x in loop.results)
     results += "," * (len(loop.results) == 1)

@@ -61,20 +61,20 @@ def test_commands_whose_output_nobody_reads_end_quietly(command):
 def test_a_lost_terminal_saves_the_run_and_nohup_keeps_it(tmp_path):
     log = tmp_path / "run" / "metrics.jsonl"
     num = 40
-    # Generations of a fifth of a second: the run has not ended when it is hung up.
+    # Generations of a seventh of a second: the run has not ended when it is hung up.
     sizes = f"num_generations={num}", "population_size=512"
 
     def hang_up(directory, ignored):
         log = directory / "metrics.jsonl"
+        # These tests may have been started by nohup themselves.
+        answer = signal.SIG_IGN if ignored else signal.SIG_DFL
         reader, writer = os.pipe()
         process = run(
             directory,
             *sizes,
             stdout=writer,
             stderr=subprocess.PIPE,
-            preexec_fn=(lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
-            if ignored
-            else None,
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, answer),
         )
         os.close(writer)
         deadline = time.monotonic() + 120
