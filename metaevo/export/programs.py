@@ -140,7 +140,7 @@ class _Names(NamedTuple):
         holder: dict[str, int] = {}
         equations = []
         for i, step in enumerate(steps):
-            # What a loop's step uses lives until its end.
+            # A variable that a loop's step uses lives until the end of the loop.
             lives = i if isinstance(step, Repeated) else i + 1
             alive = {x for x, number in holder.items() if last[number] >= lives}
             operands = tuple(self._atom(x, called) for x in step.operands)

@@ -32,7 +32,7 @@ Found = int | Constant
 
 
 class Note(NamedTuple):
-    """What is known of a result.
+    """Facts about a result.
 
     Attributes:
         origin: the place in the source that it comes from.
@@ -85,7 +85,7 @@ class Repeated(NamedTuple):
 
 
 class Tables(NamedTuple):
-    """What is known of variables while a program is simplified.
+    """Facts about variables while a program is simplified.
 
     Attributes:
         known: variable -> itself, the one that it equals, or a constant.

@@ -79,7 +79,7 @@ def _loop(dialect: Dialect, loop: Loop, like: str) -> list[str]:
 
 
 def _split(loop: Loop, texts: Iterable[str]) -> tuple[list[str], list[str]]:
-    """What is the carry's, and what is not."""
+    """Split the operands or outputs of a loop into those of the carry and the rest."""
     found = list(texts)
     return found[: loop.num_carry], found[loop.num_carry :]
 

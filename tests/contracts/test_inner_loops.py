@@ -173,10 +173,15 @@ def test_every_slot_reaches_the_result(name, slot):
 @pytest.mark.parametrize("name", ALL)
 def test_defaults_written_by_other_operations_give_the_plain_algorithm(name):
     plain = result(name, *trained(name))
-    rewritten = with_slots_switched(name, "all", REWRITTEN)
+    # Not from the cache of results: the programs may have been released since.
+    run = with_slots_switched.__wrapped__
+    run(name)
+    num_programs = programs(name)[1]._cache_size()
+    rewritten = run(name, "all", REWRITTEN)
     close(rewritten, plain, rtol=2e-3, atol=2e-4)
-    # The plain program, if it was not released since, and one for all slots.
-    assert programs(name)[1]._cache_size() <= 2
+    # One for all slots, and the plain one if it is still there.
+    assert programs(name)[1]._cache_size() == num_programs
+    assert num_programs in (1, 2)
 
 
 def as_plain(slot):

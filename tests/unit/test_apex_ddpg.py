@@ -58,7 +58,7 @@ def ring():
 
 
 def fed_as_ddpg(**changes):
-    """What it learned in 50 updates, and DDPG of three steps on the same minibatches.
+    """Train Ape-X DDPG, and DDPG of three steps, by 50 updates on the same minibatches.
 
     DDPG is the setting of TD3 that test_td3.py holds to the paper.
     """
