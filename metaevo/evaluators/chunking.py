@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import jax
+
 from metaevo import population
 from metaevo.errors import ConfigError
 from metaevo.evaluators.memory import (
@@ -82,10 +84,12 @@ def plan(evaluator: LocalEvaluator, proposal: Proposal) -> LocalEvaluator:
         The evaluator, or one like it with smaller chunks.
 
     Raises:
-        ConfigError: One member at a time does not fit, or the requested chunk does
-            not, or the loop is coupled and cannot be cut. The message gives the bytes.
+        ConfigError: The population's params do not fit, or one member at a time, or
+            the requested chunk, or the loop is coupled and cannot be cut. The message
+            gives the bytes.
     """
     have = available(evaluator.devices[0])
+    _check_population(evaluator, proposal, have)
     asked = evaluator.search.chunk_size is not None
     platform = evaluator.devices[0].platform
     while True:
@@ -109,6 +113,20 @@ def plan(evaluator: LocalEvaluator, proposal: Proposal) -> LocalEvaluator:
                 f"{_remedy(evaluator, asked)}"
             )
         evaluator = evaluator.with_chunk(max(1, chunk // 2))
+
+
+def _check_population(
+    evaluator: LocalEvaluator, proposal: Proposal, have: int | None
+) -> None:
+    """Check that the params of all members fit into memory; nothing compiles for it."""
+    more = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(proposal.params))
+    if have is not None and more > SHARE * have:
+        raise ConfigError(
+            f"population_size={population.size(proposal.params)}: not enough memory: "
+            f"the evolved numbers of all members need {byte_size(more)}, and "
+            f"{byte_size(have)} are available on {evaluator.devices[0].platform}; "
+            "lower it"
+        )
 
 
 def _remedy(evaluator: LocalEvaluator, asked: bool) -> str:

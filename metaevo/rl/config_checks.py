@@ -27,6 +27,9 @@ __all__ = [
 ]
 
 
+MAX_UPDATES = (1 << 31) - 1  # of int32
+
+
 def positive(config: Any, may_be_zero: Sequence[str] = (), key: str = "inner") -> None:
     """Check that a Config's integers are positive and its activation exists.
 
@@ -140,7 +143,8 @@ def lifetime(
     """The `Lifetime` that `total_timesteps` and `num_segments` of a Config give.
 
     Raises:
-        ConfigError: there is less than one update in a segment.
+        ConfigError: there is less than one update in a segment, or more of them than
+            an int32 counts.
     """
     num_updates = (config.total_timesteps - num_warmup_frames) // frames_per_update
     per_segment = num_updates // config.num_segments
@@ -153,6 +157,12 @@ def lifetime(
             f"{warmup}; give at least {least} or lower inner.num_segments"
         )
     num_updates = per_segment * config.num_segments
+    if num_updates > MAX_UPDATES:
+        raise ConfigError(
+            f"inner.total_timesteps={config.total_timesteps} is {num_updates:,} updates"
+            f" of {frames_per_update} frames, of which a clock counts {MAX_UPDATES:,}; "
+            f"give at most {MAX_UPDATES * frames_per_update}"
+        )
     return Lifetime(num_updates, per_segment, frames_per_update)
 
 

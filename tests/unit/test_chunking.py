@@ -54,6 +54,15 @@ def test_a_population_larger_than_memory_is_chunked(monkeypatch):
     assert planned().chunk_size == 2
 
 
+def test_a_population_whose_numbers_do_not_fit_is_refused_before_it_compiles(
+    monkeypatch,
+):
+    say(monkeypatch, 16 * 4 - 1)
+    monkeypatch.setattr(chunking, "needed", None)
+    with pytest.raises(ConfigError, match=r"population_size=16: .*need 64 B, and 63 B"):
+        planned()
+
+
 def test_one_that_cannot_fit_is_refused_with_the_figure(monkeypatch):
     say(monkeypatch, 100)
     with pytest.raises(ConfigError, match=r"1 of 16 members.*need .*B.*100 B"):

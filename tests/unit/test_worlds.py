@@ -296,3 +296,6 @@ def test_an_aggregate_that_does_not_fit_the_tasks_is_refused():
     assert checks.check(both).parents is None
     with pytest.raises(ConfigError, match=r"gives \[1, 4\].*expected \[4\]"):
         checks.check(search_with(aggregate=lambda x: x.mean(0)))
+    checks.check(search_with(aggregate=lambda x: np.asarray(x).mean((0, 1))))
+    with pytest.raises(ConfigError, match=r"gives \[1, 4\].*expected \[4\]"):
+        checks.check(search_with(aggregate=lambda x: np.asarray(x).mean(0)))
