@@ -30,6 +30,7 @@ from metaevo.cli.options import CompareOptions
 from metaevo.config import RunConfig
 from metaevo.engine import checks, identity
 from metaevo.engine import loop as engine
+from metaevo.engine.costs import task_names
 from metaevo.engine.loggers.console import ConsoleLogger
 from metaevo.errors import ConfigError
 from metaevo.evaluators import choose
@@ -105,22 +106,23 @@ def compare(
     train = functools.partial(
         _trained, out=out, key=key, devices=devices, should_stop=should_stop
     )
+    # All settings are made before anything is trained: one of them may be wrong.
+    settled = [_conditions(section[0], make, settings.on) for section in alike]
     found: dict[tuple[str, str], Scores] = {}
     controls: dict[str, np.ndarray] = {}
+    environments: dict[str, str] = {}
     try:
-        for section in alike:
-            search, directories = section[0].search, section[0].directories
+        for section, conditions in zip(alike, settled, strict=True):
+            search = section[0].search
             names = [group.name for group in section]
             candidates = {HAND_MADE: Candidate(holdout.HAND_MADE, [holdout.NOTHING])}
             candidates |= {x.name: _learned(x.directories) for x in section}
             if settings.tuned:
                 candidates[TUNED] = _tuned(section[0], out, console, should_stop)
-            conditions = {AS_TRAINED: search}
-            for changes in settings.on:
-                conditions[changes] = make(directories[0], changes.split(";"))
             for condition, tasks in conditions.items():
                 if len(alike) > 1:
                     condition += f" ({', '.join(names)})"
+                environments[condition] = ", ".join(filter(None, task_names(tasks)))
                 for name, candidate in candidates.items():
                     console.now(f"{condition}: {name}")
                     trained = train(tasks, candidate, settings.seeds)
@@ -144,7 +146,26 @@ def compare(
         alike[0][0].search.fitness.name,
         controls,
         settings,
+        environments,
     )
+
+
+def _conditions(
+    group: Group, make: Callable[[Path, Sequence[str]], Search], on: Sequence[str]
+) -> dict[str, Search]:
+    """Return the search as it was trained, and in other settings, by name.
+
+    Raises:
+        ConfigError: A setting is wrong.
+    """
+    found = {AS_TRAINED: group.search}
+    for changes in on:
+        try:
+            found[changes] = make(group.directories[0], changes.split(";"))
+            checks.check(found[changes])
+        except ConfigError as error:
+            raise ConfigError(f"on={changes}: {error}") from None
+    return found
 
 
 def _check_own(out: Path) -> None:

@@ -216,6 +216,7 @@ def write(
     measure: str,
     controls: Mapping[str, np.ndarray],
     settings: CompareOptions,
+    environments: Mapping[str, str] = {},
 ) -> list[str]:
     """Write table.csv, sentences.txt, figures and index.html.
 
@@ -228,6 +229,8 @@ def write(
         controls: Mean fitness of each random search, [searches], by the name of the
             learned candidate; empty if none were run.
         settings: Options of the command.
+        environments: Names of the environments of each setting, as one text, by the
+            setting's name.
 
     Returns:
         The sentences.
@@ -257,6 +260,7 @@ def write(
         measures=measures(measure),
         num_verdicts=len(verdicts),
         settings=settings,
+        environments=environments,
     )
     replace_file(out / "index.html", page.encode())
     return lines

@@ -65,7 +65,9 @@ def markdown(manifest: Mapping[str, Any], properties: Mapping[str, Properties]) 
     """
     found = _evidence(manifest)
     slots = manifest.get("slots", {})
-    parts = [f"# {_escaped(', '.join(sorted(slots)))}", "Evolved with metaevo.", ""]
+    zoo = _zoo_name(found)
+    title = zoo or ", ".join(sorted(slots))
+    parts = [f"# {_escaped(title)}", "Evolved with metaevo.", ""]
     for name, op in sorted(slots.items()):
         known = properties.get(name)
         if known is None:
@@ -93,9 +95,7 @@ def markdown(manifest: Mapping[str, Any], properties: Mapping[str, Properties]) 
     parts += ["", "## Provenance", "", "| | |", "|---|---|"]
     parts += [_row(fact) for fact in facts]
     parts += ["", "## Use", "", "```python", "import metaevo", ""]
-    name = found.get("name")
-    known = isinstance(name, str) and re.fullmatch(r"zoo:\w{1,80}", name)
-    parts += [f'artifact = metaevo.load("{name if known else "this folder"}")']
+    parts += [f'artifact = metaevo.load("{zoo or "this folder"}")']
     parts += ["print(artifact)", "```"]
     return "\n".join(parts) + "\n"
 
@@ -133,6 +133,12 @@ def _cost(cost: Mapping[str, Any]) -> str:
 def _evidence(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
     found = manifest.get("evidence")
     return found if isinstance(found, Mapping) else {}
+
+
+def _zoo_name(found: Mapping[str, Any]) -> str | None:
+    name = found.get("name")
+    known = isinstance(name, str) and re.fullmatch(r"zoo:\w{1,80}", name)
+    return name if known else None
 
 
 def _list(x: Any) -> Sequence[Any]:

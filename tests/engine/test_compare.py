@@ -87,8 +87,11 @@ def test_the_same_command_trains_nothing_twice(runs, tmp_path, monkeypatch):
     assert compared(runs, tmp_path / "out", tuned=False) == first
 
 
-def test_another_setting_is_trained_and_named(runs, tmp_path):
+def test_another_setting_is_trained_and_named(runs, tmp_path, monkeypatch):
     asked = []
+    monkeypatch.setattr(
+        compare, "task_names", lambda search: [f"toy/{search.tasks[0].num_segments}"]
+    )
 
     def make(run, changes):
         asked.append(list(changes))
@@ -100,6 +103,20 @@ def test_another_setting_is_trained_and_named(runs, tmp_path):
     assert ["a=1", "b=2"] in asked
     assert lines[1].startswith("toy on a=1;b=2: ")
     assert len(lines) == 2
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert f"as trained: on toy/{search().tasks[0].num_segments}." in page
+    assert "a=1;b=2: on toy/2." in page
+
+
+def test_a_wrong_setting_is_refused_before_anything_is_trained(runs, tmp_path):
+    def make(run, changes):
+        if changes:
+            raise ConfigError("unknown key 'a'")
+        return search()
+
+    with pytest.raises(ConfigError, match="on=a=1: unknown key 'a'"):
+        compared(runs, tmp_path / "out", make, on=("a=1",))
+    assert not (tmp_path / "out").exists()
 
 
 def test_random_searches_go_nowhere_in_particular():

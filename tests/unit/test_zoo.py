@@ -29,7 +29,9 @@ def test_an_artifact_of_the_zoo_is_whole_and_has_evidence(name):
     assert evidence["license"] == "Apache-2.0"
     card = (verified.ZOO / name / verified.CARD).read_text(encoding="utf-8")
     assert "## Evidence" in card
-    assert f"zoo:{name}" in card
+    assert card.startswith(f"# zoo:{name}\n".replace("_", "\\_"))
+    assert f'metaevo.load("zoo:{name}")' in card
+    assert artifact._repr_markdown_().startswith(card[: card.index("\n")])
 
 
 def test_an_unknown_name_is_refused_with_those_that_are_known():
