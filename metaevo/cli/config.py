@@ -70,10 +70,10 @@ def parse_into(
 
     schema = OmegaConf.structured(_schema_of(hinted, defaults))
     kinds = _kinds(typing.get_type_hints(hinted), defaults)
-    for arg in argv:
+    for i, arg in enumerate(argv):
         key, equals, value = arg.partition("=")
         if not equals or not key or arg.startswith("-"):
-            raise ConfigError(values.no_assignment(arg, kinds))
+            raise ConfigError(values.no_assignment(arg, kinds, argv[i + 1 :]))
         literal = ConfigError(f"{key}={value}: ${{...}} is not expanded here")
         if "${" in arg:
             raise literal
@@ -94,9 +94,7 @@ def parse_into(
         except ConfigError:
             raise
         except (OmegaConfBaseException, YAMLError, ValueError, TypeError):
-            raise ConfigError(
-                f"{key}={value}: expected {values.expected(kind)}"
-            ) from None
+            raise ConfigError(values.refused(key, value, kinds)) from None
     resolved: Any = OmegaConf.to_container(schema)
     return {key: _restore(default, resolved[key]) for key, default in defaults.items()}
 
@@ -375,8 +373,9 @@ def _with_functions(key: str, value: Any) -> Any:
             _check_inputs(name, found)
         except (ArtifactError, ConfigError) as error:
             hint = values.did_you_mean(_by_name(name, text.rpartition(":")[2]))
+            said = str(error).removeprefix(f"{text}: ")
             raise ConfigError(
-                f"{given}={text}: {error}; expected package.module:function, the path "
+                f"{given}={text}: {said}; expected package.module:function, the path "
                 f"of an artifact, or zoo:NAME.{hint}"
             ) from None
         value = value._replace(**{name: found})

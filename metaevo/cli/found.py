@@ -25,6 +25,7 @@ from typing import Any
 
 from metaevo.cli import listing, values
 from metaevo.errors import ConfigError
+from metaevo.storage import run_directory
 
 PACKAGES = {
     "searches": ("search", "search", "searches"),
@@ -32,6 +33,10 @@ PACKAGES = {
 }
 """Packages whose modules make runs: what one of theirs is called, the function that
 makes it, and the list of `metaevo list`."""
+
+
+COMMANDS = {"run": "searches", "train": "inner_loops"}
+"""Commands that start a run, and the packages of what they start."""
 
 
 def function(text: str, package: str) -> Callable[..., Any]:
@@ -89,10 +94,12 @@ def from_file(path: Path, package: str = "searches") -> ModuleType:
     """Import a file, under the name that it has in its folder's package.
 
     Raises:
-        ConfigError: There is no such file.
+        ConfigError: There is no such file; names the module that may be meant.
     """
     if not path.is_file():
-        raise ConfigError(f"{path}: no such file")
+        known = path.stem in names(package)
+        hint = "." + values.did_you_mean([path.stem]) if known else ""
+        raise ConfigError(f"{path}: no such file{hint}")
     folder = path.absolute().parent
     package = folder.name if folder.name in PACKAGES else package
     root = str(folder.parent if folder.name in PACKAGES else folder)
@@ -133,9 +140,15 @@ def _attribute(module: ModuleType, name: str) -> Callable[..., Any]:
 
 
 def _unknown(name: str, package: str) -> str:
+    """Return the message about a name that nothing has, with what may be meant."""
     kind, _, listed = PACKAGES[package]
     known = [*names(package), *points(package)]
-    hint = values.did_you_mean(difflib.get_close_matches(name, known, 1))
+    hint = values.did_you_mean(difflib.get_close_matches(name.lower(), known, 1))
     if Path(f"{name}.py").is_file():
         hint = values.did_you_mean([f"{name}.py"])
+    elif run_directory.has_manifest(name):
+        hint = values.did_you_mean([f"metaevo resume {name}"])
+    for command, other in COMMANDS.items():
+        if other != package and name in names(other):
+            hint = values.did_you_mean([f"metaevo {command} {name}"])
     return f"no {kind} {name!r}.{hint} Try: metaevo list {listed}"

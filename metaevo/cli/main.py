@@ -38,7 +38,10 @@ def _dispatch(arguments: Sequence[str]) -> None:
     elif word == "--version":
         print(f"metaevo {metadata.version('metaevo')}")
     elif name not in commands.COMMANDS:
-        near = difflib.get_close_matches(word, commands.COMMANDS, 1)
+        known = [*commands.COMMANDS, "--help", "--version"]
+        flag = f"--{word.lower().lstrip('-')}"
+        near = difflib.get_close_matches(flag, known[-2:], 1, 0.8)
+        near = near or difflib.get_close_matches(word.lower(), known, 1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise ConfigError(f"unknown command {word!r}.{hint} metaevo --help")
     elif rest in (["-h"], ["--help"]):

@@ -10,16 +10,17 @@ to resume); see `metaevo.errors`.
 
 from __future__ import annotations
 
+import difflib
 import errno
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from metaevo.cli import config, runs, train
+from metaevo.cli import config, runs, train, values
 from metaevo.cli.signals import on_signals
 from metaevo.config import RunConfig
 from metaevo.engine.loggers import streams
-from metaevo.errors import InterruptedRunError, MetaevoError
+from metaevo.errors import ConfigError, InterruptedRunError, MetaevoError
 from metaevo.types import InnerLoop, Search
 
 if TYPE_CHECKING:
@@ -83,6 +84,19 @@ def guard(body: Callable[[], None]) -> int:
         return DISK_EXIT_CODE
 
 
+def _check_flags(argv: Sequence[str]) -> None:
+    """Check that no argument is a flag that is spelt in another way.
+
+    Raises:
+        ConfigError: One is; names the flag.
+    """
+    for arg in argv:
+        plain = "--" + arg.strip("-").replace("_", "-").lower()
+        near = difflib.get_close_matches(plain, FLAGS, 1, 0.85)
+        if arg.startswith("-") and arg not in FLAGS and near:
+            raise ConfigError(f"unknown flag {arg!r}.{values.did_you_mean(near)}")
+
+
 def _run(
     search: Callable[..., Search], argv: Sequence[str], should_stop: Callable[[], bool]
 ) -> None:
@@ -93,6 +107,7 @@ def _run(
     if "-h" in flags or "--help" in flags:
         print(config.help_text(search))
         return
+    _check_flags(argv)
     given = config.parse(search, [arg for arg in argv if arg not in FLAGS])
     if "--cfg-diff" in flags:
         print("\n".join(config.changes(search, given)))

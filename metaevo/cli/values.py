@@ -6,12 +6,17 @@ import difflib
 import re
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 NOTHING = ("null", "None", "none", "Null", "NULL")
 _NUMBER = re.compile(r"[+-]?[\d_]*\.?[\d_]*([eE][+-]?\d+)?")
 _EXACT = 1 << 53  # integers that a float holds
+_THOUSANDS = re.compile(
+    r"\d{1,3}(?:,\d{3})+|\d{1,3}(?:\.\d{3}){2,}|\d{1,3}(?:[ ']\d{3})+"
+)
+_UNITS = {"": 1.0, "%": 0.01, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9}
+_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def typed(kind: Any, text: str) -> str:
@@ -63,6 +68,40 @@ def expected(kind: Any) -> str:
         named = {int: "an integer", float: "a number", bool: "true or false"}
         words = named.get(base, "another value")
     return f"{words} or null" if _may_be_none(kind) else words
+
+
+def meant(key: str, kind: Any, text: str) -> str:
+    """Return the number that a text in another notation may mean; empty if none.
+
+    >>> meant("inner.total_timesteps", int, "1,000,000"), meant("size", int, "10k")
+    ('1000000', '10000')
+    >>> meant("sigma", float, "0,5"), meant("run.max_seconds", float | None, "1h")
+    ('0.5', '3600')
+    >>> meant("size", int, "1.5"), meant("size", int, "many")
+    ('', '')
+    """
+    base, text = _base(kind), text.strip().lstrip("=").strip()
+    if base not in (int, float):
+        return ""
+    number = None
+    if _THOUSANDS.fullmatch(text):
+        number = float(re.sub(r"\D", "", text))
+    elif base is float and re.fullmatch(r"[+-]?\d+,\d+", text):
+        number = float(text.replace(",", "."))
+    elif power := re.fullmatch(r"(\d{1,3})(?:\*\*|\^)(\d{1,2})", text):
+        number = float(int(power[1]) ** int(power[2]))
+    elif ratio := re.fullmatch(r"(\d{1,15})/(\d{1,15})", text):
+        number = float(ratio[1]) / (float(ratio[2]) or float("nan"))
+    elif found := re.fullmatch(
+        r"([+-]?\d+\.?\d*(?:e[+-]?\d+)?) ?(%|[a-z]*)", text, re.I
+    ):
+        units = _SECONDS if "seconds" in key or "watchdog" in key else _UNITS
+        number = float(found[1]) * units.get(found[2].lower(), float("nan"))
+    if number is None or not abs(number) <= _EXACT:
+        return ""
+    if number.is_integer():
+        return str(int(number))
+    return "" if base is int else f"{number:.12g}"
 
 
 def element_of(kind: Any) -> Any:
@@ -135,13 +174,39 @@ def unknown(key: str, keys: Iterable[str]) -> str:
     return f"unknown key {key!r}.{did_you_mean(near(key, keys))} --help lists the keys"
 
 
-def no_assignment(arg: str, kinds: Mapping[str, Any]) -> str:
-    """Return the message about an argument that is not `key=value`."""
-    key = re.split(r"[=:]", arg.lstrip("-"), maxsplit=1)[0].replace("-", "_")
-    value = re.split(r"[=:]", arg, maxsplit=1)[1:]
+def refused(key: str, value: str, kinds: Mapping[str, Any]) -> str:
+    """Return the message about a value that is not of its key's type."""
+    kind = kinds[key]
     hint = ""
-    if key in kinds:
-        hint = f", here {key}={value[0] if value and value[0] else 'VALUE'}"
+    others = re.findall(r"[,;]\s*([\w.]+)=", value)
+    if any(other in kinds for other in others):
+        hint = "; give each key=value as an argument of its own"
+    elif not value.strip():
+        hint = "; key=value has no spaces"
+    elif number := meant(key, kind, value):
+        hint = "." + did_you_mean([f"{key}={number}"])
+    return f"{key}={value}: expected {expected(kind)}{hint}"
+
+
+def no_assignment(
+    arg: str, kinds: Mapping[str, Any], following: Sequence[str] = ()
+) -> str:
+    """Return the message about an argument that is not `key=value`.
+
+    Args:
+        arg: The argument.
+        kinds: Type of each key.
+        following: The arguments after it, of which one may be its value.
+
+    >>> no_assignment("--seed", {"run.seed": int}, ["3"]).partition("; ")[0]
+    "'--seed': expected key=value without spaces, here run.seed=3"
+    """
+    name, *given = re.split(r"[=:]", arg, maxsplit=1)
+    if not any(given):
+        given = [x for x in (word.lstrip("=") for word in following[:2]) if x][:1]
+        given = [] if given and ("=" in given[0] or given[0][:2] == "--") else given
+    close = near(name, kinds) if len(name.lstrip("-")) > 1 else []
+    hint = f", here {close[0]}={given[0] if given else 'VALUE'}" if close else ""
     return f"{arg!r}: expected key=value without spaces{hint}; --help lists the keys"
 
 

@@ -21,6 +21,7 @@ import numpy as np
 from metaevo.errors import ConfigError
 from metaevo.types import Key, PyTree
 
+MOST_LISTED = 30  # environments that an error message names
 SUITES = ("gymnax", "brax", "grid", "pgx", "coin_game", "sparse", "navix", "jumanji")
 
 
@@ -137,7 +138,10 @@ def make(name: str) -> Env:
         try:
             found = getattr(importlib.import_module(module), function)
         except (ImportError, AttributeError, ValueError) as error:
-            raise ConfigError(f"env={name!r}: {error}") from error
+            raise ConfigError(
+                f"env={name!r}: {error}; expected package.module:function, of an "
+                "installed package or of a file in the folder that you work in"
+            ) from error
         try:
             with contextlib.suppress(ValueError):  # a builtin may have no signature
                 inspect.signature(found).bind()
@@ -155,15 +159,38 @@ def make(name: str) -> Env:
         return suite(prefix).make(rest)
     known_suites = (*SUITES, *sorted(declared_suites()))
     if not slash or prefix not in known_suites:
-        near = difflib.get_close_matches(prefix, known_suites, 1)
+        near = difflib.get_close_matches(prefix.lower(), known_suites, 1)
         hint = f" Did you mean {near[0]}/{rest or 'NAME'}?" if near else ""
-        if not slash and (known := _suite_of(name)):
+        if not hint and (known := _suite_of(rest or prefix)):
             hint = f" Did you mean {known}?"
+        hint = hint or " Try: metaevo list environments"
         raise ConfigError(
             f"env={name!r}: expected SUITE/NAME with SUITE one of "
             f"{', '.join(known_suites)}, or package.module:function.{hint}"
         )
     return suite(prefix).make(rest)
+
+
+def unknown(
+    prefix: str, name: str, names: Sequence[str], kind: str = "environment"
+) -> ConfigError:
+    """Return the error that a suite has no environment of a name; gives the nearest.
+
+    >>> str(unknown("grid", "mase", ["maze", "key_door"]))
+    "env='grid/mase': no such environment. Did you mean grid/maze?"
+    >>> str(unknown("grid", "", ["maze", "key_door"]))
+    "env='grid/': no such environment; expected one of maze, key_door"
+    """
+    near = difflib.get_close_matches(name.partition("/")[0], names, 1)
+    if near:
+        remedy = f". Did you mean {prefix}/{near[0]}?"
+    elif name and (known := _suite_of(name)):
+        remedy = f". Did you mean {known}?"
+    elif len(names) <= MOST_LISTED:
+        remedy = f"; expected one of {', '.join(names)}"
+    else:
+        remedy = f", of {len(names)}. Try: metaevo list environments"
+    return ConfigError(f"env='{prefix}/{name}': no such {kind}{remedy}")
 
 
 def declared_suites() -> dict[str, metadata.EntryPoint]:
@@ -194,7 +221,7 @@ def suite(prefix: str) -> Any:
 
 def _suite_of(name: str) -> str | None:
     """Return `SUITE/NAME` of the environment that a name without a suite may mean."""
-    for prefix in (*SUITES, *declared_suites()):
+    for prefix in (*SUITES, *declared_suites()) if name else ():
         try:
             names = suite(prefix).names()
         except (ImportError, ConfigError):  # the suite's package is not installed

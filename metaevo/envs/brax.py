@@ -9,13 +9,12 @@ reward 0 and the last good observation, and is counted in `info["diverged"]`.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import io
 
 import jax
 import jax.numpy as jnp
 
-from metaevo.envs import Box, Env, Step, with_auto_reset
+from metaevo.envs import Box, Env, Step, unknown, with_auto_reset
 from metaevo.errors import ConfigError
 
 MAX_STEPS = 1000  # the time limit of Brax's own training
@@ -68,9 +67,7 @@ def make(name: str) -> Env:
     """
     base, _, backend = name.partition("/")
     if base not in NAMES:
-        near = difflib.get_close_matches(base, NAMES, 1)
-        hint = f" Did you mean brax/{near[0]}?" if near else ""
-        raise ConfigError(f"env='brax/{name}': no such environment.{hint}")
+        raise unknown("brax", name, NAMES)
     if backend and backend not in BACKENDS:
         raise ConfigError(
             f"env='brax/{name}': backend {backend!r} must be one of {BACKENDS}"

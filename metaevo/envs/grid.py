@@ -15,7 +15,6 @@ agent can solve them, and `best_return` computes the optimum by value iteration.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -23,8 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaevo.envs import Box, Discrete, Env, Step, rendering, with_auto_reset
-from metaevo.errors import ConfigError
+from metaevo.envs import Box, Discrete, Env, Step, rendering, unknown, with_auto_reset
 from metaevo.types import Key
 
 SIDE = 5  # cells in a row of a maze
@@ -84,11 +82,7 @@ def make(name: str) -> Env:
         ConfigError: there is no such environment.
     """
     if name not in _SUITES:
-        near = difflib.get_close_matches(name, _SUITES, 1)
-        hint = f" Did you mean grid/{near[0]}?" if near else ""
-        raise ConfigError(
-            f"env='grid/{name}': no such environment; {', '.join(names())}.{hint}"
-        )
+        raise unknown("grid", name, names())
     suite = _SUITES[name]()
     observed = suite.observed
 

@@ -9,7 +9,6 @@ the time limit counts as terminated.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 from collections.abc import Mapping
 
@@ -17,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaevo.envs import Box, Discrete, Env, Step, rendering, with_auto_reset
+from metaevo.envs import Box, Discrete, Env, Step, rendering, unknown, with_auto_reset
 from metaevo.errors import ConfigError
 
 # Downloads its data when made.
@@ -55,9 +54,7 @@ def make(name: str) -> Env:
     if question:
         return vary(name, **_ranges(f"gymnax/{name}?{query}", query))
     if name not in names():
-        near = difflib.get_close_matches(name, names(), 1)
-        hint = f" Did you mean gymnax/{near[0]}?" if near else ""
-        raise ConfigError(f"env='gymnax/{name}': no such environment.{hint}")
+        raise unknown("gymnax", name, names())
     env, params = gymnax.make(name)
     return adapt(env, params, f"gymnax/{name}")
 

@@ -11,7 +11,6 @@ Jumanji: https://arxiv.org/abs/2306.09884.
 
 from __future__ import annotations
 
-import difflib
 import math
 from typing import Any, NamedTuple
 
@@ -19,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaevo.envs import Box, Discrete, Env, Step, with_auto_reset
+from metaevo.envs import Box, Discrete, Env, Step, unknown, with_auto_reset
 from metaevo.errors import ConfigError
 
 MAX_STEPS = {
@@ -81,12 +80,8 @@ def make(name: str) -> Env:
         ConfigError: there is no such task here, or jumanji is not installed.
     """
     if name not in MAX_STEPS:
-        near = difflib.get_close_matches(name, MAX_STEPS, 1)
-        hint = f" Did you mean jumanji/{near[0]}?" if near else ""
-        raise ConfigError(
-            f"env='jumanji/{name}': no such task of one agent with discrete actions; "
-            f"{', '.join(names())}.{hint}"
-        )
+        kind = "task of one agent with discrete actions"
+        raise unknown("jumanji", name, names(), kind)
     task: Any = _jumanji().make(name)
     max_steps = MAX_STEPS[name]
     parts = np.atleast_1d(np.asarray(task.action_spec.num_values))

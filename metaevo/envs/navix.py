@@ -9,14 +9,13 @@ NAVIX: https://arxiv.org/abs/2407.19396.
 
 from __future__ import annotations
 
-import difflib
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaevo.envs import Box, Discrete, Env, Step, with_auto_reset
+from metaevo.envs import Box, Discrete, Env, Step, unknown, with_auto_reset
 from metaevo.errors import ConfigError
 
 _TRUNCATED, _TERMINATED = 1, 2  # navix.StepType
@@ -46,9 +45,7 @@ def make(name: str) -> Env:
     """
     navix = _navix()
     if name not in navix.registry():
-        near = difflib.get_close_matches(name, names(), 1)
-        hint = f" Did you mean navix/{near[0]}?" if near else ""
-        raise ConfigError(f"env='navix/{name}': no such environment.{hint}")
+        raise unknown("navix", name, names())
     world: Any = navix.make(name)
 
     def observed(timestep):

@@ -10,7 +10,6 @@ Pgx: https://arxiv.org/abs/2303.17503.
 
 from __future__ import annotations
 
-import difflib
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaevo.envs import Box, Discrete, Env, Step, rendering, with_auto_reset
+from metaevo.envs import Box, Discrete, Env, Step, rendering, unknown, with_auto_reset
 from metaevo.errors import ConfigError
 
 MAX_MOVES = {
@@ -73,12 +72,7 @@ def make(name: str) -> Env:
         ConfigError: there is no such game, or pgx is not installed.
     """
     if name not in MAX_MOVES:
-        near = difflib.get_close_matches(name, MAX_MOVES, 1)
-        hint = f" Did you mean pgx/{near[0]}?" if near else ""
-        raise ConfigError(
-            f"env='pgx/{name}': no such game of two players; "
-            f"{', '.join(names())}.{hint}"
-        )
+        raise unknown("pgx", name, names(), "game of two players")
     game = _pgx().make(name)  # pyright: ignore[reportArgumentType]
     max_moves = MAX_MOVES[name]
 

@@ -40,7 +40,14 @@ def make(name: str) -> envs.Env:
     Raises:
         ConfigError: there is no such environment, or it has several players.
     """
-    return paid_at_end(envs.make(name))
+    try:
+        inner = envs.make(name)
+    except ConfigError as error:
+        raise ConfigError(
+            f"env='sparse/{name}': expected sparse/SUITE/NAME, as in "
+            f"sparse/gymnax/CartPole-v1; {error}"
+        ) from error
+    return paid_at_end(inner)
 
 
 def paid_at_end(env: envs.Env) -> envs.Env:

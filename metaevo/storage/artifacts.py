@@ -27,6 +27,7 @@ from metaevo import schedules, slots
 from metaevo.errors import ArtifactError, CheckpointError, ConfigError
 from metaevo.learned import operations
 from metaevo.storage import card, properties, verified
+from metaevo.storage._files import parse_json, read_bytes
 from metaevo.storage.properties import Properties
 from metaevo.types import Params, Space
 
@@ -318,9 +319,14 @@ _MALFORMED = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 def _read(path: str | Path) -> tuple[dict[str, np.ndarray], dict]:
     """The verified files of an artifact."""
-    path = verified.artifact_folder(path)
+    given, path = path, verified.artifact_folder(path)
     if not (path / "manifest.json").exists():
-        raise ArtifactError(f"{path}: no artifact here (no manifest.json)")
+        raise ArtifactError(_no_artifact(given))
+    if not (path / verified.FILES[0]).exists() and _is_run(path):
+        raise ArtifactError(
+            f"{given}: a run that has no artifact yet (no solution/); finish it with: "
+            f"metaevo resume {given}"
+        )
     try:
         arrays, manifest = verified.read(path, verified.MAX_ARTIFACT)
         schema = manifest.get("artifact_schema")
@@ -339,6 +345,26 @@ def _read(path: str | Path) -> tuple[dict[str, np.ndarray], dict]:
     except _MALFORMED as error:
         raise ArtifactError(f"{path}: {type(error).__name__}: {error}") from None
     return arrays, manifest
+
+
+def _no_artifact(path: str | Path) -> str:
+    """Return the message that there is no artifact, with what may be meant."""
+    path = Path(path)
+    if path.is_file():
+        ours = path.name in (*verified.FILES, verified.CARD)
+        folder = f", here {path.parent}" if ours else ""
+        return f"{path}: a file, and no artifact; give the folder of one{folder}"
+    text = f"{path}: no artifact here (no manifest.json)"
+    known = path.name in verified.zoo()
+    return f"{text}. Did you mean {verified.ZOO_PREFIX}{path.name}?" if known else text
+
+
+def _is_run(path: Path) -> bool:
+    """Return True if the manifest in a folder is a run's."""
+    with contextlib.suppress(CheckpointError, OSError, ValueError):
+        manifest = parse_json(read_bytes(path / "manifest.json", verified.MAX_JSON))
+        return isinstance(manifest, dict) and "identity" in manifest
+    return False
 
 
 def _checked(name: str) -> str:

@@ -114,6 +114,31 @@ def as_before(settings: Any) -> Any:
     return settings
 
 
+MOST_TOLD, LONGEST_TOLD = 6, 120  # differences, and characters of one
+
+
+def told(old: Mapping, new: Mapping) -> list[str]:
+    """Return what a person changed between two identities, short enough to read.
+
+    Of another search this is its name. Else it is the keys that were given; what
+    follows from them in the search that is made counts where no key differs.
+
+    >>> sigma = {"sigma": 0.5, "search": {"strategy": {"sigma": 0.5}}}
+    >>> old = {"search": "a", "seed": 0, "settings": sigma}
+    >>> told(old, old | {"settings": {"sigma": 1, "search": {}}})
+    ['sigma: 0.5 -> 1']
+    >>> told(old, old | {"search": "b", "settings": {}})
+    ['search: a -> b']
+    """
+    if old["search"] != new["search"]:
+        return [f"search: {old['search']} -> {new['search']}"]
+    found = differences(old, new)
+    given = [x for x in found if not x.startswith(("search.", "search: "))] or found
+    cut = [x if len(x) <= LONGEST_TOLD else x[:LONGEST_TOLD] + "..." for x in given]
+    more = [f"and {len(cut) - MOST_TOLD} more"] if len(cut) > MOST_TOLD else []
+    return [*cut[:MOST_TOLD], *more]
+
+
 def differences(old: Mapping, new: Mapping, prefix: str = "") -> list[str]:
     """`key: old -> new` for each key that differs, `num_generations` aside."""
     found = []

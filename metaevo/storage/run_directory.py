@@ -39,7 +39,7 @@ from metaevo.storage._files import (
     read_json,
     replace_file,
 )
-from metaevo.storage.verified import CARD, FILES, MAX_JSON
+from metaevo.storage.verified import CARD, FILES, MAX_JSON, ZOO_PREFIX
 
 RENAMED_SEARCHES = {
     "dpo_two_parameters": "ppo_dpo_constants",
@@ -262,29 +262,36 @@ def read_manifest(directory: str | Path) -> dict[str, Any]:
     check_entries(directory)
     path = paths(directory).manifest
     if not has_manifest(directory):
-        raise ConfigError(
-            f"{directory}: no run here (no manifest.json); give the directory that the "
-            "run printed"
-        )
+        raise ConfigError(_no_run(directory))
+    remedy = "restore it from a copy, or give another directory"
     try:
         manifest = read_json(path, MAX_JSON)
+        if isinstance(manifest, dict) and "artifact_schema" in manifest:
+            raise ConfigError(_no_run(directory))
         manifests.check(manifest)
-    except (
-        CheckpointError,
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-    ) as error:
+    except ConfigError:
+        raise
+    except CheckpointError as error:  # it names the file
+        raise CheckpointError(f"{error}; {remedy}") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(
-            f"{path} is damaged ({type(error).__name__}: {error}); restore it from a "
-            "copy, or give another directory"
+            f"{path} is damaged ({type(error).__name__}: {error}); {remedy}"
         ) from None
     if manifest.get("schema", 1) == 1:
         name = manifest["identity"]["search"]
         manifest["identity"]["search"] = RENAMED_SEARCHES.get(name, name)
     return manifest
+
+
+def _no_run(directory: str | Path) -> str:
+    """Return the message that there is no run, with the directory that may be meant."""
+    place = Path(directory)
+    text = f"{directory}: no run here (no manifest.json)"
+    if str(directory).startswith(ZOO_PREFIX) or has_manifest(directory):
+        text = f"{directory}: an artifact, and no run"
+    run = next((p for p in place.parents[:-1] if _holds_a_run(p)), None)
+    meant = "the directory that the run printed" if run is None else str(run)
+    return f"{text}; give {meant}"
 
 
 def manifest_digest(directory: str | Path) -> str:
@@ -380,7 +387,7 @@ def check_same_run(
             then, manifests.identity(name, config, settings)
         )
     now = manifests.identity(name, config, settings)
-    changed = manifests.differences(manifests.as_before(then), manifests.as_before(now))
+    changed = manifests.told(manifests.as_before(then), manifests.as_before(now))
     if changed:
         raise ConfigError(
             f"{directory} holds a run with other settings: {'; '.join(changed)}. "

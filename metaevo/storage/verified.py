@@ -9,6 +9,7 @@ name is complete. Needs numpy and safetensors alone.
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 import os
@@ -179,6 +180,15 @@ def read(folder: Path, limit: int | None = None) -> tuple[dict[str, np.ndarray],
             raise CheckpointError("the arrays are not those of manifest.json")
     except CheckpointError as error:
         raise CheckpointError(f"{folder}: {error}") from None
+    except FileNotFoundError as error:
+        name = Path(error.filename).name
+        raise CheckpointError(
+            f"{folder}: {name} is missing; copy the whole folder again"
+        ) from None
+    except json.JSONDecodeError as error:
+        raise CheckpointError(
+            f"{folder}: manifest.json is damaged: {error}; copy it again"
+        ) from None
     except _MALFORMED as error:
         raise CheckpointError(f"{folder}: {type(error).__name__}: {error}") from None
     return arrays, manifest
@@ -196,8 +206,10 @@ def artifact_folder(path: str | Path) -> Path:
     if str(path).startswith(ZOO_PREFIX):
         name = str(path).removeprefix(ZOO_PREFIX)
         if name not in zoo():
+            near = difflib.get_close_matches(name, zoo(), 1)
+            hint = f". Did you mean {ZOO_PREFIX}{near[0]}?" if near else ""
             known = ", ".join(f"{ZOO_PREFIX}{x}" for x in zoo())
-            raise ArtifactError(f"{path}: expected one of {known}")
+            raise ArtifactError(f"{path}: expected one of {known}{hint}")
         return ZOO / name
     path = Path(path)
     folder = path / "solution"

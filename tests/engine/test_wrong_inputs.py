@@ -4,6 +4,9 @@ Everything is done that a search does before it compiles, in this process.
 """
 
 import importlib
+import shlex
+import shutil
+import sys
 
 import optax
 import pytest
@@ -11,9 +14,12 @@ import pytest
 import metaevo
 from inner_loops import ppo
 from metaevo import envs, fitness, losses, spaces
-from metaevo.cli import config, listing, program
-from metaevo.engine import checks
+from metaevo.cli import config, listing, main, program
+from metaevo.config import RunConfig
+from metaevo.engine import checks, identity
 from metaevo.errors import ConfigError
+from metaevo.evaluators import chunking
+from metaevo.storage import run_directory, verified
 from strategies.open_es import open_es
 
 
@@ -61,6 +67,14 @@ def start(*argv, name="ppo_value_loss"):
         ("run.seed=1.5", "run.seed=1.5: expected an integer"),
         ("run.max_seconds=1h", "run.max_seconds=1h: expected a number or null"),
         ("sigma=nan", "sigma=nan: expected a number"),
+        ("inner.num_steps=10k", "Did you mean 'inner.num_steps=10000'?"),
+        ("inner.total_timesteps=2**20", "Did you mean 'inner.total_timesteps=1048576'"),
+        ("num_generations=1.000.000", "Did you mean 'num_generations=1000000'?"),
+        ("sigma=50%", "Did you mean 'sigma=0.5'?"),
+        ("sigma=1/0", "sigma=1/0: expected a number"),
+        ("run.seed=1.5M", "Did you mean 'run.seed=1500000'?"),
+        ("sigma=0.5,hidden=8", "give each key=value as an argument of its own"),
+        ("inner.total_timesteps=1e12", "give at most 549755813632"),
         ("inner.anneal_lr=flase", "expected true or false"),
         ("start=residul", "one of scratch, residual, weighted, convex"),
         ("inner.features=", "expected a list of integers, such as [64,64]"),
@@ -100,6 +114,14 @@ def start(*argv, name="ppo_value_loss"):
         ("env=Breakout", "Did you mean gymnax/Breakout-MinAtar?"),
         ("env=maze", "Did you mean grid/maze?"),
         ("env=gymnasium/CartPole-v1", "Did you mean gymnax/CartPole-v1?"),
+        ("env=Gymnax/CartPole-v1", "Did you mean gymnax/CartPole-v1?"),
+        ("env=/CartPole-v1", "Did you mean gymnax/CartPole-v1?"),
+        ("env=gymnax/HalfCheetah-v4", "Did you mean brax/halfcheetah?"),
+        ("env=gymnax/", "expected one of Acrobot-v1, Asterix-MinAtar, "),
+        ("env=brax/", "expected one of ant, fast, halfcheetah, "),
+        ("env=", "Try: metaevo list environments"),
+        ("env=sparse/gymnax/CartPol-v1", "env='sparse/gymnax/CartPol-v1': expected"),
+        ("env=no_module:f", "No module named 'no_module'; expected package.module:f"),
         ("env=:", "env=':'"),
         ("env=metaevo.envs:make", "expected a function without arguments"),
         ("run.held_out_tasks=", "expected a list of texts, [A,B]"),
@@ -111,6 +133,166 @@ def test_a_wrong_input_is_one_line_with_the_remedy(argument, remedy):
     message = str(error.value)
     assert remedy in message
     assert "\n" not in message
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Runs and artifacts as they are found, made without training."""
+    folder = tmp_path_factory.mktemp("wrong")
+    zoo = verified.ZOO / "value_loss"
+    shutil.copytree(zoo, folder / "artifact")
+    for name in ("unfinished", "finished", "truncated"):
+        (folder / name).mkdir()
+        run_directory.create_manifest(
+            folder / name, "ppo_value_loss", RunConfig(), {}, 4, "cpu", []
+        )
+    shutil.copytree(zoo, folder / "finished" / "solution")
+    manifest = folder / "truncated" / "manifest.json"
+    manifest.write_text(manifest.read_text()[:200])
+    (folder / "half").mkdir()
+    shutil.copy(zoo / "manifest.json", folder / "half")
+    (folder / "files").mkdir()
+    (folder / "files" / "notes.txt").touch()
+    (folder / "evolve.py").write_text("def serch(): pass\n")
+    return folder
+
+
+@pytest.fixture
+def command(folder, monkeypatch, capsys):
+    """Run a command line in the folder; return exit code and stderr."""
+
+    def accepted(evaluator, proposal):
+        raise AssertionError("accepted: it would compile now")
+
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    monkeypatch.setattr(chunking, "needed", accepted)
+    monkeypatch.setattr(chunking, "available", lambda device: 8 << 30)
+
+    def run(line):
+        monkeypatch.setattr(sys, "argv", ["metaevo", *shlex.split(line)])
+        with pytest.raises(SystemExit) as exit:
+            main.command()
+        return exit.value.code, capsys.readouterr().err
+
+    return run
+
+
+RUN = "run ppo_value_loss"
+WRONG, REFUSED = 2, 4  # exit codes
+LINES = [
+    # numbers and lists
+    (f"{RUN} population_size=1e9", WRONG, "population_size=1000000000: not enough mem"),
+    (
+        f"{RUN} inner.total_timesteps=1,000,000",
+        WRONG,
+        "inner.total_timesteps=1,000,000: expected an integer. Did you mean "
+        "'inner.total_timesteps=1000000'?",
+    ),
+    (f"{RUN} inner.total_timesteps=1M", WRONG, "1M: expected an integer. Did you mean"),
+    (f"{RUN} sigma=0,5", WRONG, "sigma=0,5: expected a number. Did you mean 'sigma=0."),
+    (f"{RUN} run.max_seconds=1h", WRONG, "Did you mean 'run.max_seconds=3600'?"),
+    (f"{RUN} inner.features=[64 64]", WRONG, "list of integers, such as [64,64]"),
+    (f"{RUN} inner.features=64x64", WRONG, "list of integers, such as [64,64]"),
+    (f"{RUN} inner.anneal_lr=T", WRONG, "inner.anneal_lr=T: expected true or false"),
+    (f"{RUN} run.seed=abc", WRONG, "run.seed=abc: expected an integer"),
+    (f"{RUN} run.seeds=0", WRONG, "run.seeds=0 must be >= 1"),
+    (f"{RUN} num_seeds=0", WRONG, "num_seeds=0 must be at least 1"),
+    (f"{RUN} num_generations=-5", WRONG, "num_generations=-5 must be at least 1"),
+    (f"{RUN} inner.total_timesteps=100", WRONG, "give at least 4096 or lower"),
+    (f"{RUN} run.wandb=on", WRONG, "one of auto, offline, online, disabled"),
+    (f"{RUN} run.devices=99", WRONG, "run.devices=99: there are "),
+    # how an argument is written
+    (f"{RUN} population_size = 8", WRONG, "here population_size=8"),
+    (f"{RUN} population_size= 8", WRONG, "expected an integer; key=value has no space"),
+    (f"{RUN} population_size =8", WRONG, "here population_size=8"),
+    (f"{RUN} --population_size 8", WRONG, "here population_size=8"),
+    (f"{RUN} --seed 3", WRONG, "here run.seed=3"),
+    (f"{RUN} population_size==8", WRONG, "Did you mean 'population_size=8'?"),
+    (f"{RUN} sigma=1,hidden=2", WRONG, "each key=value as an argument of its own"),
+    (f"{RUN} --dryrun", WRONG, "unknown flag '--dryrun'. Did you mean '--dry-run'?"),
+    # names
+    ("run ppo_value_loss.py", WRONG, "no such file. Did you mean 'ppo_value_loss'?"),
+    ("run ppo", WRONG, "no search 'ppo'. Did you mean 'metaevo train ppo'?"),
+    ("run unfinished", WRONG, "Did you mean 'metaevo resume unfinished'?"),
+    ("run evolve", WRONG, "no search 'evolve'. Did you mean 'evolve.py'?"),
+    ("run evolve.py", WRONG, "no function 'search'. Did you mean 'serch'?"),
+    ("run nowhere.py", WRONG, "nowhere.py: no such file"),
+    ("train PPO", WRONG, "no algorithm 'PPO'. Did you mean 'ppo'?"),
+    ("train ppo_value_loss", WRONG, "Did you mean 'metaevo run ppo_value_loss'?"),
+    ("train ppo env=gymnax/Cartpole-v1", WRONG, "Did you mean gymnax/CartPole-v1?"),
+    ("train dqn env=gymnax/Pendulum-v1", WRONG, "needs discrete actions; see td3, sac"),
+    ("version", WRONG, "unknown command 'version'. Did you mean '--version'?"),
+    ("list zooo", WRONG, "Did you mean 'zoo'?"),
+    # runs and artifacts
+    (f"{RUN} run.directory=files", WRONG, "holds notes.txt, and no run"),
+    (f"{RUN} run.directory=files/notes.txt", WRONG, "give another directory"),
+    (f"{RUN} run.directory=artifact", WRONG, "and no run (no manifest.json of one)"),
+    (f"{RUN} run.start_from=nowhere", WRONG, "run.start_from=nowhere: no artifact he"),
+    (f"{RUN} run.start_from=unfinished", WRONG, "metaevo resume unfinished"),
+    (f"{RUN} run.start_from=zoo:potental", WRONG, "Did you mean zoo:potential?"),
+    (f"{RUN} meta.value_loss=zoo:potential", WRONG, "no slot 'value_loss', but reward"),
+    ("resume nowhere", WRONG, "nowhere: no run here (no manifest.json); give the dir"),
+    ("resume artifact", WRONG, "artifact: an artifact, and no run; give the directory"),
+    ("resume finished/solution", WRONG, "an artifact, and no run; give finished"),
+    ("play zoo:potential", WRONG, "zoo:potential: an artifact, and no run"),
+    ("play finished", WRONG, "run.held_out_seeds of 2 or more"),
+    ("report finished/report/index.html", WRONG, "no run here (no manifest.json); giv"),
+    ("distill unfinished", WRONG, "finish it with: metaevo resume unfinished"),
+    ("compare unfinished", WRONG, "finish it with: metaevo resume unfinished"),
+    ("compare finished seeds=2", WRONG, "seeds=2 must be at least 3"),
+    ("export zoo:potential to=pytorch", WRONG, "one of torch, jax, numpy, stablehlo,"),
+    ("export zoo:potential --to torch", WRONG, "here to=torch"),
+    ("export zoo:potential slot=value_loss", WRONG, "slot=value_loss: expected one of"),
+    ("export zoo:potential out=files", WRONG, "out=files: cannot be written: Is a di"),
+    ("verify nowhere", WRONG, "nowhere: neither a run nor an artifact here"),
+    # files that are refused
+    ("export nowhere", REFUSED, "nowhere: no artifact here (no manifest.json)"),
+    ("export potential", REFUSED, "Did you mean zoo:potential?"),
+    ("export zoo:potental", REFUSED, "Did you mean zoo:potential?"),
+    ("export unfinished", REFUSED, "no artifact yet (no solution/); finish it with:"),
+    ("export artifact/manifest.json", REFUSED, "the folder of one, here artifact"),
+    ("export half", REFUSED, "half: arrays.safetensors is missing; copy the whole"),
+    ("export truncated", REFUSED, "manifest.json is damaged: Expecting value"),
+    (f"{RUN} run.directory=truncated", REFUSED, "is damaged: Expecting value"),
+    ("resume truncated", REFUSED, "restore it from a copy, or give another directory"),
+]
+
+
+@pytest.mark.parametrize(("line", "code", "remedy"), LINES)
+def test_a_wrong_command_line_ends_with_its_code_and_one_line(
+    line, code, remedy, command
+):
+    ended, shown = command(line)
+    (message,) = shown.splitlines()
+    assert ended == code, message
+    assert message.startswith("error: ")
+    assert remedy in message
+    assert message.count("is damaged") <= 1
+
+
+def test_other_settings_in_a_directory_are_the_keys_that_were_given(command, folder):
+    search = importlib.import_module("searches.ppo_value_loss").search
+    given = config.parse(search, ["population_size=8"])
+    del given["run"]
+    made = config.call(search, given)
+    settings = config.settings(given) | {"search": identity.identity(made)}
+    (folder / "other").mkdir()
+    run_directory.create_manifest(
+        folder / "other", "ppo_value_loss", RunConfig(), settings, 4, "cpu", []
+    )
+    code, shown = command(f"{RUN} run.directory=other env=gymnax/Acrobot-v1")
+    assert code == WRONG
+    assert shown == (
+        "error: other holds a run with other settings: env: gymnax/CartPole-v1 -> "
+        "gymnax/Acrobot-v1; population_size: 8 -> 64. Give another run.directory\n"
+    )
+    code, shown = command("run ppo_drift run.directory=other")
+    assert shown == (
+        "error: other holds a run with other settings: search: ppo_value_loss -> "
+        "ppo_drift. Give another run.directory\n"
+    )
 
 
 @pytest.mark.parametrize(
