@@ -152,7 +152,10 @@ def make(name: str) -> Env:
             ) from error
         env = found()
         if not isinstance(env, Env):
-            raise ConfigError(f"env={name!r} returned {type(env).__name__}, not an Env")
+            raise ConfigError(
+                f"env={name!r} returned {type(env).__name__}, not an Env of "
+                "metaevo.envs, of pure functions in JAX; see: metaevo list environments"
+            )
         return env
     prefix, slash, rest = name.partition("/")
     if slash and prefix in SUITES:

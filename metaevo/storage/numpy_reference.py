@@ -24,6 +24,7 @@ import numpy as np
 
 from metaevo.errors import MetaevoError
 from metaevo.storage import verified
+from metaevo.storage.numpy_inputs import shaped
 from metaevo.storage.numpy_operations import OPERATIONS
 
 __all__ = ["Function", "Optimizer", "Reference", "load", "run"]
@@ -57,6 +58,9 @@ class Reference:
 class Function:
     """A function of arrays [n] (or [n, ...]), elementwise over n.
 
+    One whose inputs are all [n] also takes arrays of any common shape, and scalars
+    beside them.
+
     Attributes:
         inputs: their names, in order.
     """
@@ -67,8 +71,14 @@ class Function:
         self._params = params
 
     def __call__(self, *inputs: Any, dtype: Any = np.float64) -> np.ndarray:
-        """The function's values [n, ...]."""
-        return run(self._value, [*self._params, *self._shaped(inputs, dtype)], dtype)[0]
+        """The function's values [n, ...], or of the inputs' shape.
+
+        Raises:
+            ValueError: the inputs are of other shapes, or of several.
+        """
+        given, shape = self._shaped(inputs, dtype)
+        found = run(self._value, [*self._params, *given], dtype)[0]
+        return found if shape is None else found.reshape((*shape, *found.shape[1:]))
 
     def gradient(
         self, *inputs: Any, along: Any = None, dtype: Any = np.float64
@@ -79,20 +89,30 @@ class Function:
             along: weights of the values in that sum, of their shape; None: ones.
 
         Raises:
-            ValueError: the function chooses an action and has no gradient.
+            ValueError: the function chooses an action and has no gradient, or the
+                inputs are of other shapes, or of several.
         """
         if self._gradient is None:
             raise ValueError("this function has no gradient: it chooses")
         if along is None:
             along = np.ones_like(self(*inputs, dtype=dtype))
-        given = self._shaped(inputs, dtype)
-        arrays = [*self._params, *given, np.asarray(along, dtype)]
-        return tuple(run(self._gradient, arrays, dtype))
+        given, shape = self._shaped(inputs, dtype)
+        along = np.asarray(along, dtype)
+        if shape is not None:
+            along = along.reshape(-1, *along.shape[len(shape) :])
+        found = run(self._gradient, [*self._params, *given, along], dtype)
+        if shape is None:
+            return tuple(found)
+        return tuple(
+            slope.reshape(shape) if np.ndim(x) else np.asarray(slope.sum())
+            for slope, x in zip(found, inputs, strict=True)
+        )
 
-    def _shaped(self, inputs, dtype):
-        if len(inputs) != len(self.inputs):
-            raise TypeError(f"expected {len(self.inputs)} inputs: {self.inputs}")
-        return [np.asarray(x, dtype) for x in inputs]
+    def _shaped(
+        self, inputs: Sequence[Any], dtype: Any
+    ) -> tuple[list[np.ndarray], tuple[int, ...] | None]:
+        expected = self._value["shapes"][len(self._params) :]
+        return shaped(self.inputs, expected, inputs, dtype)
 
 
 class Optimizer:

@@ -54,6 +54,39 @@ def test_policy_of_discrete_actions_has_values_but_no_gradient(tmp_path):
         mine.gradient(obs)
 
 
+def test_elementwise_function_takes_scalars_and_arrays_of_any_common_shape(tmp_path):
+    mine = written("value_loss", losses.residual_network(), tmp_path)
+    rng = np.random.default_rng(0)
+    inputs = rng.normal(size=(3, 12))
+    value, target, _ = inputs
+    values, slopes = mine(*inputs), mine.gradient(*inputs)
+    for shape in ((3, 4), (12, 1)):
+        given = [x.reshape(shape) for x in inputs]
+        np.testing.assert_array_equal(mine(*given), values.reshape(shape))
+        for slope, expected in zip(mine.gradient(*given), slopes, strict=True):
+            np.testing.assert_array_equal(slope, expected.reshape(shape))
+    single = mine(*inputs[:, 0])
+    assert single.shape == ()
+    np.testing.assert_allclose(single, values[0])
+    np.testing.assert_allclose(mine.gradient(*inputs[:, 0]), [x[0] for x in slopes])
+    beside = value, 0.5, value
+    full = value, np.full(12, 0.5), value
+    np.testing.assert_array_equal(mine(*beside), mine(*full))
+    slopes, expected = mine.gradient(*beside), mine.gradient(*full)
+    np.testing.assert_allclose(slopes[1], expected[1].sum())
+    np.testing.assert_array_equal(slopes[0], expected[0])
+    # numpy would make [12, 12] of these.
+    with pytest.raises(ValueError, match=r"value \[12, 1\] for \[n\], target \[12\]"):
+        mine(value[:, None], target, target)
+
+
+def test_inputs_of_a_fixed_number_of_features_are_refused_in_words(tmp_path):
+    learned = policies.policy((3,), {"num": 4}, (8,), "relu")
+    mine = written("actor", learned, tmp_path)
+    with pytest.raises(ValueError, match=r"wrong shapes: obs \[5, 2\] for \[n, 3\]"):
+        mine(np.ones((5, 2)))
+
+
 def test_reference_does_not_import_jax(tmp_path):
     mine = written("value_loss", losses.residual_network(), tmp_path / "solution")
     code = (
