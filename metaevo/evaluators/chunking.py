@@ -7,9 +7,10 @@ run that continues is checked with the chunk size that it has.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 
 from metaevo import population
 from metaevo.errors import ConfigError
@@ -21,7 +22,7 @@ from metaevo.evaluators.memory import (
     resident,
 )
 from metaevo.evaluators.text import byte_size
-from metaevo.types import Proposal
+from metaevo.types import Proposal, Strategy
 
 if TYPE_CHECKING:
     from metaevo.evaluators.local import LocalEvaluator
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["needed", "plan"]
 
 SHARE = 0.9  # of the available memory, which a plan may use
+LARGE = 256 << 20  # bytes of a proposal from which on its strategy's memory counts
 
 
 def needed(evaluator: LocalEvaluator, proposal: Proposal) -> Memory:
@@ -118,8 +120,14 @@ def plan(evaluator: LocalEvaluator, proposal: Proposal) -> LocalEvaluator:
 def _check_population(
     evaluator: LocalEvaluator, proposal: Proposal, have: int | None
 ) -> None:
-    """Check that the params of all members fit into memory; nothing compiles for it."""
-    more = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(proposal.params))
+    """Check that a population and its strategy fit, before an agent's program compiles.
+
+    A strategy holds a large population several times while it asks and tells.
+    """
+    more = _bytes(proposal.params)
+    fits = have is None or more <= SHARE * have
+    if fits and more > LARGE:
+        more = max(more, _strategy_bytes(evaluator.search.strategy, proposal))
     if have is not None and more > SHARE * have:
         raise ConfigError(
             f"population_size={population.size(proposal.params)}: not enough memory: "
@@ -127,6 +135,27 @@ def _check_population(
             f"{byte_size(have)} are available on {evaluator.devices[0].platform}; "
             "lower it"
         )
+
+
+def _strategy_bytes(strategy: Strategy, proposal: Proposal) -> int:
+    """Return the bytes of a strategy's programs at their peak; they are compiled."""
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    state = jax.eval_shape(strategy.init, key)
+    fitness = jax.ShapeDtypeStruct((population.size(proposal.params),), jnp.float32)
+
+    def peak(function, *shapes):
+        used = jax.jit(function).lower(*shapes).compile().memory_analysis()
+        if used is None:  # the platform does not report it
+            return 0
+        sizes = used.argument_size_in_bytes, used.output_size_in_bytes
+        return sum(sizes) + used.temp_size_in_bytes
+
+    asking = peak(strategy.ask, key, state)
+    return max(asking, peak(strategy.tell, key, state, proposal, fitness))
+
+
+def _bytes(tree: Any) -> int:
+    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
 def _remedy(evaluator: LocalEvaluator, asked: bool) -> str:

@@ -5,6 +5,7 @@ import logging
 import re
 
 import jax
+import optax
 import pytest
 import toys
 
@@ -17,8 +18,6 @@ from strategies.open_es import open_es
 
 
 def search(**options):
-    import optax
-
     strategy = open_es(toys.space(), 16, 0.5, optax.adam(0.1))
     return toys.search(strategy, num_generations=1, **options)
 
@@ -61,6 +60,20 @@ def test_a_population_whose_numbers_do_not_fit_is_refused_before_it_compiles(
     monkeypatch.setattr(chunking, "needed", None)
     with pytest.raises(ConfigError, match=r"population_size=16: .*need 64 B, and 63 B"):
         planned()
+
+
+def test_a_large_population_is_counted_as_often_as_its_strategy_holds_it(monkeypatch):
+    """OpenAI-ES of evosax holds it more than once while it asks, and while it tells."""
+    monkeypatch.setattr(chunking, "LARGE", 0)
+    monkeypatch.setattr(chunking, "needed", None)
+    strategy = open_es(toys.space(), 4096, 0.5, optax.adam(0.1))
+    found = toys.search(strategy, num_generations=1)
+    held = chunking._strategy_bytes(strategy, proposal_of(found))
+    assert 2 * 4096 * 4 <= held <= 16 * 4096 * 4
+    say(monkeypatch, held)
+    evaluator = LocalEvaluator(found, jax.devices()[:2])
+    with pytest.raises(ConfigError, match=r"population_size=4096: .*members need"):
+        chunking.plan(evaluator, proposal_of(found))
 
 
 def test_one_that_cannot_fit_is_refused_with_the_figure(monkeypatch):
