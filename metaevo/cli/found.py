@@ -151,4 +151,8 @@ def _unknown(name: str, package: str) -> str:
     for command, other in COMMANDS.items():
         if other != package and name in names(other):
             hint = values.did_you_mean([f"metaevo {command} {name}"])
+    spec = importlib.util.find_spec(package)
+    if spec is not None and spec.origin is not None:
+        # A regular package of one's own takes the place of the namespace package.
+        hint = f" {spec.origin} hides those that are installed: remove it."
     return f"no {kind} {name!r}.{hint} Try: metaevo list {listed}"

@@ -3,7 +3,7 @@
 Everything is done that a search does before it compiles, in this process.
 """
 
-import importlib
+import importlib.util
 import shlex
 import shutil
 import sys
@@ -270,6 +270,19 @@ def test_a_wrong_command_line_ends_with_its_code_and_one_line(
     assert message.startswith("error: ")
     assert remedy in message
     assert message.count("is damaged") <= 1
+
+
+def test_a_package_file_that_hides_the_installed_searches_is_named(
+    command, tmp_path, monkeypatch
+):
+    file = tmp_path / "searches" / "__init__.py"
+    file.parent.mkdir()
+    file.touch()
+    spec = importlib.util.spec_from_file_location("searches", file)
+    monkeypatch.setitem(sys.modules, "searches", importlib.util.module_from_spec(spec))
+    code, shown = command("run ppo_value_loss")
+    assert code == WRONG
+    assert f"{file} hides those that are installed: remove it" in shown
 
 
 def test_other_settings_in_a_directory_are_the_keys_that_were_given(command, folder):
