@@ -53,6 +53,7 @@ class Config:
         torso: before the hidden layers of policy and critic: `mlp`, nothing; `cnn`, a
             convolution as in MinAtar.
         memory: `none`, or `gru` of `hidden` units before those layers.
+        hidden: units of the GRU.
         features, activation: hidden layers of policy and critic.
         reward_scale: factor of the learner's reward, > 0.
         policy: of continuous actions: `normal`, with deviations of its own, or

@@ -32,7 +32,8 @@ class Config:
         total_timesteps: moves in a lifetime, rounded down to whole segments.
         num_envs: E, games of one member.
         num_steps: T, moves of a rollout. An update takes E x T moves.
-        num_epochs, num_minibatches: passes over a rollout, and gradient steps in one.
+        num_epochs: passes over a rollout.
+        num_minibatches: gradient steps in a pass.
         num_segments: K, points on the learning curve.
         num_simulations: simulations of a search, in training and evaluation.
         anneal_lr: whether the learning rate falls linearly to 0 over the lifetime.

@@ -56,6 +56,7 @@ class Config:
             convolution as in MinAtar.
         memory: `none`, or `gru` of `hidden` units before those layers. The learner sees
             a rollout again from the actors' memory.
+        hidden: units of the GRU.
         features, activation: hidden layers of policy and critic.
         reward_scale: factor of the learner's reward, > 0.
         policy: of continuous actions: `normal`, with deviations of its own, or

@@ -39,7 +39,8 @@ class Config:
         total_timesteps: frames in a lifetime, rounded down to whole segments.
         num_envs: E, environments of one member.
         num_steps: T, steps of a rollout. An update takes E x T frames.
-        num_epochs, num_minibatches: passes over a rollout, and gradient steps in one.
+        num_epochs: passes over a rollout.
+        num_minibatches: gradient steps in a pass.
         num_segments: K, points on the learning curve.
         anneal_lr: whether the learning rate falls linearly to 0 over the lifetime.
         normalize_observation, normalize_reward: by running statistics.

@@ -39,6 +39,26 @@ class Config:
     """Static settings: shapes and loop lengths; those of R2D2, and one more.
 
     Attributes:
+        total_timesteps: frames in a lifetime, warm-up included, rounded down to whole
+            segments.
+        learning_starts: frames of the warm-up, by random actions; at least three
+            sequences of each environment.
+        buffer_size: frames that the replay buffer holds, at most a lifetime's.
+        num_envs: E, environments of one member: actors.
+        num_steps: T, steps of them between updates. An update takes E x T frames.
+        num_gradient_steps: U, minibatches of an update, drawn at once.
+        batch_size: B, sequences in a minibatch.
+        burn_in: steps of a sequence that warm the memory up; may be 0.
+        sequence_length: steps of a sequence that are learned from.
+        period: steps between the starts of sequences; divides `num_steps`.
+        target_period: updates between those of the target network.
+        num_segments: K, points on the learning curve.
+        double, dueling: as in DQN.
+        num_step_return: n, steps before the bootstrap.
+        torso: before that layer: `mlp`, nothing; `cnn`, a convolution as in MinAtar.
+        hidden: units of the GRU, and of the layer before it.
+        features, activation: hidden layers after it.
+        num_eval_envs: episodes that `evaluate` averages over.
         num_demonstrations: episodes that the environment's script plays, see
             `demonstrations.SCRIPTS`.
     """
@@ -70,6 +90,30 @@ class Meta(NamedTuple):
     """Slots of R2D3: those of R2D2, and one more.
 
     Attributes:
+        lr: Adam's step size.
+        gamma: discount, in [0, 1].
+        epsilon: share of random actions of the first environment, in [0, 1].
+        epsilon_exponent: >= 0; that of environment i of E is
+            epsilon^(1 + epsilon_exponent i / (E − 1)).
+        exploration: `(q [A], epsilon, context) -> probabilities [A]`.
+        target_rate: τ, how far the target network moves to the online one every
+            `target_period` updates, in (0, 1].
+        rescale: `(x, context) -> h(x) [...]`, increasing, of returns; see
+            `metaevo.learned.rescalings`.
+        stored_memory: factor of the stored memory with which a sequence begins, in
+            [0, 1]; 1: as the agent had it, 0: none.
+        priority: `(td_error, age, visits, reward, terminated, context) -> p [...]`, of
+            each step of a sequence, see `metaevo.learned.priorities`.
+        priority_max: η in [0, 1]: the priority of a sequence is η times the greatest
+            of its steps' and 1 − η times their mean.
+        priority_exponent: α >= 0: sequences are drawn in proportion to p^α.
+        importance_exponent: β in [0, 1]: of the importance weights; 1 corrects in full.
+        td_loss: `(td_error, q, target, context) -> [...]`, td_error = target − q, of
+            rescaled values.
+        reward: `(obs, action, reward, next_obs, terminated, context) -> scalar`, the
+            reward that the agent learns from; `context.stats` holds `gamma`.
+        optimizer: an `optimizers.Optimizer`: gives a direction.
+        max_grad_norm: global norm that gradients are clipped to; None: no clip.
         demo_ratio: in [0, 1], the expected share of demonstrations in a minibatch.
     """
 

@@ -80,9 +80,9 @@ class RunConfig:
 
     Attributes:
         seed: all randomness of the run follows from it; at least 0 and below 2³².
-        seeds: number of searches, with the seeds `seed`, `seed + 1`, …, one after
-            another and then compared as `metaevo compare` does. For the command line;
-            `metaevo.run` runs one.
+        seeds: number of searches, with the seeds `seed`, `seed + 1`, …. They run one
+            after another and are then compared as `metaevo compare` does. For the
+            command line; `metaevo.run` runs one.
         directory: directory of the results; None: `runs/SEARCH/seedN-DIGEST`, one per
             configuration. With several `seeds` those of each search are in `seedN`
             below it, and the comparison in `compare`.
@@ -91,11 +91,11 @@ class RunConfig:
             is refused. Nothing is overwritten in either case.
         held_out_seeds: number of seeds of the comparison after the last generation, at
             least 2; 0: no comparison.
-        held_out_tasks: names of environments that the search never sees, on which the
-            comparison is made, too, with the settings of its first inner loop.
-        independent: whether evolved functions are also judged in an agent that shares
-            no code with the inner loops, on as many seeds, at step sizes of its own;
-            see `docs/report.md`.
+        held_out_tasks: environments that the search never sees, for a comparison on
+            each. It has the settings of the search's first inner loop.
+        independent: also judge evolved functions in an agent that shares no code with
+            the inner loops. On as many seeds, at step sizes of its own; see
+            `docs/report.md`.
         checkpoint_every: number of generations from one checkpoint to the next.
         max_seconds: time limit in seconds. The run stops after the generation, or the
             step of the comparison that follows, in which it is exceeded, as if
@@ -104,16 +104,16 @@ class RunConfig:
             with its report, after the first generation in which it holds: of the mean
             over members, for `fitness` or a metric of training in the last segment.
             None: it runs to its last generation.
-        wandb: `offline` (needs no account), `online` or `disabled`. wandb repeats
-            `metrics.jsonl` and never stops a run. `auto`: as WANDB_MODE says; without
-            it `online` where the agent of a sweep started the run, else `offline`. See
-            `docs/wandb.md`.
+        wandb: `offline` (needs no account), `online`, `disabled` or `auto`. wandb
+            repeats `metrics.jsonl` and never stops a run. `auto`: as WANDB_MODE says;
+            without it `online` where the agent of a sweep started the run, else
+            `offline`. See `docs/wandb.md`.
         tensorboard: write event files to `tensorboard/`, too.
         start_from: path of an artifact or a finished run of the same space, at which
             the search starts; None: the start of the space.
-        evaluator: `local` for this machine's devices (with `distributed` those of
-            several machines), or `ray` for the hosts of a Ray cluster, which may come
-            and go.
+        evaluator: `local` for this machine's devices, or `ray` for the hosts of a Ray
+            cluster. With `distributed`, `local` has those of several machines; hosts of
+            Ray may come and go.
         ray_address: address of the cluster, `HOST:PORT` or `auto`; None: a cluster on
             this machine.
         distributed: use the devices of all processes of a job that `mpiexec` or `srun`

@@ -29,6 +29,11 @@ def search(
     ),
     meta: a2c.Meta = a2c.Meta(lr=7e-3),
 ) -> metaevo.Search:
+    """
+    Args:
+        family: `function`, a small network of the delay, or `number`, the c of lr / (1
+            + c delay).
+    """
     if family == "function":
         space = spaces.feedback({"delay": 8.0}, lr=spaces.log())
     else:

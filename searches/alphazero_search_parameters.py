@@ -30,6 +30,10 @@ def search(
     ),
     meta: gumbel_alphazero.Meta = gumbel_alphazero.Meta(),
 ) -> metaevo.Search:
+    """
+    Args:
+        num_pieces: pieces of the map of values, at least 2.
+    """
     space = spaces.combine(
         spaces.tune(
             q_scale=spaces.log(), q_visits=spaces.log(), gumbel_scale=spaces.log()

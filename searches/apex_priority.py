@@ -28,6 +28,11 @@ def search(
     inner: apex.Config = apex.Config(60_000, 1_000, 20_000, num_segments=5),
     meta: apex.Meta = apex.Meta(),
 ) -> metaevo.Search:
+    """
+    Args:
+        family: what moves: the `network` of priorities, the `exponents`, or `both`.
+        largest: > 1, bound of the factor between a priority and |td error|.
+    """
     network = spaces.replace(priority=priorities.network(largest=largest))
     exponents = spaces.tune(
         priority_exponent=spaces.log(), importance_exponent=spaces.logit()

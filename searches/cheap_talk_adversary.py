@@ -27,6 +27,10 @@ def search(
     ),
     meta: ppo.Meta = ppo.Meta(lr=2.5e-3),
 ) -> metaevo.Search:
+    """
+    Args:
+        scale: bound of each number of a message.
+    """
     task = envs.make(env)
     message = messages.network(rewards.units(task), inner.message_size, hidden, scale)
     space = spaces.replace(message=message)

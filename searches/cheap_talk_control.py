@@ -31,6 +31,11 @@ def search(
     ),
     meta: ppo.Meta = ppo.Meta(lr=2.5e-3),
 ) -> metaevo.Search:
+    """
+    Args:
+        scale: bound of each number of a message while victims learn.
+        exploiter_scale: bound of each number of a message that steers them.
+    """
     task = envs.make(env)
     units = rewards.units(task)
     observed = [*units, *goals.of(task).units]

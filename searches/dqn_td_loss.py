@@ -28,6 +28,11 @@ def search(
     inner: dqn.Config = dqn.Config(24_000, 1_000, num_steps=4),
     meta: dqn.Meta = dqn.Meta(lr=2e-3),
 ) -> metaevo.Search:
+    """
+    Args:
+        family: `network`, the square + f + w Q; `weighted`, the square with a bounded
+            weight; or `convex`, its convex members.
+    """
     loss = losses.td_network(features=(hidden,))
     if family != "network":
         loss = critic_losses.td_weighted_square((hidden,), family == "convex")

@@ -1,8 +1,5 @@
 """Evolve how IMPALA corrects for actors that are behind, under several delays at once.
 
-family=clips moves the three places where V-trace truncates its weights and starts at
-V-trace; family=correction evolves the weight as a monotone function of the ratio, and
-family=advantage a small GRU that goes backward in time over V-trace's advantage.
 OpenAI-ES (Salimans et al., 2017) raises the mean final return over the delays, each a
 task. The step size is ten times IMPALA's: with its own the policies of actors and
 learner are so near that on CartPole no correction matters (docs/inner_loops.md).
@@ -30,6 +27,12 @@ def search(
     inner: impala.Config = impala.Config(150_000, max_delay=16, num_segments=5),
     meta: impala.Meta = impala.Meta(lr=2e-2),
 ) -> metaevo.Search:
+    """
+    Args:
+        delays: updates that actors are behind, each a task.
+        family: `clips`, the places where V-trace truncates its weights; `correction`,
+            the weight of a ratio; `advantage`, a GRU over V-trace's advantage.
+    """
     space = {
         "clips": lambda: spaces.tune(
             rho_clip=spaces.log(), c_clip=spaces.log(), pg_clip=spaces.log()
@@ -43,8 +46,7 @@ def search(
     world = envs.make(env)
     return metaevo.Search(
         inner_loop=[
-            impala.make(world, inner, meta._replace(delay=float(delay)))
-            for delay in delays
+            impala.make(world, inner, meta._replace(delay=float(d))) for d in delays
         ],
         space=space,
         strategy=strategy,

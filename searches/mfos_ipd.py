@@ -26,6 +26,13 @@ def search(
     scale: float = 4.0,
     inner: opponents.Config = opponents.Config(),
 ) -> metaevo.Search:
+    """
+    Args:
+        opponent: `naive`, `lola`, `meta_learned`, or a fixed policy of the game, such
+            as `tit_for_tat`.
+        scale: factor of the player's outputs, > 0; logits of 4 are probabilities of
+            0.98.
+    """
     played = matrix.make(game)
     meta = opponents.Meta(**learners.opponent(opponent, played))
     shaper = policies.shaper(played.num_situations, features, scale)

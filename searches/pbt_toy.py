@@ -19,6 +19,12 @@ def search(
     copies: Literal["both", "agent"] = "both",
     noise: float = 0.1,
 ) -> metaevo.Search:
+    """
+    Args:
+        exploit: the worse agent continues the better one.
+        copies: what it takes over: `both` agent and numbers, or the `agent` alone.
+        noise: standard deviation of the noise that moves the numbers.
+    """
     space = spaces.prior(h0=spaces.uniform(0.0, 1.0), h1=spaces.uniform(0.0, 1.0))
     strategy = pbt(
         space,

@@ -28,6 +28,11 @@ def search(
     inner: ppo.Config = ppo.Config(65_536, num_steps=64, features=(32, 32)),
     meta: ppo.Meta = ppo.Meta(lr=1e-3),
 ) -> metaevo.Search:
+    """
+    Args:
+        base: what is learned is added to: the drift of PPO or DPO, or none.
+        form: `lpo`, with a dead zone; `free`, without one, which starts at base.
+    """
     drift = drifts.lpo_network(base) if form == "lpo" else drifts.drift_network(base)
     space = spaces.replace(drift=drift)
     strategy = open_es(space, population_size, sigma, optax.adam(learning_rate))

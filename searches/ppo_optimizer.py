@@ -27,6 +27,11 @@ def search(
     inner: ppo.Config = ppo.Config(65_536, num_steps=64, features=(32, 32)),
     meta: ppo.Meta = ppo.Meta(lr=1e-3),
 ) -> metaevo.Search:
+    """
+    Args:
+        kind: `adam_numbers`, six numbers of Adam, or `recurrent`, a GRU for every
+            number of an agent.
+    """
     learned = getattr(learned_optimizers, kind)(temporal=True)
     space = spaces.replace(optimizer=learned)
     strategy = open_es(space, population_size, sigma, optax.adam(learning_rate))

@@ -25,6 +25,10 @@ def search(
     ),
     meta: ppo.Meta = ppo.Meta(lr=3e-3),
 ) -> metaevo.Search:
+    """
+    Args:
+        scale: typical size of a return, which the potential is a multiple of.
+    """
     task = envs.make(env)
     potential = rewards.potential(rewards.units(task), (hidden,), scale)
     space = spaces.replace(reward=potential)

@@ -27,6 +27,10 @@ def search(
     inner: ppo.Config = ppo.Config(65_536, num_steps=64, features=(32, 32)),
     meta: ppo.Meta = ppo.Meta(lr=1e-3),
 ) -> metaevo.Search:
+    """
+    Args:
+        kind: `linear` through the knots, or a smooth `cubic` B-spline near them.
+    """
     numbers = dict.fromkeys(("lr", "clip_eps", "ent_coef"), spaces.log())
     numbers |= {"gae_lambda": spaces.one_minus_log()}
     space = spaces.schedule(kind, num_knots, **numbers)

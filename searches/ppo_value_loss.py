@@ -29,6 +29,11 @@ def search(
     inner: ppo.Config = ppo.Config(65_536, num_steps=64, features=(32, 32)),
     meta: ppo.Meta = ppo.Meta(lr=1e-3),
 ) -> metaevo.Search:
+    """
+    Args:
+        start: what generation 0 has: no loss at all (`scratch`), PPO's own
+            (`residual`), or the squared error, as a `weighted` or a `convex` one.
+    """
     if start in ("weighted", "convex"):
         loss = critic_losses.weighted_square((hidden,), start == "convex")
     else:

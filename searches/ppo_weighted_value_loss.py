@@ -29,6 +29,11 @@ def search(
     inner: ppo.Config = ppo.Config(32_768, num_steps=64, features=(32, 32)),
     meta: ppo.Meta = ppo.Meta(lr=2.5e-3),
 ) -> metaevo.Search:
+    """
+    Args:
+        lr_factor: >= 1; each world draws a step size between lr / lr_factor and lr *
+            lr_factor.
+    """
     loss = critic_losses.weighted_square((hidden,), convex, max_bias=max_bias)
     space = spaces.replace(value_loss=loss)
     if lr_factor < 1:

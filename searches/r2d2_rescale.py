@@ -33,6 +33,11 @@ def search(
     ),
     meta: r2d2.Meta = r2d2.Meta(lr=1e-3),
 ) -> metaevo.Search:
+    """
+    Args:
+        num_cells: linear pieces on each side of 0, 1 to 64.
+        largest: > 1, bound of the slopes, and of their inverses.
+    """
     space = spaces.replace(rescale=rescalings.monotone(num_cells, largest))
     strategy = open_es(space, population_size, sigma, optax.adam(learning_rate))
     return metaevo.Search(

@@ -24,6 +24,10 @@ def search(
     ),
     meta: td3_shared.Meta = td3_shared.Meta(1e-3, 1e-3, diversity_coef=0.0),
 ) -> metaevo.Search:
+    """
+    Args:
+        coefficients: weights of diversity, >= 0, among which a bandit chooses.
+    """
     space = spaces.tune(diversity_coef=spaces.linear())
     strategy = dvd(space, population_size, coefficients)
     return metaevo.Search(

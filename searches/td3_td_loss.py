@@ -28,6 +28,11 @@ def search(
     inner: td3.Config = td3.Config(6_000, batch_size=64, features=(64, 64)),
     meta: td3.Meta = td3.Meta(1e-3, 1e-3),
 ) -> metaevo.Search:
+    """
+    Args:
+        family: `network`, the square + f + w Q; `weighted`, the square with a bounded
+            weight; or `convex`, its convex members.
+    """
     loss = losses.td_network(features=(hidden,))
     if family != "network":
         loss = critic_losses.td_weighted_square((hidden,), family == "convex")

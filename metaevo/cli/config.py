@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
-import textwrap
+import sys
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -103,7 +103,7 @@ def _kinds(hints: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
     """Return the type of each key, those of structures with dots."""
     found = {}
     for name, default in defaults.items():
-        nested, given = _fields(default), _given(default)
+        nested, given = fields_of(default), plain_in(default)
         inner = {field: given.get(field) for field in nested}
         found |= {f"{name}.{key}": k for key, k in _kinds(nested, inner).items()}
         if not nested:
@@ -151,7 +151,7 @@ def _interpolates(value: Any) -> bool:
 
 def settings(arguments: dict[str, Any]) -> dict[str, Any]:
     """Return a search's arguments as plain data, structures as dictionaries."""
-    return {key: _given(value) or value for key, value in arguments.items()}
+    return {key: plain_in(value) or value for key, value in arguments.items()}
 
 
 def assignments(config: dict[str, Any]) -> list[str]:
@@ -162,10 +162,10 @@ def assignments(config: dict[str, Any]) -> list[str]:
     """
     lines = []
     for name, value in config.items():
-        if fields := _given(value):
-            lines += [f"{name}.{f}={_shown(x)}" for f, x in fields.items()]
+        if fields := plain_in(value):
+            lines += [f"{name}.{f}={as_typed(x)}" for f, x in fields.items()]
         else:
-            lines.append(f"{name}={_shown(value)}")
+            lines.append(f"{name}={as_typed(value)}")
     return lines
 
 
@@ -175,39 +175,7 @@ def changes(search: Callable[..., Search], config: dict[str, Any]) -> list[str]:
     return [line for line in assignments(config) if line not in usual]
 
 
-def help_text(search: Callable[..., Search]) -> str:
-    """Return the docstring of the search's module and every key with its default."""
-    return "\n".join(
-        [
-            getattr(inspect.getmodule(search), "__doc__", None) or "",
-            "keys (key=value):",
-            *(f"  {line}" for line in assignments(defaults(search))),
-            *_slots_help(defaults(search)),
-            "",
-            "--cfg       prints the configuration and starts nothing",
-            "--cfg-diff  prints what differs from the defaults",
-            "--dry-run   compiles, times a generation, prints the plan, starts nothing",
-        ]
-    )
-
-
-def _slots_help(defaults: dict[str, Any]) -> list[str]:
-    """Return a line on the slots of each `Meta` that take an artifact."""
-    lines = []
-    for key, value in defaults.items():
-        if hasattr(value, "_fields"):
-            names = [name for name in _fields(value) if name not in _given(value)]
-            text = (
-                f"{key}.SLOT=PATH puts the function of an artifact, or of a finished "
-                f"run, in the place of the hand-made one, {key}.SLOT=package.module:"
-                f"function any other, as {key}.value_loss=metaevo.losses:square. SLOT: "
-                f"{', '.join(names)}"
-            )
-            lines += ["", *textwrap.wrap(text, 78, break_on_hyphens=False)]
-    return lines
-
-
-def _shown(value: Any) -> str:
+def as_typed(value: Any) -> str:
     """Return a value as it is written on the command line."""
     if value is None:
         return "null"
@@ -225,7 +193,7 @@ def defaults(search: Callable[..., Search]) -> dict[str, Any]:
     return {p.name: p.default for p in parameters} | {"run": RunConfig()}
 
 
-def _fields(value: Any) -> dict[str, Any]:
+def fields_of(value: Any) -> dict[str, Any]:
     """Return the keys of a nested default, name -> type.
 
     These are all fields of a dataclass (`Config`, `RunConfig`), and all fields of a
@@ -247,12 +215,12 @@ def _fields(value: Any) -> dict[str, Any]:
     return {name: hint(name, getattr(value, name)) for name in value._fields}
 
 
-def _given(value: Any) -> dict[str, Any]:
+def plain_in(value: Any) -> dict[str, Any]:
     """Return the keys of a nested value that have plain data, name -> value.
 
     A slot that holds a function has none, unless an artifact was given for it.
     """
-    found = {name: getattr(value, name) for name in _fields(value)}
+    found = {name: getattr(value, name) for name in fields_of(value)}
     if dataclasses.is_dataclass(value):
         return found
     return {k: x for k, x in found.items() if isinstance(x, int | float | str)}
@@ -330,6 +298,18 @@ def _imported(text: str) -> Any:
         raise ConfigError(str(error)) from None
 
 
+def import_path(value: Any) -> str | None:
+    """Return `package.module:name` of a function; None if no import gives it."""
+    name = getattr(value, "__name__", "")
+    for owner in (value, getattr(value, "func", None)):
+        module = getattr(owner, "__module__", None)
+        if module == "__main__" or module not in sys.modules:
+            continue
+        if getattr(sys.modules[module], name, None) is value:
+            return f"{module}:{name}"
+    return None
+
+
 def _check_inputs(slot: str, function: Any) -> None:
     """Check that a function takes what its slot gives it.
 
@@ -357,7 +337,7 @@ def named_functions(arguments: Mapping[str, Any]) -> dict[str, str]:
         f"{key}.{name}": path
         for key, value in arguments.items()
         if hasattr(value, "_fields")
-        for name, path in _given(value).items()
+        for name, path in plain_in(value).items()
         if isinstance(path, str)
     }
 
@@ -391,8 +371,8 @@ def _schema_of(hinted: Callable, defaults: dict[str, Any]) -> type:
     hints = typing.get_type_hints(hinted)
 
     def field(name, hint, default):
-        if nested := _fields(default):
-            given = _given(default)
+        if nested := fields_of(default):
+            given = plain_in(default)
             inner = [field(f, t, given.get(f)) for f, t in nested.items()]
             twin = dataclasses.make_dataclass(type(default).__name__, inner)
             return name, twin, dataclasses.field(default_factory=twin)
@@ -407,7 +387,7 @@ def _schema_of(hinted: Callable, defaults: dict[str, Any]) -> type:
 
 def _restore(default: Any, value: Any) -> Any:
     """Return plain data as a value of the type of `default`."""
-    if fields := _fields(default):
+    if fields := fields_of(default):
         if dataclasses.is_dataclass(default):
             given = {f: _restore(getattr(default, f), value[f]) for f in fields}
             return type(default)(**given)

@@ -105,7 +105,9 @@ def _run(
     argv = [arg for arg in argv if not arg.startswith("_wandb=")]
     flags = [arg for arg in argv if arg in FLAGS]
     if "-h" in flags or "--help" in flags:
-        print(config.help_text(search))
+        from metaevo.cli.help import help_text
+
+        print(help_text(search))
         return
     _check_flags(argv)
     given = config.parse(search, [arg for arg in argv if arg not in FLAGS])

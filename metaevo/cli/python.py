@@ -158,20 +158,8 @@ def _named(meta: Any, default: Any) -> tuple[Any, dict[str, Any]]:
         kept = getattr(default, slot)
         if isinstance(value, int | float | str) or value is kept:
             continue
-        text = _import_path(value)
+        text = keys.import_path(value)
         texts[slot] = kept if text is None else text
         if text is None:
             others[slot] = value
     return meta._replace(**texts), others
-
-
-def _import_path(value: Any) -> str | None:
-    """Return `package.module:name` of a function; None if no import gives it."""
-    name = getattr(value, "__name__", "")
-    for owner in (value, getattr(value, "func", None)):
-        module = getattr(owner, "__module__", None)
-        if module == "__main__" or module not in sys.modules:
-            continue
-        if getattr(sys.modules[module], name, None) is value:
-            return f"{module}:{name}"
-    return None

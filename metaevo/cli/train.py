@@ -27,6 +27,11 @@ def as_search(make: Callable[..., InnerLoop]) -> Callable[..., Search]:
     }
 
     def search(env: str, num_seeds: int, inner, meta) -> Search:
+        """Train agents.
+
+        Args:
+            num_seeds: agents that are trained, each with a seed of its own.
+        """
         from metaevo import envs
         from metaevo.engine import training
 

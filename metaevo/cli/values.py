@@ -65,9 +65,23 @@ def expected(kind: Any) -> str:
         whole = element_of(kind) is int
         words = f"a list of {'integers, such as [64,64]' if whole else 'texts, [A,B]'}"
     else:
-        named = {int: "an integer", float: "a number", bool: "true or false"}
+        named = {
+            int: "an integer",
+            float: "a number",
+            bool: "true or false",
+            str: "a text",
+        }
         words = named.get(base, "another value")
     return f"{words} or null" if _may_be_none(kind) else words
+
+
+def has_choices(kind: Any) -> bool:
+    """Return True if a key takes one of several names.
+
+    >>> has_choices(Literal["a", "b"] | None), has_choices(str)
+    (True, False)
+    """
+    return typing.get_origin(_base(kind)) is Literal
 
 
 def meant(key: str, kind: Any, text: str) -> str:

@@ -184,28 +184,6 @@ def test_no_generated_argument_makes_a_traceback():
             parse(f"{key}={rng.choice(values)}")
 
 
-def test_help_lists_every_key_as_one_would_type_it():
-    text = config.help_text(search)
-    for line in (
-        "size=4",
-        "maybe=null",
-        "flag=false",
-        "inner.features=[8,8]",
-        "meta.lr=0.01",
-        "run.seed=0",
-    ):
-        assert f"  {line}\n" in text + "\n"
-    assert "function=" not in text
-    assert "SLOT: function" in text
-    text, _, _ = text.partition("\nmeta.SLOT")
-    lines = [x.strip() for x in text.splitlines() if x.startswith("  ")]
-    num_fields = len(dataclasses.fields(ppo.Config)) + len(
-        dataclasses.fields(RunConfig)
-    )
-    assert len(lines) == 6 + 2 + num_fields
-    parse(*[x for x in lines if not x.endswith("=null")])  # every line is an argument
-
-
 def call(*command):
     """Exit code, stderr and CPU seconds of a process."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)

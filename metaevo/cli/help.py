@@ -1,0 +1,272 @@
+"""The help screen of a search or an inner loop: `--help`.
+
+Keys stand in groups, each as one would type it, with its default. Descriptions come
+from docstrings: of the search function, of the classes of its structures, and of
+`RunConfig`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import shutil
+import sys
+import textwrap
+import typing
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from metaevo import slots
+from metaevo.cli import config, docstrings, values
+from metaevo.types import Search
+
+COMMON = {
+    "env": "environment, SUITE/NAME as `metaevo list environments` shows them, or "
+    "package.module:function",
+    "envs": "environments, in each of which every member trains",
+    "game": "matrix game that is played",
+    "population_size": "members of a generation",
+    "num_generations": "generations of the search",
+    "num_seeds": "lifetimes, each in a world of its own, that a member is judged by",
+    "sigma": "standard deviation of the members around the solution",
+    "learning_rate": "step size of the strategy's optimizer",
+    "fraction": "share of members that continue the agent of a better one",
+    "resample": "probability that a continued number is drawn from the prior again",
+    "hidden": "hidden units of the function that evolves",
+    "features": "hidden layers of the function that evolves",
+    "convex": "only convex functions",
+    "max_bias": "bound of the loss's minimum, in standard deviations of the targets",
+    "num_annealed": "generations until no opponent is a naive learner",
+    "num_knots": "knots of each curve, evenly spaced over a lifetime",
+}
+"""Descriptions of keys of searches; those of a search's own docstring precede."""
+
+FLAGS = {
+    "--dry-run": "compile, time a generation, print the plan, start nothing",
+    "--cfg": "print the configuration, start nothing",
+    "--cfg-diff": "print what differs from the defaults, start nothing",
+    "--help": "print this",
+}
+MAX_WIDTH = 120
+MIN_WIDTH = 60
+MAX_LINES = 3  # of a description
+INDENT = 6  # of the description of a slot, in a line of its own
+
+
+class Key(NamedTuple):
+    """One key of a search.
+
+    Attributes:
+        name: with dots.
+        default: as it is typed; empty if no text stands for it.
+        description: one sentence; empty if there is none.
+        values: what it takes, in words, where the default does not show it.
+    """
+
+    name: str
+    default: str
+    description: str
+    values: str
+
+
+class Group(NamedTuple):
+    """Keys under one heading.
+
+    Attributes:
+        heading: one line.
+        keys: plain ones, that always have a value.
+        slots: those that take a function.
+    """
+
+    heading: str
+    keys: list[Key]
+    slots: list[Key]
+
+
+def help_text(search: Callable[..., Search], command: str | None = None) -> str:
+    """Return the help of a search, for the width of the terminal.
+
+    Args:
+        search: Search function.
+        command: Words that start it; None: as this process was started.
+    """
+    command = command or started_as()
+    columns = shutil.get_terminal_size().columns
+    width = min(max(columns, MIN_WIDTH), MAX_WIDTH) - 1
+    groups = list(grouped(search))
+    longest = max(len(_typed(key)) for group in groups for key in group.keys)
+    column = min(longest + 4, width * 2 // 5)
+    lines = [f"usage: {command} [KEY=VALUE ...]"]
+    module = inspect.getmodule(search)
+    doc = docstrings.prose(module) or docstrings.prose(search)
+    lines += ["", *_document(doc, width)] if doc else []
+    for group in groups:
+        lines += ["", *_wrapped(group.heading, width)]
+        lines += [line for key in group.keys for line in _row(key, column, width)]
+        if group.slots:
+            lines += ["", *_wrapped(_slots_heading(group.slots), width)]
+            lines += [line for key in group.slots for line in _row(key, INDENT, width)]
+    lines += ["", "Flags"]
+    lines += [f"  {flag:<{max(map(len, FLAGS))}}  {x}" for flag, x in FLAGS.items()]
+    return "\n".join([*lines, "", f"example: {command} {_example(search)}"])
+
+
+def grouped(search: Callable[..., Search]) -> Iterator[Group]:
+    """Yield the keys of a search in groups: its own, and those of each structure."""
+    given = config.defaults(search)
+    hints = typing.get_type_hints(search)
+    described = COMMON | docstrings.descriptions(search)
+    shown = {name: x for name, x in given.items() if not config.fields_of(x)}
+    own = [
+        _key(name, value, hints.get(name, Any), described)
+        for name, value in shown.items()
+    ]
+    if own:
+        yield Group("Search", own, [])
+    for name, structure in given.items():
+        kinds = config.fields_of(structure)
+        if not kinds:
+            continue
+        documented = docstrings.descriptions(type(structure))
+        plain = config.plain_in(structure)
+        made = {
+            field: _key(f"{name}.{field}", getattr(structure, field), kind, documented)
+            for field, kind in kinds.items()
+        }
+        keys = [key for field, key in made.items() if field in plain]
+        others = [key for field, key in made.items() if field not in plain]
+        about = docstrings.summary(type(structure))
+        yield Group(f"{name}.*  {about}".rstrip(), keys, others)
+
+
+def started_as() -> str:
+    """Return the words that started this process, without its keys."""
+    program = Path(sys.argv[0])
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    module = getattr(main, "name", "")
+    if program.stem == "metaevo" or module == "metaevo.__main__":
+        begin = "python -m metaevo" if module == "metaevo.__main__" else "metaevo"
+        return " ".join([begin, *sys.argv[1:3]])
+    # Of a module it is known only here that -m started it.
+    return f"python -m {module}" if module else f"python {program}"
+
+
+# --- keys -----------------------------------------------------------------------------
+
+
+def _key(name: str, default: Any, kind: Any, described: dict[str, str]) -> Key:
+    text = docstrings.sentence(described.get(name.rpartition(".")[2], ""))
+    # On the command line these are written so.
+    for word, typed in {"None": "null", "True": "true", "False": "false"}.items():
+        text = re.sub(rf"\b{word}\b", typed, text)
+    slot = callable(default) or hasattr(default, "_fields")
+    shown = _import_path(default) if slot else config.as_typed(default)
+    return Key(name, shown, text, _values(name, default, kind))
+
+
+def _values(name: str, default: Any, kind: Any) -> str:
+    """Return what a key takes, where its default does not show it."""
+    field = name.rpartition(".")[2]
+    if kind is Any and "." in name:
+        return f"a number{' or' if default else ','} a function" + (
+            "" if default else " or null"
+        )
+    if field in slots.SIGNATURES and "." in name and not isinstance(default, float):
+        return "" if default is not None else "a function or null"
+    if default is None or isinstance(default, tuple) or values.has_choices(kind):
+        # The default of a list is an example of one.
+        words = values.expected(kind)
+        return words.partition(", ")[0] if isinstance(default, tuple) else words
+    return ""
+
+
+def _import_path(function: Any) -> str:
+    """Return `package.module:name` of a function; empty if no import gives it."""
+    for place in config.VOCABULARY:
+        # An optimizer has no name of its own.
+        module = importlib.import_module(f"metaevo.{place}")
+        for name, found in vars(module).items():
+            if found is function and getattr(found, "__name__", name) == name:
+                return f"metaevo.{place}:{name}"
+    return config.import_path(function) or ""
+
+
+def _example(search: Callable[..., Search]) -> str:
+    """Return keys that one may want to set first."""
+    given = config.defaults(search)
+    inner = given.get("inner")
+    for key, number in (
+        ("num_generations", given.get("num_generations")),
+        ("inner.total_timesteps", getattr(inner, "total_timesteps", None)),
+    ):
+        if isinstance(number, int):
+            return f"{key}={2 * number} run.seed=1"
+    return "run.seed=1"
+
+
+# --- lines ----------------------------------------------------------------------------
+
+
+def _typed(key: Key) -> str:
+    return f"{key.name}={key.default or '...'}"
+
+
+def _row(key: Key, column: int, width: int) -> list[str]:
+    """Return the lines of one key; its description stands at `column`.
+
+    A key that reaches over the column has it in the lines below.
+    """
+    typed = f"  {_typed(key)}"
+    room = width - column
+    lines = _wrapped(key.description, room, max_lines=MAX_LINES, placeholder=" ...")
+    if key.values:
+        words = f"({key.values})"
+        if lines and len(lines[-1]) + 1 + len(words) <= room:
+            lines[-1] += f" {words}"
+        else:
+            lines += _wrapped(words, room)
+    if not lines:
+        return [typed]
+    if len(typed) + 2 <= column:
+        return [
+            f"{typed:{column}}{lines[0]}",
+            *(" " * column + line for line in lines[1:]),
+        ]
+    return [typed, *(" " * column + line for line in lines)]
+
+
+def _slots_heading(keys: list[Key]) -> str:
+    """Return the words about keys that take a function."""
+    group = keys[0].name.partition(".")[0]
+    return (
+        f"{group}.SLOT=PATH puts the function of an artifact, or of a finished run, "
+        f"in the place of the default, {group}.SLOT=package.module:function any other:"
+    )
+
+
+def _wrapped(text: str, width: int, **options: Any) -> list[str]:
+    """Return `textwrap.wrap`, by which a short text in backticks stays in one line."""
+    held = re.sub(r"`[^`]{,40}`", lambda x: x[0].replace(" ", "\xa0"), text)
+    options = {"break_on_hyphens": False, "break_long_words": False} | options
+    lines = textwrap.wrap(held, width, **options)
+    return [line.replace("\xa0", " ") for line in lines]
+
+
+def _document(text: str, width: int) -> list[str]:
+    """Return a docstring in lines of at most `width`, where that needs no layout."""
+    if max(map(len, text.splitlines())) <= width:
+        return text.splitlines()
+    lines: list[str] = []
+    for paragraph in text.split("\n\n"):
+        lines += [""] if lines else []
+        for item in re.split(r"\n(?=[*-] )", paragraph):
+            bullet = item.startswith(("* ", "- "))
+            rest = item.splitlines()[1:]
+            if any(line.startswith("   " if bullet else " ") for line in rest):
+                lines += item.splitlines()
+                continue
+            indent = "  " if bullet else ""
+            lines += _wrapped(" ".join(item.split()), width, subsequent_indent=indent)
+    return lines
