@@ -19,7 +19,7 @@ from typing import NamedTuple
 import metaevo
 from inner_loops import _alphazero
 from metaevo import envs, exploration, losses, optimizers, spaces
-from metaevo.rl import planning
+from metaevo.rl import networks, planning
 from metaevo.slots import Slot
 from metaevo.types import InnerLoop, on_any_env
 
@@ -39,7 +39,8 @@ class Config:
         anneal_lr: whether the learning rate falls linearly to 0 over the lifetime.
         torso: before the hidden layers: `mlp`, nothing; `cnn`, a convolution as in
             MinAtar.
-        features, activation: hidden layers, which policy and value share.
+        features, activation: units and function of hidden layers, which policy
+            and value share.
         opponent: whom `evaluate` plays: `random`; `rollouts-N`, a tree search of N
             simulations that plays on at random; `minimax`, perfect play, in
             tic-tac-toe alone.
@@ -54,7 +55,7 @@ class Config:
     num_segments: int = 16
     num_simulations: int = 32
     anneal_lr: bool = True
-    torso: str = "mlp"
+    torso: networks.Torso = "mlp"
     features: tuple[int, ...] = (128, 128)
     activation: str = "relu"
     opponent: str = "random"

@@ -37,6 +37,7 @@ from metaevo import (
 from metaevo.learned.priorities import absolute
 from metaevo.rl import (
     config_checks,
+    networks,
     off_policy,
     packing,
     priorities,
@@ -69,7 +70,7 @@ class Config:
         num_step_return: n, steps before the bootstrap.
         torso: before the hidden layers: `mlp`, nothing; `cnn`, a convolution as in
             MinAtar.
-        features, activation: hidden layers.
+        features, activation: units and function of hidden layers.
         num_eval_envs: episodes that `evaluate` averages over.
     """
 
@@ -85,7 +86,7 @@ class Config:
     double: bool = True
     dueling: bool = True
     num_step_return: int = 3
-    torso: str = "mlp"
+    torso: networks.Torso = "mlp"
     features: tuple[int, ...] = (120, 84)
     activation: str = "relu"
     num_eval_envs: int = 16

@@ -61,7 +61,7 @@ class Config:
         num_step_return: n, steps before the bootstrap.
         critic_layer_norm: normalize the critic's hidden layers.
         num_segments: K, points on the learning curve.
-        features, activation: hidden layers of actor and critic.
+        features, activation: units and function of hidden layers of actor and critic.
         num_eval_envs: episodes that `evaluate` averages over.
     """
 

@@ -38,6 +38,7 @@ from metaevo import (
 )
 from metaevo.rl import (
     config_checks,
+    networks,
     noisy,
     off_policy,
     packing,
@@ -74,7 +75,7 @@ class Config:
         noisy: explore by noise on the parameters, too; see the slot `epsilon`.
         torso: before the hidden layers: `mlp`, nothing; `cnn`, a convolution as in
             MinAtar.
-        features, activation: hidden layers.
+        features, activation: units and function of hidden layers.
         num_eval_envs: episodes that `evaluate` averages over.
     """
 
@@ -90,12 +91,12 @@ class Config:
     double: bool = False
     dueling: bool = False
     num_step_return: int = 1
-    head: str = "scalar"
+    head: value_heads.Name = "scalar"
     num_atoms: int = 101
     v_min: float = -100.0
     v_max: float = 100.0
     noisy: bool = False
-    torso: str = "mlp"
+    torso: networks.Torso = "mlp"
     features: tuple[int, ...] = (120, 84)
     activation: str = "relu"
     num_eval_envs: int = 16

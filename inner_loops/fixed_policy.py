@@ -36,7 +36,7 @@ class Config:
         num_steps: T, steps of them in a rollout; None: the environment's time limit, so
             that each of them ends an episode at least.
         num_segments: K, points on the curve.
-        features, activation: hidden layers of the policy.
+        features, activation: units and function of hidden layers of the policy.
         num_eval_envs: episodes that `evaluate` averages over.
     """
 

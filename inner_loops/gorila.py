@@ -42,6 +42,7 @@ from metaevo.errors import ConfigError
 from metaevo.rl import (
     config_checks,
     delays,
+    networks,
     off_policy,
     packing,
     q_learning,
@@ -78,7 +79,7 @@ class Config:
         num_step_return: n, steps before the bootstrap.
         torso: before the hidden layers: `mlp`, nothing; `cnn`, a convolution as in
             MinAtar.
-        features, activation: hidden layers.
+        features, activation: units and function of hidden layers.
         num_eval_envs: episodes that `evaluate` averages over.
     """
 
@@ -97,7 +98,7 @@ class Config:
     double: bool = False
     dueling: bool = False
     num_step_return: int = 1
-    torso: str = "mlp"
+    torso: networks.Torso = "mlp"
     features: tuple[int, ...] = (120, 84)
     activation: str = "relu"
     num_eval_envs: int = 16

@@ -30,7 +30,7 @@ import metaevo
 from inner_loops import _actor_critic
 from inner_loops._actor_critic import Agent, Estimate, Experience
 from metaevo import advantages, envs, losses, optimizers, rewards, slots, spaces
-from metaevo.rl import returns
+from metaevo.rl import actor_critics, heads, networks, returns
 from metaevo.slots import Slot
 from metaevo.types import InnerLoop, on_any_env
 
@@ -57,7 +57,7 @@ class Config:
         memory: `none`, or `gru` of `hidden` units before those layers. The learner sees
             a rollout again from the actors' memory.
         hidden: units of the GRU.
-        features, activation: hidden layers of policy and critic.
+        features, activation: units and function of hidden layers of policy and critic.
         reward_scale: factor of the learner's reward, > 0.
         policy: of continuous actions: `normal`, with deviations of its own, or
             `tanh_normal`, of bounded actions, with those that the network gives.
@@ -74,13 +74,13 @@ class Config:
     normalize_observation: bool = False
     normalize_reward: bool = False
     normalize_advantage: bool = False
-    torso: str = "mlp"
-    memory: str = "none"
+    torso: networks.Torso = "mlp"
+    memory: actor_critics.Memory = "none"
     hidden: int = 64
     features: tuple[int, ...] = (64, 64)
     activation: str = "tanh"
     reward_scale: float = 1.0
-    policy: str = "normal"
+    policy: heads.Policy = "normal"
     initial_log_std: float = 0.0
     num_eval_envs: int = 16
 

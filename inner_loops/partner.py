@@ -36,7 +36,7 @@ class Config:
 
     Attributes:
         num_segments: K, points on the curve; it divides the learner's.
-        features, activation: hidden layers of the shaper.
+        features, activation: units and function of hidden layers of the shaper.
     """
 
     num_segments: int = 1

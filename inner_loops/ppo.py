@@ -46,7 +46,7 @@ class Config:
         normalize_observation, normalize_reward: by running statistics.
         torso: before the hidden layers of policy and critic: `mlp`, nothing; `cnn`, a
             convolution as in MinAtar.
-        features, activation: hidden layers of policy and critic.
+        features, activation: units and function of hidden layers of policy and critic.
         normalize_advantage: give a minibatch's advantages mean 0 and deviation 1.
         reward_scale: factor of the learner's reward, > 0.
         target_kl: an update's gradient steps end at 1.5 times this KL divergence;
@@ -67,13 +67,13 @@ class Config:
     anneal_lr: bool = True
     normalize_observation: bool = False
     normalize_reward: bool = False
-    torso: str = "mlp"
+    torso: networks.Torso = "mlp"
     features: tuple[int, ...] = (64, 64)
     activation: str = "tanh"
     normalize_advantage: bool = True
     reward_scale: float = 1.0
     target_kl: float | None = None
-    policy: str = "normal"
+    policy: heads.Policy = "normal"
     initial_log_std: float = 0.0
     num_eval_envs: int = 16
     message_size: int = 0

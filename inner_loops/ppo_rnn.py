@@ -74,14 +74,14 @@ class Config:
     anneal_lr: bool = True
     normalize_observation: bool = False
     normalize_reward: bool = False
-    torso: str = "mlp"
+    torso: networks.Torso = "mlp"
     hidden: int = 64
     features: tuple[int, ...] = (64,)
     activation: str = "tanh"
     normalize_advantage: bool = True
     reward_scale: float = 1.0
     target_kl: float | None = None
-    policy: str = "normal"
+    policy: heads.Policy = "normal"
     initial_log_std: float = 0.0
     num_eval_envs: int = 16
     message_size: int = 0

@@ -54,7 +54,8 @@ class Config:
         anneal_lr: whether the learning rate falls linearly to 0 over the lifetime.
         torso: before the hidden layers: `mlp`, nothing; `cnn`, a convolution as in
             MinAtar.
-        features, activation: hidden layers, each with layer normalization.
+        features, activation: units and function of hidden layers, each with layer
+            normalization.
         num_eval_envs: episodes that `evaluate` averages over.
     """
 
@@ -65,7 +66,7 @@ class Config:
     num_minibatches: int = 16
     num_segments: int = 16
     anneal_lr: bool = True
-    torso: str = "mlp"
+    torso: networks.Torso = "mlp"
     features: tuple[int, ...] = (120, 84)
     activation: str = "relu"
     num_eval_envs: int = 16

@@ -67,7 +67,7 @@ class Config:
         critic_layer_norm: normalize the hidden layers.
         num_segments: K, points on the learning curve.
         normalize_observation: by running statistics.
-        features, activation: hidden layers.
+        features, activation: units and function of hidden layers.
         num_eval_envs: episodes that `evaluate` averages over.
     """
 

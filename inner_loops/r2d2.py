@@ -29,7 +29,7 @@ from inner_loops._r2d2 import Agent, Experience
 from metaevo import envs, exploration, losses, optimizers, rewards, spaces
 from metaevo.learned import rescalings
 from metaevo.learned.priorities import absolute
-from metaevo.rl import rollouts, training
+from metaevo.rl import networks, rollouts, training
 from metaevo.slots import Slot
 from metaevo.types import InnerLoop, InnerState, on_any_env
 
@@ -59,7 +59,7 @@ class Config:
         num_step_return: n, steps before the bootstrap.
         torso: before that layer: `mlp`, nothing; `cnn`, a convolution as in MinAtar.
         hidden: units of the GRU, and of the layer before it.
-        features, activation: hidden layers after it.
+        features, activation: units and function of hidden layers after it.
         num_eval_envs: episodes that `evaluate` averages over.
     """
 
@@ -78,7 +78,7 @@ class Config:
     double: bool = True
     dueling: bool = True
     num_step_return: int = 3
-    torso: str = "mlp"
+    torso: networks.Torso = "mlp"
     hidden: int = 64
     features: tuple[int, ...] = (64,)
     activation: str = "relu"

@@ -24,7 +24,7 @@ from inner_loops._r2d2 import Agent, Experience
 from metaevo import envs, exploration, losses, optimizers, rewards, spaces
 from metaevo.learned import rescalings
 from metaevo.learned.priorities import absolute
-from metaevo.rl import demonstrations, rollouts, training
+from metaevo.rl import demonstrations, networks, rollouts, training
 from metaevo.rl.priorities import Drawn, Priorities
 from metaevo.rl.recurrent_q import Sequences
 from metaevo.rl.rollouts import Transition
@@ -57,7 +57,7 @@ class Config:
         num_step_return: n, steps before the bootstrap.
         torso: before that layer: `mlp`, nothing; `cnn`, a convolution as in MinAtar.
         hidden: units of the GRU, and of the layer before it.
-        features, activation: hidden layers after it.
+        features, activation: units and function of hidden layers after it.
         num_eval_envs: episodes that `evaluate` averages over.
         num_demonstrations: episodes that the environment's script plays, see
             `demonstrations.SCRIPTS`.
@@ -78,7 +78,7 @@ class Config:
     double: bool = True
     dueling: bool = True
     num_step_return: int = 3
-    torso: str = "mlp"
+    torso: networks.Torso = "mlp"
     hidden: int = 64
     features: tuple[int, ...] = (64,)
     activation: str = "relu"

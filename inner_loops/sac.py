@@ -59,7 +59,7 @@ class Config:
         critic_layer_norm: normalize the critics' hidden layers.
         num_segments: K, points on the learning curve.
         normalize_observation: by running statistics.
-        features, activation: hidden layers of policy and critics.
+        features, activation: units and function of hidden layers of policy and critics.
         initial_temperature: α at birth.
         min_log_std, max_log_std: bounds of the log-deviation of continuous actions.
         num_eval_envs: episodes that `evaluate` averages over.

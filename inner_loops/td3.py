@@ -54,7 +54,7 @@ class Config:
         critic_layer_norm: normalize the critics' hidden layers.
         num_segments: K, points on the learning curve.
         normalize_observation: by running statistics.
-        features, activation: hidden layers of actor and critics.
+        features, activation: units and function of hidden layers of actor and critics.
         num_eval_envs: episodes that `evaluate` averages over.
     """
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import flax.linen as nn
 import jax
@@ -20,10 +20,12 @@ from metaevo.errors import ConfigError
 from metaevo.rl import heads, networks
 from metaevo.types import Key, PyTree
 
-__all__ = ["MEMORIES", "ActorCritic", "of"]
+__all__ = ["MEMORIES", "ActorCritic", "Memory", "of"]
 
-MEMORIES = ("none", "gru")
+Memory = Literal["none", "gru"]
 """Names of memories in a Config."""
+
+MEMORIES = get_args(Memory)
 
 
 class ActorCritic(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,7 @@ __all__ = [
     "POLICIES",
     "BeforeTanh",
     "Head",
+    "Policy",
     "categorical",
     "normal",
     "of",
@@ -86,8 +87,10 @@ def of(
     return normal(action, initial_log_std)
 
 
-POLICIES = ("normal", "tanh_normal")
+Policy = Literal["normal", "tanh_normal"]
 """Names of policies of continuous actions in a Config."""
+
+POLICIES = get_args(Policy)
 
 
 def categorical(action: envs.Discrete) -> Head:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 import flax.linen as nn
 import jax
@@ -20,6 +20,7 @@ from metaevo.learned.initializers import orthogonal
 __all__ = [
     "TORSOS",
     "Network",
+    "Torso",
     "convolution",
     "dueling",
     "flat",
@@ -29,8 +30,10 @@ __all__ = [
     "torso",
 ]
 
-TORSOS = ("mlp", "cnn")
+Torso = Literal["mlp", "cnn"]
 """Names of torsos in a Config."""
+
+TORSOS = get_args(Torso)
 
 
 class Network(NamedTuple):

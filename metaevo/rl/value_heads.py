@@ -8,7 +8,7 @@ probabilities of fixed returns (Bellemare et al., 2017), or quantiles of the ret
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,7 @@ from metaevo.slots import Context
 __all__ = [
     "HEADS",
     "Head",
+    "Name",
     "categorical",
     "of",
     "project",
@@ -54,8 +55,10 @@ class Head(NamedTuple):
     loss: Callable[[jax.Array, jax.Array, TdLoss, Context], jax.Array]
 
 
-HEADS = ("scalar", "categorical", "quantile")
+Name = Literal["scalar", "categorical", "quantile"]
 """Names of heads in a Config."""
+
+HEADS = get_args(Name)
 
 
 def of(config: Any) -> Head:

@@ -118,7 +118,10 @@ def test_help_names_each_key_with_default_type_and_choices():
     assert len(keys) == 4 + fields + 4
     assert "size=4 of it; in meters sigma=1.0 of its own kind=a (one of a, b)" in words
     assert "maybe=null (an integer or null)" in words
-    assert "inner.features=[8,8] hidden layers of policy and critic (a list of" in words
+    hidden = "units and function of hidden layers of policy and critic"
+    assert f"inner.features=[8,8] {hidden} (a list of integers)" in words
+    assert "(one of mlp, cnn)" in words
+    assert "(one of normal, tanh_normal)" in words
     assert "meta.lr=0.01 meta.steps=3 meta.SLOT=PATH" in words
     assert "meta.clip=null (a number, a function or null) meta.function=..." in words
     assert "\nrun.*  Options of a run" in text
