@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from metaevo import slots
 from metaevo.cli import config, docstrings, values
 from metaevo.types import Search
 
@@ -60,13 +59,13 @@ class Key(NamedTuple):
 
     Attributes:
         name: with dots.
-        default: as it is typed; empty if no text stands for it.
+        default: as it is typed; None if no text stands for it.
         description: one sentence; empty if there is none.
         values: what it takes, in words, where the default does not show it.
     """
 
     name: str
-    default: str
+    default: str | None
     description: str
     values: str
 
@@ -130,9 +129,11 @@ def grouped(search: Callable[..., Search]) -> Iterator[Group]:
         if not kinds:
             continue
         documented = docstrings.descriptions(type(structure))
-        plain = config.plain_in(structure)
+        plain, in_meta = config.plain_in(structure), hasattr(structure, "_fields")
         made = {
-            field: _key(f"{name}.{field}", getattr(structure, field), kind, documented)
+            field: _key(
+                f"{name}.{field}", getattr(structure, field), kind, documented, in_meta
+            )
             for field, kind in kinds.items()
         }
         keys = [key for field, key in made.items() if field in plain]
@@ -149,32 +150,37 @@ def started_as() -> str:
     if program.stem == "metaevo" or module == "metaevo.__main__":
         begin = "python -m metaevo" if module == "metaevo.__main__" else "metaevo"
         return " ".join([begin, *sys.argv[1:3]])
-    # Of a module it is known only here that -m started it.
-    return f"python -m {module}" if module else f"python {program}"
+    if module:
+        return f"python -m {module.removesuffix('.__main__')}"
+    return f"python {program}"
 
 
 # --- keys -----------------------------------------------------------------------------
 
 
-def _key(name: str, default: Any, kind: Any, described: dict[str, str]) -> Key:
+def _key(
+    name: str,
+    default: Any,
+    kind: Any,
+    described: dict[str, str],
+    in_meta: bool = False,
+) -> Key:
     text = docstrings.sentence(described.get(name.rpartition(".")[2], ""))
     # On the command line these are written so.
     for word, typed in {"None": "null", "True": "true", "False": "false"}.items():
         text = re.sub(rf"\b{word}\b", typed, text)
-    slot = callable(default) or hasattr(default, "_fields")
-    shown = _import_path(default) if slot else config.as_typed(default)
-    return Key(name, shown, text, _values(name, default, kind))
+    made = callable(default) or hasattr(default, "_fields") or hasattr(default, "shape")
+    shown = _import_path(default) if made else config.as_typed(default)
+    return Key(name, shown, text, _values(default, kind, in_meta))
 
 
-def _values(name: str, default: Any, kind: Any) -> str:
+def _values(default: Any, kind: Any, in_meta: bool) -> str:
     """Return what a key takes, where its default does not show it."""
-    field = name.rpartition(".")[2]
-    if kind is Any and "." in name:
-        return f"a number{' or' if default else ','} a function" + (
-            "" if default else " or null"
-        )
-    if field in slots.SIGNATURES and "." in name and not isinstance(default, float):
-        return "" if default is not None else "a function or null"
+    if in_meta and kind is not float:
+        number = kind is Any
+        if default is None:
+            return "a number, a function or null" if number else "a function or null"
+        return "a number or a function" if number else ""
     if default is None or isinstance(default, tuple) or values.has_choices(kind):
         # The default of a list is an example of one.
         words = values.expected(kind)
@@ -182,15 +188,15 @@ def _values(name: str, default: Any, kind: Any) -> str:
     return ""
 
 
-def _import_path(function: Any) -> str:
-    """Return `package.module:name` of a function; empty if no import gives it."""
+def _import_path(function: Any) -> str | None:
+    """Return `package.module:name` of a function; None if no import gives it."""
     for place in config.VOCABULARY:
         # An optimizer has no name of its own.
         module = importlib.import_module(f"metaevo.{place}")
         for name, found in vars(module).items():
             if found is function and getattr(found, "__name__", name) == name:
                 return f"metaevo.{place}:{name}"
-    return config.import_path(function) or ""
+    return config.import_path(function)
 
 
 def _example(search: Callable[..., Search]) -> str:
@@ -210,7 +216,7 @@ def _example(search: Callable[..., Search]) -> str:
 
 
 def _typed(key: Key) -> str:
-    return f"{key.name}={key.default or '...'}"
+    return f"{key.name}={'...' if key.default is None else key.default}"
 
 
 def _row(key: Key, column: int, width: int) -> list[str]:

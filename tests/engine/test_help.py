@@ -8,6 +8,7 @@ import typing
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+import numpy as np
 import pytest
 
 from inner_loops import ppo
@@ -22,6 +23,7 @@ class Meta(NamedTuple):
     steps: int = 3
     clip: float | None = None
     function: object = lambda x: x
+    array: object = np.zeros(())
 
 
 def search(
@@ -39,10 +41,6 @@ def search(
             sentence.
         sigma: of its own.
     """
-
-
-def bare(size=4, *, flag: bool = False, inner: ppo.Config = ppo.Config()):
-    pass
 
 
 def shipped():
@@ -115,7 +113,7 @@ def test_help_names_each_key_with_default_type_and_choices():
         "inner.total_timesteps=1000",
     ]
     fields = len(ppo.Config.__dataclass_fields__) + len(RunConfig.__dataclass_fields__)
-    assert len(keys) == 4 + fields + 4
+    assert len(keys) == 4 + fields + 5
     assert "size=4 of it; in meters sigma=1.0 of its own kind=a (one of a, b)" in words
     assert "maybe=null (an integer or null)" in words
     hidden = "units and function of hidden layers of policy and critic"
@@ -123,7 +121,8 @@ def test_help_names_each_key_with_default_type_and_choices():
     assert "(one of mlp, cnn)" in words
     assert "(one of normal, tanh_normal)" in words
     assert "meta.lr=0.01 meta.steps=3 meta.SLOT=PATH" in words
-    assert "meta.clip=null (a number, a function or null) meta.function=..." in words
+    assert "meta.clip=null (a number, a function or null) meta.function=... " in words
+    assert "meta.array=... run.*" in words
     assert "\nrun.*  Options of a run" in text
     last = text.splitlines()[-1]
     given = last.removeprefix("example: python mine.py ").split()
@@ -138,7 +137,7 @@ def test_a_search_without_docstrings_has_a_help(tmp_path, monkeypatch):
         "class Config:\n"
         "    size: int = 3\n"
         "    names: tuple[str, ...] = ('a',)\n"
-        "def search(width=3, flag: bool = False, inner: Config = Config()):\n"
+        "def search(width=3, text='', flag: bool = False, inner: Config = Config()):\n"
         "    return width\n"
     )
     made = importlib.import_module("without_docs").search
@@ -147,11 +146,11 @@ def test_a_search_without_docstrings_has_a_help(tmp_path, monkeypatch):
         "usage: python mine.py [KEY=VALUE ...]\n\nSearch\n  width=3\n"
     )
     assert "\ninner.*\n  inner.size=3\n  inner.names=[a]" in text
-    assert keys[:4] == ["width=3", "flag=false", "inner.size=3", "inner.names=[a]"]
+    assert keys[:4] == ["width=3", "text=", "flag=false", "inner.size=3"]
     assert words.endswith("example: python mine.py run.seed=1")
 
 
-def test_keys_that_searches_share_have_one_description(columns):
+def test_keys_that_searches_share_have_one_description():
     def shares(sigma: float = 1.0, population_size: int = 4):
         pass
 
