@@ -63,8 +63,10 @@ class Learner(NamedTuple):
     """Learning from sequences as pure functions.
 
     Attributes:
-        first_mass: `(params, sequences, std, meta, context) -> (p^α [B], std)`, which
-            actors give; `std` is the deviation of a minibatch's targets, None: theirs.
+        first_seen: `(params, sequences, meta, context) -> Seen` by the actors, leaves
+            [L, B].
+        first_mass: `(seen, std, meta, context) -> (p^α [B], std)`, which actors give;
+            `std` is the deviation of a minibatch's targets, None: theirs.
         gradient: `(params, target_params, sequences, weights [B], meta, context) ->
             (gradient, info, Seen)`, clipped; `info` has scalars, `Seen` leaves [L, B].
         improve: `(agent, sequences, drawn, clock, meta, context) -> (agent, mass [U,
@@ -73,6 +75,7 @@ class Learner(NamedTuple):
             visits)`, [U, B] each.
     """
 
+    first_seen: Callable[..., Seen]
     first_mass: Callable[..., tuple[jax.Array, jax.Array]]
     gradient: Callable[..., tuple[Any, dict[str, jax.Array], Seen]]
     improve: Callable[..., tuple[Agent, jax.Array, dict[str, jax.Array]]]
@@ -128,13 +131,15 @@ def learner(net: Network, config: Any) -> Learner:
         p = greatest * p.max(0) + (1 - greatest) * p.mean(0)
         return priorities.mass(p, slots.value(meta.priority_exponent, context))
 
-    def first_mass(params, sequences, std, meta, context):
+    def first_seen(params, sequences, meta, context):
         # By the parameters that act, in the place of the target network, too.
         found = targets(params, params, sequences, meta, context)
         memories, action = size.of_learned((found.memories, sequences.steps.action))
         q = q_learning.of_action(net.values(params, memories), action)
-        seen = Seen(found.target - q, *found[:3])
-        std = found.target.std() if std is None else std
+        return Seen(found.target - q, *found[:3])
+
+    def first_mass(seen, std, meta, context):
+        std = seen.target.std() if std is None else std
         return mass_of(seen, 0.0, 0.0, std, meta, context), std
 
     # --- gradient steps ---------------------------------------------------------------
@@ -182,7 +187,7 @@ def learner(net: Network, config: Any) -> Learner:
         agent = Agent(agent.age + 1, params, target_params, opt_state, std)
         return agent, mass, info
 
-    return Learner(first_mass, gradient, improve)
+    return Learner(first_seen, first_mass, gradient, improve)
 
 
 # --- experience -----------------------------------------------------------------------
@@ -259,8 +264,12 @@ def parts(env: envs.Env, config: Any, algorithm: str) -> Parts:
 
     def first_mass(params, experience, indices, std, meta, context):
         """Masses [n, E] of windows [W, n, E]."""
-        sequences = read(experience, indices.reshape(len(indices), -1))
-        mass, std = mine.first_mass(params, sequences, std, meta, context)
+
+        def seen_in(indices):
+            return mine.first_seen(params, read(experience, indices), meta, context)
+
+        seen = priorities.map_windows(seen_in, indices, config.batch_size)
+        mass, std = mine.first_mass(seen, std, meta, context)
         return mass.reshape(indices.shape[1:]), std
 
     def at_starts(memories):

@@ -191,8 +191,12 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
         By the parameters that act, in the place of the target network, too.
         """
-        new = off_policy.read(buffer, rows, indices.reshape(len(indices), -1))
-        seen = parts.seen(params, params, new, meta, context)
+
+        def seen_in(indices):
+            new = off_policy.read(buffer, rows, indices)
+            return parts.seen(params, params, new, meta, context)
+
+        seen = priorities.map_windows(seen_in, indices, config.batch_size)
         std = seen.target.std() if std is None else std
         zeros = jnp.zeros(seen.target.shape)
         mass = mass_of(seen, zeros, zeros, std, meta, context)

@@ -201,13 +201,17 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
         By the parameters that act, in the place of the target networks, too.
         """
-        new = off_policy.read(buffer, rows, indices.reshape(len(indices), -1))
-        batch = _td3.batches_of(meta, context, to_unit, new)
-        target = target_of(actor, critic, batch)
-        q = nets.critics.values(critic, batch.obs, batch.action)[0]
-        seen = Seen(target - q, target, batch.reward, batch.terminated)
-        std = target.std() if std is None else std
-        zeros = jnp.zeros(target.shape)
+
+        def seen_in(indices):
+            new = off_policy.read(buffer, rows, indices)
+            batch = _td3.batches_of(meta, context, to_unit, new)
+            target = target_of(actor, critic, batch)
+            q = nets.critics.values(critic, batch.obs, batch.action)[0]
+            return Seen(target - q, target, batch.reward, batch.terminated)
+
+        seen = priorities.map_windows(seen_in, indices, config.batch_size)
+        std = seen.target.std() if std is None else std
+        zeros = jnp.zeros(seen.target.shape)
         mass = mass_of(seen, zeros, zeros, std, meta, context)
         return mass.reshape(indices.shape[1:]), std
 

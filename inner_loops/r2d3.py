@@ -180,10 +180,9 @@ def make(
     def init(key, meta):
         agent, experience = parts.born(key, meta)
         context = training.context(agent.age, num_updates)
-        mass, _ = parts.learner.first_mass(
-            *(agent.params, demos.read(jnp.arange(demos.number)), agent.return_std),
-            *(meta, context),
-        )
+        sequences = demos.read(jnp.arange(demos.number))
+        seen = parts.learner.first_seen(agent.params, sequences, meta, context)
+        mass, _ = parts.learner.first_mass(seen, agent.return_std, meta, context)
         experience = experience._replace(demonstrations=demos.start(mass))
         return InnerState(agent, experience, clock=training.start_clock())
 

@@ -22,7 +22,10 @@ from metaevo.errors import ConfigError
 from metaevo.types import Key, PyTree
 
 MOST_LISTED = 30  # environments that an error message names
-SUITES = ("gymnax", "brax", "grid", "pgx", "coin_game", "sparse", "navix", "jumanji")
+SUITES = (
+    *("gymnax", "brax", "grid", "pgx", "coin_game", "sparse", "versus"),
+    *("navix", "jumanji"),
+)
 
 
 class Box(NamedTuple):

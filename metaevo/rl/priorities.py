@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 
 from metaevo.rl import replay, sum_tree
+from metaevo.types import PyTree
 
 __all__ = [
     "LARGEST",
@@ -30,6 +31,7 @@ __all__ = [
     "Priorities",
     "Prioritized",
     "make",
+    "map_windows",
     "mass",
     "weights",
 ]
@@ -122,6 +124,31 @@ def weights(mass: jax.Array, exponent: jax.Array | float) -> jax.Array:
     [1.0, 0.5]
     """
     return (mass.min(-1, keepdims=True) / mass) ** exponent
+
+
+def map_windows(
+    function: Callable[[jax.Array], PyTree], indices: jax.Array, size: int
+) -> PyTree:
+    """Apply a function of windows to few of them at a time, to spare memory.
+
+    Args:
+        function: `indices [n, B] -> leaves [..., B]`, each window's on its own.
+        indices: [n, R, E].
+        size: of a part, at least E windows; a minibatch's has memory in any case.
+
+    Returns:
+        Leaves [..., R E].
+    """
+    length, num_rows, num_envs = indices.shape
+    if num_rows * num_envs <= size:
+        return function(indices.reshape(length, -1))
+    rows = jnp.moveaxis(indices, 1, 0)
+    found = jax.lax.map(function, rows, batch_size=max(size // num_envs, 1))
+
+    def joined(x):
+        return jnp.moveaxis(x, 0, -2).reshape(*x.shape[1:-1], -1)
+
+    return jax.tree.map(joined, found)
 
 
 def make(

@@ -12,6 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from inner_loops import apex_ddpg, r2d2
+from metaevo import envs
 from metaevo.rl import priorities, replay, sum_tree
 
 # --- the tree -------------------------------------------------------------------------
@@ -353,3 +355,30 @@ def test_only_chosen_windows_get_another_mass():
     # The sums equal those of a newly built tree.
     fresh = sum_tree.build(after.levels[0][: len(after.visits)])
     jax.tree.map(np.testing.assert_array_equal, after.levels, fresh)
+
+
+@pytest.mark.parametrize("size", [2, 7, 100])
+def test_windows_in_parts_are_those_at_once(size):
+    """Leaves of one axis and of several, the last part smaller than the others."""
+    indices = np.arange(3 * 5 * 2).reshape(3, 5, 2)
+
+    def function(indices):
+        return indices.sum(0), jnp.stack([indices[0], -indices[2]])
+
+    found = priorities.map_windows(function, jnp.asarray(indices), size)
+    expected = function(indices.reshape(3, -1))
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+@pytest.mark.parametrize(
+    ("module", "env"),
+    [(apex_ddpg, "gymnax/Pendulum-v1"), (r2d2, "gymnax/CartPole-v1")],
+)
+def test_a_birth_takes_no_more_memory_than_its_buffer_does(module, env):
+    """First priorities of a long warm-up come from the network in parts."""
+    config = module.Config(20_000, 6_400, 8_000, num_segments=1)
+    loop = module.make(envs.make(env), config, module.Meta())
+    born = jax.jit(jax.vmap(lambda key: loop.init(key, loop.meta)))
+    used = born.lower(jax.random.split(jax.random.key(0), 4)).compile()
+    used = used.memory_analysis()
+    assert used.temp_size_in_bytes < 3 * used.output_size_in_bytes

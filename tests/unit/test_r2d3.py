@@ -49,6 +49,7 @@ def lived(module, **slots):
         (DEEP, 0.98, 1.0),
         (gymnax.deep_sea(12), 0.98, 1.0),
         (envs.make("gymnax/MountainCar-v0"), -125, -110),
+        (envs.make("versus/pgx/tic_tac_toe"), 0.6, 1.01),
     ],
 )
 def test_scripts_play_well_and_whole_episodes_are_recorded(env, low, high):
