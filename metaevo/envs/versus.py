@@ -52,15 +52,17 @@ def against_random(env: envs.Env) -> envs.Env:
     Raises:
         ConfigError: `env` is not a game of two who take turns.
     """
-    if env.player is None:
+    legal = env.action_mask
+    if env.player is None or legal is None:
         raise ConfigError(
             f"env='versus/{env.name}': expected a game of two players who take turns"
         )
 
     def random_move(key, state):
         draw_key, step_key = jax.random.split(key)
-        mask = envs.legal_actions(env, state)
-        action = jax.random.categorical(draw_key, jnp.where(mask, 0.0, -jnp.inf))
+        # After an episode's end there may be none: any number will do.
+        logits = jnp.where(legal(state), 0.0, -1e9)
+        action = jax.random.categorical(draw_key, logits)
         return env.step_raw(step_key, state, action)
 
     def reset(key):
