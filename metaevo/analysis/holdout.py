@@ -14,6 +14,7 @@ import numpy as np
 from metaevo import slots
 from metaevo.analysis.steps import Steps
 from metaevo.errors import CheckpointError, ConfigError
+from metaevo.evaluators import memory
 from metaevo.evaluators.layout import default_chunk_size
 from metaevo.evaluators.local import LocalEvaluator
 from metaevo.storage import checkpoint
@@ -219,6 +220,7 @@ def _trained(
     places: np.ndarray | None,
 ) -> tuple[HeldOut, PyTree]:
     """Train one candidate on all seeds, or on those at `places` alone."""
+    memory.give_back()  # what compiling for the search and the last candidate left
     proposal = Proposal(copies(params, num_seeds))
     evaluated, states = evaluator(key, proposal, None, places)
     runs = HeldOut(

@@ -19,6 +19,7 @@ from metaevo.evaluators.memory import (
     SEARCH,
     Memory,
     available,
+    give_back,
     resident,
 )
 from metaevo.evaluators.text import byte_size
@@ -64,6 +65,7 @@ def needed(evaluator: LocalEvaluator, proposal: Proposal) -> Memory:
     # The comparison afterwards trains newborn members beside those that live on.
     search, comparison = SEARCH + training + copies, COMPARISON + a_round + carried
     later = max(search, comparison) - training - copies
+    give_back()
     return Memory(resident() + later, training, copies)
 
 

@@ -13,6 +13,7 @@ import jax
 
 from metaevo.config import RunConfig
 from metaevo.errors import ConfigError
+from metaevo.evaluators import memory
 
 
 def configure(num_cpu_devices: int | None = None, driver: bool = False) -> None:
@@ -32,6 +33,7 @@ def configure(num_cpu_devices: int | None = None, driver: bool = False) -> None:
         num_cpu_devices: Number of devices; None: one per core of this process.
         driver: Use the CPU only and leave accelerators to this host's worker.
     """
+    memory.share_arenas(max(2, num_cores()))
     config: Any = jax.config  # defines its attributes when it is imported
     if driver:
         config.update("jax_platforms", "cpu")

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from metaevo.evaluators.text import byte_size
 
-__all__ = ["COMPARISON", "SEARCH", "Memory", "available", "free", "resident"]
+__all__ = [
+    "COMPARISON",
+    "SEARCH",
+    "Memory",
+    "available",
+    "free",
+    "give_back",
+    "resident",
+    "share_arenas",
+]
 
 # Bytes of what a process compiles and imports after the plan: during the search, and
-# until the end of the comparison and the report. Measured with PPO, DQN and SAC.
-SEARCH, COMPARISON = 64 << 20, 220 << 20
+# until the end of the comparison and the report. Measured with PPO, DQN, SAC, Ape-X and
+# R2D2.
+SEARCH, COMPARISON = 64 << 20, 300 << 20
+M_ARENA_MAX = -8  # of malloc.h
 ROOT = Path("/")
 
 
@@ -53,6 +67,32 @@ def resident(root: Path = ROOT) -> int:
     """Return the bytes of memory that this process holds; 0 if that is not known."""
     status = root / "proc/self/status"
     return _field(status, "VmRSS:") or 0
+
+
+def give_back() -> None:
+    """Give free memory of this process back to the system, where that is glibc.
+
+    Compilation leaves hundreds of MiB in pieces, which XLA's arrays do not fit into.
+    """
+    _glibc("malloc_trim", 0)
+
+
+def share_arenas(num_arenas: int) -> None:
+    """Let all threads of this process allocate from few arenas, where that is glibc.
+
+    By default each thread of XLA's compiler gets its own, up to eight a core, and what
+    it frees serves no other. `$MALLOC_ARENA_MAX` has precedence.
+    """
+    if "MALLOC_ARENA_MAX" not in os.environ:
+        _glibc("mallopt", M_ARENA_MAX, num_arenas)
+
+
+def _glibc(name: str, *args: int) -> None:
+    """Call a function of the C library if it has one of that name."""
+    if sys.platform == "linux":
+        function = getattr(ctypes.CDLL(None), name, None)
+        if function is not None:
+            function(*args)
 
 
 def available(device: Any) -> int | None:

@@ -1,7 +1,9 @@
 """Memory planning: chunks that fit, and populations that do not."""
 
+import ctypes
 import json
 import logging
+import platform
 import re
 
 import jax
@@ -227,3 +229,21 @@ def test_planning_compiles_nothing_twice(caplog):
 
 def test_available_memory_is_known_here():
     assert chunking.available(jax.devices()[0]) > 1e6
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
+def test_free_memory_goes_back_to_the_system():
+    """Blocks below one that is held stay with the process until then."""
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype = ctypes.c_void_p
+    libc.free.argtypes = (ctypes.c_void_p,)
+    blocks = [libc.malloc(60_000) for _ in range(2_000)]
+    for block in blocks:
+        ctypes.memset(block, 1, 60_000)
+    held = libc.malloc(60_000)
+    for block in blocks:
+        libc.free(block)
+    before = memory.resident()
+    memory.give_back()
+    assert before - memory.resident() > 50 << 20
+    libc.free(held)
