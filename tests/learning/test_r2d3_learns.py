@@ -13,7 +13,7 @@ from metaevo.analysis import holdout
 from metaevo.envs import gymnax
 
 DEEP_SEA = r2d3.Config(50_000, num_demonstrations=10)
-CAR = r2d3.Config(200_000)
+CAR = r2d3.Config(200_000, num_step_return=5)
 NONE = r2d3.Meta(demo_ratio=0.0)
 """Without demonstrations: R2D2."""
 
