@@ -25,7 +25,7 @@ __all__ = [
 # Bytes of what a process compiles and imports after the plan: during the search, and
 # until the end of the comparison and the report. Measured with PPO, DQN, SAC, Ape-X and
 # R2D2.
-SEARCH, COMPARISON = 64 << 20, 300 << 20
+SEARCH, COMPARISON = 128 << 20, 300 << 20
 M_ARENA_MAX = -8  # of malloc.h
 ROOT = Path("/")
 

@@ -161,5 +161,7 @@ def test_a_loop_trains_in_jumanji():
 
 
 def test_a_task_of_several_agents_is_refused_with_those_there_are():
-    with pytest.raises(ConfigError, match=r"one agent with discrete actions; CVRP-v1"):
+    with pytest.raises(
+        ConfigError, match=r"one agent with discrete actions; expected one of CVRP-v1"
+    ):
         envs.make("jumanji/Connector-v3")
