@@ -391,6 +391,21 @@ def against(env: Env, play: Callable[[jax.Array], jax.Array]) -> Env:
     )
 
 
+def inner(prefix: str, name: str, example: str) -> Env:
+    """`make`, for a suite that puts something around the environments of others.
+
+    Raises:
+        ConfigError: there is no such environment; gives `example`, one of the suite.
+    """
+    try:
+        return make(name)
+    except ConfigError as error:
+        raise ConfigError(
+            f"env='{prefix}/{name}': expected {prefix}/SUITE/NAME, as in "
+            f"{prefix}/{example}; {error}"
+        ) from error
+
+
 def auto_reset(
     state: PyTree, step: Step, fresh_state: PyTree, fresh_obs: jax.Array
 ) -> tuple[PyTree, Step]:

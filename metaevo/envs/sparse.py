@@ -40,14 +40,7 @@ def make(name: str) -> envs.Env:
     Raises:
         ConfigError: there is no such environment, or it has several players.
     """
-    try:
-        inner = envs.make(name)
-    except ConfigError as error:
-        raise ConfigError(
-            f"env='sparse/{name}': expected sparse/SUITE/NAME, as in "
-            f"sparse/gymnax/CartPole-v1; {error}"
-        ) from error
-    return paid_at_end(inner)
+    return paid_at_end(envs.inner("sparse", name, "gymnax/CartPole-v1"))
 
 
 def paid_at_end(env: envs.Env) -> envs.Env:

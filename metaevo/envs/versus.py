@@ -36,14 +36,7 @@ def make(name: str) -> envs.Env:
     Raises:
         ConfigError: there is no such game, or it is not one of two who take turns.
     """
-    try:
-        game = envs.make(name)
-    except ConfigError as error:
-        raise ConfigError(
-            f"env='versus/{name}': expected versus/SUITE/NAME, as in "
-            f"versus/pgx/tic_tac_toe; {error}"
-        ) from error
-    return against_random(game)
+    return against_random(envs.inner("versus", name, "pgx/tic_tac_toe"))
 
 
 def against_random(env: envs.Env) -> envs.Env:

@@ -203,7 +203,7 @@ LINES = [
     (f"{RUN} inner.total_timesteps=100", WRONG, "give at least 4096 or lower"),
     (f"{RUN} run.wandb=on", WRONG, "one of auto, offline, online, disabled"),
     (f"{RUN} run.devices=99", WRONG, "run.devices=99: there are "),
-    # how an argument is written
+    # notation of arguments
     (f"{RUN} population_size = 8", WRONG, "here population_size=8"),
     (f"{RUN} population_size= 8", WRONG, "expected an integer; key=value has no space"),
     (f"{RUN} population_size =8", WRONG, "here population_size=8"),
