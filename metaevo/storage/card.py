@@ -84,6 +84,10 @@ def markdown(manifest: Mapping[str, Any], properties: Mapping[str, Properties]) 
     rows = _rows(found)
     if rows:
         head = ["", "environment", *_measures(found), "held-out seeds"]
+        table = [head, *rows]
+        if not any(task for _, task, *_ in rows):  # a single task has no name
+            table = [[name, *others] for name, _, *others in table]
+        head, *rows = table
         parts += ["", _row(head), "|---" * len(head) + "|", *map(_row, rows)]
     elif not sentences:
         parts.append("It was not compared on held-out seeds.")

@@ -74,7 +74,7 @@ def test_loaded_artifact_prints_its_evidence(artifact, text):
 def test_card_stands_beside_the_arrays_and_is_what_a_notebook_shows(artifact, tmp_path):
     written = (tmp_path / "README.md").read_text()
     assert written == artifact._repr_markdown_()
-    assert "| hand-made |  | 13.5 | 113.5 | 8 |" in written
+    assert "| hand-made | 13.5 | 113.5 | 8 |" in written
     assert "## Evidence" in written
     assert "from -2 to 3 return" in written
 
@@ -91,8 +91,16 @@ def test_fitness_that_is_the_final_return_is_shown_once(artifact, found):
     manifest = {**artifact.manifest, "evidence": {**found, "measure": "final return"}}
     assert "hand-made: final return 13.5, 8 seeds" in card.lines(manifest)
     shown = card.markdown(manifest, artifact.properties)
-    assert "|  | environment | final return | held-out seeds |" in shown
-    assert "| hand-made |  | 13.5 | 8 |" in shown
+    assert "|  | final return | held-out seeds |" in shown
+    assert "| hand-made | 13.5 | 8 |" in shown
+
+
+def test_several_environments_have_a_column(artifact, found):
+    rows = [{**x, "task": "maze"} for x in found["scores"]]
+    manifest = {**artifact.manifest, "evidence": {**found, "scores": rows}}
+    shown = card.markdown(manifest, artifact.properties)
+    assert "|  | environment | " in shown
+    assert "| hand-made | maze | " in shown
 
 
 def test_artifact_without_evidence_has_a_card(artifact):
