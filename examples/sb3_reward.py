@@ -7,6 +7,7 @@
 
 The wrapper serves any agent that takes a Gymnasium environment. Observations must be
 those that the reward evolved on: a wrapper that normalizes them goes around this one.
+MountainCar needs it, since its speeds are below 0.07.
 """
 
 import runpy
@@ -50,11 +51,11 @@ def main(path=None, num_frames=50_000, seed=0, name="MountainCar-v0", **settings
     env = Monitor(gymnasium.make(name))  # inside, so that its log has the own reward
     if path:
         env = EvolvedReward(env, runpy.run_path(path)["reward"])
+    env = gymnasium.wrappers.NormalizeObservation(env)
     agent = PPO("MlpPolicy", env, seed=seed, gamma=0.99, device="cpu", **settings)
     agent.learn(num_frames)
-    own = Monitor(gymnasium.make(name))
-    own.reset(seed=seed)
-    mean, _ = evaluate_policy(agent, own, n_eval_episodes=10)
+    env.update_running_mean = False
+    mean, _ = evaluate_policy(agent, agent.get_env(), n_eval_episodes=10)
     print(f"{path or 'own reward'}: return {mean:.1f}")
     return agent, mean
 

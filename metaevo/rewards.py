@@ -73,16 +73,17 @@ def units(env: envs.Env) -> list[float]:
     for_env=lambda env: {"units": units(env)},
     guarantees=lambda op: ("potential", "bounded"),
     facts=lambda op, params: {
-        "bound": 2 * op["scale"] * functions.largest(params),
-        "largest_potential": op["scale"] * functions.largest(params),
+        "bound": 2 * _largest_potential(op, params),
+        "largest_potential": _largest_potential(op, params),
     },
-    examples=({"units": [1.0, 0.5]},),
+    examples=({"units": [1.0, 0.5]}, {"units": [1.0, 0.5], "limit": 2.0}),
 )
 def potential(
     units: Sequence[float],
     features: Sequence[int] = (32, 32),
     scale: float = 1.0,
     gamma: float = 0.99,
+    limit: float | None = None,
 ) -> Learned:
     """r' = r + γ (1 − terminated) Φ(o') − Φ(o): the best policies stay the best.
 
@@ -97,6 +98,9 @@ def potential(
         scale: typical size of a return.
         gamma: γ if the context has none; an artifact has that of the algorithm in which
             it evolved.
+        limit: of |Φ|: n is divided by what its weights allow above limit / scale. An
+            agent that normalizes advantages does not feel the size of Φ, so there it
+            grows; others do. None: there is no limit.
 
     Raises:
         ValueError, TypeError: a setting has a wrong type or value.
@@ -105,13 +109,18 @@ def potential(
         Ng, Harada and Russell, 1999, "Policy invariance under reward transformations".
     """
     size = sizes(units)
-    positive(scale=scale)
+    positive(scale=scale, **({} if limit is None else {"limit": limit}))
     if not isinstance(gamma, int | float) or not 0 <= gamma <= 1:
         raise ConfigError(f"gamma={gamma!r} is not in [0, 1]")
-    net = network(len(size), features)
+    net, last = network(len(size), features), len(layers(features))
 
     def phi(params, obs):
-        return scale * net.apply(params, _scaled(obs, size))[0]
+        value = scale * net.apply(params, _scaled(obs, size))[0]
+        if limit is None:
+            return value
+        weights = params[f"w{last}"], params[f"b{last}"]
+        largest = scale * sum(jnp.abs(x).sum() for x in weights)
+        return value / jnp.maximum(largest / limit, 1.0)
 
     def apply(params, obs, action, reward, next_obs, terminated, context=None):
         del action
@@ -124,7 +133,14 @@ def potential(
         "units": size.tolist(),
         "features": list(layers(features)),
     }
-    return Learned(net.init, apply, spec | {"scale": scale, "gamma": gamma}, True)
+    spec |= {"scale": scale, "gamma": gamma}
+    # Absent where there is none, as in artifacts from before there was a limit.
+    spec |= {} if limit is None else {"limit": limit}
+    return Learned(net.init, apply, spec, True)
+
+
+def _largest_potential(op: Mapping[str, Any], params: Any) -> float:
+    return min(op["scale"] * functions.largest(params), op.get("limit", math.inf))
 
 
 @operation(

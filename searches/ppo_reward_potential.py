@@ -20,6 +20,7 @@ def search(
     sigma: float = 1.0,
     hidden: int = 16,
     scale: float = 30.0,
+    limit: float = 60.0,
     inner: ppo.Config = ppo.Config(
         65_536, 16, normalize_observation=True, features=(32, 32)
     ),
@@ -28,9 +29,10 @@ def search(
     """
     Args:
         scale: typical size of a return, which the potential is a multiple of.
+        limit: largest potential; PPO does not feel how large it is, and others do.
     """
     task = envs.make(env)
-    potential = rewards.potential(rewards.units(task), (hidden,), scale)
+    potential = rewards.potential(rewards.units(task), (hidden,), scale, limit=limit)
     space = spaces.replace(reward=potential)
     return metaevo.Search(
         inner_loop=ppo.make(task, inner, meta),

@@ -101,7 +101,8 @@ class Operation(NamedTuple):
         slot: the kind of slot it fits, a key of `slots.SIGNATURES`.
         build: `(**settings) -> Learned` or `LearnedOptimizer`.
         settings: names of the settings that an artifact holds.
-        temporal: True if `temporal=True` is one more setting, written only if true.
+        optional: names of settings that an artifact holds only if they are not the
+            default: `temporal`, and those whose default is None.
         hand_made: the slot's value as which it starts, or these by the setting `base`,
             or a reference; None if there is no such start.
         plot: reference to `(Evolved) -> Portrait`, see `metaevo.analysis.plots`.
@@ -125,7 +126,7 @@ class Operation(NamedTuple):
     slot: str
     build: Callable[..., Any]
     settings: frozenset[str]
-    temporal: bool = False
+    optional: frozenset[str] = frozenset()
     hand_made: Any = None
     plot: str = DEFAULT_PLOT
     together: bool = False
@@ -152,8 +153,7 @@ class Operation(NamedTuple):
         """
         # A label is for readers.
         given = {key: value for key, value in op.items() if key not in ("op", "label")}
-        extra = {"temporal"} if self.temporal else set()
-        if given.keys() - extra != self.settings:
+        if given.keys() - self.optional != self.settings:
             raise ArtifactError(
                 f"{self.name}: settings {sorted(given)} != {sorted(self.settings)}"
             )
@@ -172,8 +172,8 @@ class Operation(NamedTuple):
 def operation(name: str, *, slot: str, **values: Any) -> Callable[[_Builder], _Builder]:
     """Register the builder of a learned function; a decorator.
 
-    The builder's parameters are the operation's settings. `temporal` is optional in
-    artifacts, so that those without it stay as they are.
+    The builder's parameters are the operation's settings. `temporal`, and those whose
+    default is None, are optional in artifacts, so that those without stay as they are.
 
     Args:
         name: the operation's name in artifacts.
@@ -189,9 +189,15 @@ def operation(name: str, *, slot: str, **values: Any) -> Callable[[_Builder], _B
         )
 
     def register(build: _Builder) -> _Builder:
-        names = frozenset(inspect.signature(build).parameters)
+        parameters = inspect.signature(build).parameters
+        optional = frozenset(
+            name
+            for name, x in parameters.items()
+            if name == "temporal" or x.default is None
+        )
+        required = frozenset(parameters) - optional
         build.__dict__["operation"] = Operation(
-            name, slot, build, names - {"temporal"}, "temporal" in names, **values
+            name, slot, build, required, optional, **values
         )
         return build
 

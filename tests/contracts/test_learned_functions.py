@@ -236,7 +236,11 @@ def test_an_unknown_operation_is_refused_by_name():
 
 def test_temporal_is_a_setting_of_what_evolves_as_a_network_or_as_constants():
     """The others have knots or act without a lifetime, and refuse the setting."""
-    without = {n for n, one in operations.everything().items() if not one.temporal}
+    without = {
+        n
+        for n, one in operations.everything().items()
+        if "temporal" not in one.optional
+    }
     closed = {"error_loss", "td_error_loss", "clip_constant", "rational"}
     closed |= {"scaled_error_loss", "scaled_td_error_loss"}
     numbers = {"steps", "knots", "feedback"}
@@ -287,7 +291,7 @@ REFUSED: dict[str, tuple] = {
     [
         (name, setting)
         for name, one in operations.everything().items()
-        for setting in sorted(one.settings | ({"temporal"} if one.temporal else set()))
+        for setting in sorted(one.settings | one.optional)
         if setting in REFUSED
     ],
 )

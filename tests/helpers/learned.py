@@ -157,7 +157,7 @@ def cases() -> dict[str, Case]:
         for i, example in enumerate(operation.examples):
             case = f"{name} {i}" if i else name
             found[case] = Case(operation, example)
-            if operation.temporal:
+            if "temporal" in operation.optional:
                 temporal = {**example, "temporal": True}
                 found[f"{case} temporal"] = Case(operation, temporal)
     return found

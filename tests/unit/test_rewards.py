@@ -7,6 +7,7 @@ import pytest
 
 import metaevo
 from metaevo import envs, rewards, spaces
+from metaevo.learned import operations
 from metaevo.slots import Context
 from metaevo.storage import artifacts
 
@@ -54,6 +55,30 @@ def test_the_sum_telescopes(ends):
         expected += GAMMA**40 * phi(reward, obs[-1])
     assert abs(phi(reward, obs[0])) > 0.1
     assert total == pytest.approx(float(expected), abs=1e-4)
+
+
+def test_a_limit_divides_a_potential_that_could_be_larger_and_no_other():
+    far = jax.random.normal(jax.random.key(4), (1000, 2)) * 3
+    free = rewards.potential([1.0, 1.0], (8,), scale=5.0)
+    limited = rewards.potential([1.0, 1.0], (8,), scale=5.0, limit=2.0)
+    for distance, divided in ((1.0, True), (1e-3, False)):
+        plain, bounded = (
+            np.asarray(jax.vmap(lambda obs, x=x: phi(learned(x, distance), obs))(far))
+            for x in (free, limited)
+        )
+        assert np.abs(bounded).max() <= 2.0
+        ratio = plain / bounded
+        np.testing.assert_allclose(ratio, ratio[0], rtol=1e-4)
+        assert (ratio[0] > 1.01) == divided
+
+
+def test_potential_from_before_there_was_a_limit_is_rebuilt():
+    made = rewards.potential([1.0, 2.0], (8,))
+    assert "limit" not in made.spec
+    again = operations.get("potential").rebuild(made.spec)
+    assert again.spec == made.spec
+    limited = rewards.potential([1.0, 2.0], (8,), limit=3.0)
+    assert operations.get("potential").rebuild(limited.spec).spec == limited.spec
 
 
 def chain(reward):
