@@ -1,9 +1,10 @@
 """Evolve DQN's loss of the temporal difference together with its hyperparameters.
 
-The loss is the square with a bounded weight and a bounded bias, which starts as the
-square. The hyperparameters are those that `metaevo compare` tunes for the rival, so
-what a search has over the tuned DQN is the loss. SNES (Schaul et al., 2011) raises the
-mean return over a lifetime.
+The loss is the square with a bounded weight, which starts as the square. It has no bias
+unless max_bias allows one: a bias helps the agent it evolves in and harms others. The
+hyperparameters are those that `metaevo compare` tunes for the rival, so what a search
+has over the tuned DQN is the loss. SNES (Schaul et al., 2011) raises the mean return
+over a lifetime.
 """
 
 import metaevo
@@ -20,11 +21,12 @@ def search(
     sigma: float = 0.3,
     hidden: int = 16,
     convex: bool = False,
-    max_bias: float = 1.0,
+    max_weight: float = 4.0,
+    max_bias: float = 0.0,
     inner: dqn.Config = dqn.Config(24_000, 1_000, num_steps=4),
     meta: dqn.Meta = dqn.Meta(lr=2e-3),
 ) -> metaevo.Search:
-    loss = critic_losses.td_weighted_square((hidden,), convex, max_bias=max_bias)
+    loss = critic_losses.td_weighted_square((hidden,), convex, max_weight, max_bias)
     space = spaces.combine(spaces.replace(td_loss=loss), dqn.TUNABLE)
     return metaevo.Search(
         inner_loop=dqn.make(envs.make(env), inner, meta),

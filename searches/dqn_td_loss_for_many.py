@@ -3,8 +3,8 @@
 A loss that evolves in one agent is good for that agent's step size, length of life and
 task. Here each world draws its step size, discount and target rate, and CartPole, where
 steps are paid, is ranked beside Acrobot, where they cost. The loss is the square with a
-bounded weight and a bounded bias. SNES (Schaul et al., 2011) raises the sum of the
-ranks of the mean returns over a lifetime.
+bounded weight, and without a bias unless max_bias allows one. SNES (Schaul et al.,
+2011) raises the sum of the ranks of the mean returns over a lifetime.
 """
 
 import metaevo
@@ -22,11 +22,12 @@ def search(
     sigma: float = 0.3,
     hidden: int = 16,
     convex: bool = False,
-    max_bias: float = 1.0,
+    max_weight: float = 4.0,
+    max_bias: float = 0.0,
     inner: dqn.Config = dqn.Config(32_000, 1_000, num_steps=4),
     meta: dqn.Meta = dqn.Meta(lr=1e-3),
 ) -> metaevo.Search:
-    loss = critic_losses.td_weighted_square((hidden,), convex, max_bias=max_bias)
+    loss = critic_losses.td_weighted_square((hidden,), convex, max_weight, max_bias)
     space = spaces.replace(td_loss=loss)
     vary = spaces.prior(
         lr=spaces.log_uniform(meta.lr / 4, meta.lr * 4),

@@ -24,6 +24,7 @@ def search(
     sigma: float = 0.3,
     hidden: int = 16,
     convex: bool = False,
+    max_weight: float = 8.0,
     max_bias: float = 1.0,
     lr_factor: float = 1.0,
     inner: ppo.Config = ppo.Config(32_768, num_steps=64, features=(32, 32)),
@@ -34,7 +35,7 @@ def search(
         lr_factor: >= 1; each world draws a step size between lr / lr_factor and lr *
             lr_factor.
     """
-    loss = critic_losses.weighted_square((hidden,), convex, max_bias=max_bias)
+    loss = critic_losses.weighted_square((hidden,), convex, max_weight, max_bias)
     space = spaces.replace(value_loss=loss)
     if lr_factor < 1:
         raise ConfigError(f"lr_factor={lr_factor}: expected a number of at least 1")

@@ -36,6 +36,7 @@ COMMON = {
     "hidden": "hidden units of the function that evolves",
     "features": "hidden layers of the function that evolves",
     "convex": "only convex functions",
+    "max_weight": "largest weight of the squared error, and 1 over the smallest",
     "max_bias": "bound of the loss's minimum, in standard deviations of the targets",
     "num_annealed": "generations until no opponent is a naive learner",
     "num_knots": "knots of each curve, evenly spaced over a lifetime",
