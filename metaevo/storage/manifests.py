@@ -19,6 +19,7 @@ NEW_SETTINGS: Mapping[str, tuple] = {
     "critic_layer_norm": (False,),
     "head": ("scalar",),
     "lr_factor": (1.0,),
+    "max_weight": (8.0,),
     "message": ("silent",),
     "message_size": (0,),
     "noisy": (False,),
