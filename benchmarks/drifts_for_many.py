@@ -61,7 +61,7 @@ def candidates(root: Path) -> dict[str, list[Params]]:
 
 
 def space_of(group: str) -> Space:
-    """What the solutions of a group are params of."""
+    """Return the space in which the solutions of a group are params."""
     if group == "ppo":
         return holdout.HAND_MADE
     if group == "dpo":

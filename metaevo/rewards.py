@@ -109,7 +109,9 @@ def potential(
         Ng, Harada and Russell, 1999, "Policy invariance under reward transformations".
     """
     size = sizes(units)
-    positive(scale=scale, **({} if limit is None else {"limit": limit}))
+    positive(scale=scale)
+    if limit is not None:
+        positive(limit=limit)
     if not isinstance(gamma, int | float) or not 0 <= gamma <= 1:
         raise ConfigError(f"gamma={gamma!r} is not in [0, 1]")
     net, last = network(len(size), features), len(layers(features))
@@ -140,6 +142,7 @@ def potential(
 
 
 def _largest_potential(op: Mapping[str, Any], params: Any) -> float:
+    """Return the bound of |Φ| of a member."""
     return min(op["scale"] * functions.largest(params), op.get("limit", math.inf))
 
 
