@@ -7,7 +7,8 @@ five of its numbers, a potential for MountainCar, and DQN's temporal-difference 
 All strategies have the same frames on it, from the same start. What counts is the
 solution, trained again on 16 seeds that no search saw, after each third of the frames.
 A line that is in the results is not made again, so a benchmark that was stopped
-continues.
+continues. At the end it prints the table and draws the curves of
+docs/strategies.md, from the seeds that all strategies have.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -45,6 +47,7 @@ from strategies.snes import snes
 NUM_SEARCHES, NUM_SEEDS = 5, 16
 LIFETIMES = 32 * 12  # of a search
 THIRDS = (1, 2, 3)
+PICTURE = Path(__file__).parents[1] / "docs" / "images" / "outer_loops.png"
 
 
 class Problem(NamedTuple):
@@ -119,6 +122,75 @@ def solutions(
     return found
 
 
+def scores(lines: Sequence[dict], problem: str) -> dict[str, np.ndarray]:
+    """The solutions' held-out scores on a problem, [searches, thirds] by strategy.
+
+    Only searches from seeds that every strategy has count; the start has one third.
+    """
+    own = [x for x in lines if x["problem"] == problem]
+    found = {(x["strategy"], x["seed"]): x["mean"] for x in own}
+    seeds = [s for s in range(NUM_SEARCHES) if all((k, s) in found for k in STRATEGIES)]
+    return {
+        name: np.asarray([found[name, s] for s in seeds])
+        for name in ("start", *STRATEGIES)
+        if seeds
+    }
+
+
+def table(lines: Sequence[dict]) -> str:
+    """Final scores as markdown, mean ± standard error over searches."""
+    shown = {}
+    for problem in PROBLEMS:
+        own = scores(lines, problem)
+        if own:
+            shown[problem] = {k: v[:, -1] for k, v in own.items()}
+    rows = [
+        ["", *shown],
+        ["---"] * (len(shown) + 1),
+        ["searches", *(str(len(x["start"])) for x in shown.values())],
+    ]
+    rows += [
+        [name, *(_cell(x[name]) for x in shown.values())]
+        for name in ("start", *STRATEGIES)
+    ]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def _cell(finals: np.ndarray) -> str:
+    if len(finals) < 2:
+        return f"{finals.mean():.1f}"
+    return f"{finals.mean():.1f} ± {finals.std(ddof=1) / len(finals) ** 0.5:.1f}"
+
+
+def draw(lines: Sequence[dict]) -> None:
+    """One panel per problem: mean score of the solution by lifetimes spent."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, panels = plt.subplots(1, len(PROBLEMS), figsize=(14, 3.6))
+    spent = [0, *(LIFETIMES * i // len(THIRDS) for i in THIRDS)]
+    for panel, problem in zip(panels, PROBLEMS, strict=True):
+        own = scores(lines, problem)
+        panel.set_title(problem.replace("_", " "), fontsize=10)
+        panel.set_xlabel("lifetimes")
+        panel.set_xticks(spent)
+        for name in STRATEGIES if own else ():
+            curve = [own["start"].mean(), *own[name].mean(0)]
+            panel.plot(spent, curve, marker="o", markersize=3, label=name)
+    panels[0].set_ylabel("mean return over the lifetime")
+    figure.legend(
+        *panels[0].get_legend_handles_labels(),
+        frameon=False,
+        loc="lower center",
+        ncol=len(STRATEGIES),
+        fontsize=8,
+    )
+    figure.tight_layout(rect=(0, 0.06, 1, 1))
+    figure.savefig(PICTURE, dpi=120)
+
+
 def main() -> None:
     chosen = switches(
         {"only": "", "strategy": "", "searches": NUM_SEARCHES}, sys.argv[1:]
@@ -161,7 +233,7 @@ def main() -> None:
                     NUM_SEEDS,
                     lambda *args, judge=judge, **options: judge,
                 )
-                scores = np.stack([x.fitness[0] for x in runs.values()]).astype(float)
+                judged = np.stack([x.fitness[0] for x in runs.values()]).astype(float)
                 results.add(
                     problem=problem,
                     strategy=name,
@@ -169,11 +241,14 @@ def main() -> None:
                     parameters=sum(map(np.size, jax.tree.leaves(found[0]))),
                     seed=seed,
                     lifetimes=LIFETIMES if size else 0,
-                    mean=scores.mean(1).round(2).tolist(),
-                    each=scores[-1].round(2).tolist(),
-                    failed=int((~np.isfinite(scores)).sum()),
+                    mean=judged.mean(1).round(2).tolist(),
+                    each=judged[-1].round(2).tolist(),
+                    failed=int((~np.isfinite(judged)).sum()),
                     seconds=round(searched, 1),
                 )
+    lines = [json.loads(x) for x in results.lines]
+    print(table(lines))
+    draw(lines)
 
 
 if __name__ == "__main__":
