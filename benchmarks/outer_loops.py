@@ -125,16 +125,14 @@ def solutions(
 def scores(lines: Sequence[dict], problem: str) -> dict[str, np.ndarray]:
     """The solutions' held-out scores on a problem, [searches, thirds] by strategy.
 
-    Only searches from seeds that every strategy has count; the start has one third.
+    Only seeds count that the start and every strategy have; the start has one third.
+    Empty if there are none.
     """
     own = [x for x in lines if x["problem"] == problem]
     found = {(x["strategy"], x["seed"]): x["mean"] for x in own}
-    seeds = [s for s in range(NUM_SEARCHES) if all((k, s) in found for k in STRATEGIES)]
-    return {
-        name: np.asarray([found[name, s] for s in seeds])
-        for name in ("start", *STRATEGIES)
-        if seeds
-    }
+    names = ("start", *STRATEGIES)
+    seeds = [s for s in range(NUM_SEARCHES) if all((k, s) in found for k in names)]
+    return {k: np.asarray([found[k, s] for s in seeds]) for k in names if seeds}
 
 
 def table(lines: Sequence[dict]) -> str:
