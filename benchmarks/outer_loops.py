@@ -161,13 +161,17 @@ def _cell(finals: np.ndarray) -> str:
 
 
 def draw(lines: Sequence[dict]) -> None:
-    """One panel per problem: mean score of the solution by lifetimes spent."""
+    """One panel per problem: mean score of the solution by lifetimes spent.
+
+    A strategy has a color, and a sigma of 0.3 is dashed.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
     figure, panels = plt.subplots(1, len(PROBLEMS), figsize=(14, 3.6))
+    kinds = list(dict.fromkeys(name.split()[0] for name in STRATEGIES))
     spent = [0, *(LIFETIMES * i // len(THIRDS) for i in THIRDS)]
     for panel, problem in zip(panels, PROBLEMS, strict=True):
         own = scores(lines, problem)
@@ -176,7 +180,16 @@ def draw(lines: Sequence[dict]) -> None:
         panel.set_xticks(spent)
         for name in STRATEGIES if own else ():
             curve = [own["start"].mean(), *own[name].mean(0)]
-            panel.plot(spent, curve, marker="o", markersize=3, label=name)
+            kind, *_, last = name.split()
+            panel.plot(
+                spent,
+                curve,
+                color=f"C{kinds.index(kind)}",
+                linestyle={"0.3": "--", "members": ":"}.get(last, "-"),
+                marker="o",
+                markersize=3,
+                label=name,
+            )
     panels[0].set_ylabel("mean return over the lifetime")
     figure.legend(
         *panels[0].get_legend_handles_labels(),

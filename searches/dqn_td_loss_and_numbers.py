@@ -19,6 +19,7 @@ def search(
     num_generations: int = 40,
     num_seeds: int = 1,
     sigma: float = 0.3,
+    number_sigma: float = 1.0,
     hidden: int = 16,
     convex: bool = False,
     max_weight: float = 4.0,
@@ -26,8 +27,14 @@ def search(
     inner: dqn.Config = dqn.Config(24_000, 1_000, num_steps=4),
     meta: dqn.Meta = dqn.Meta(lr=2e-3),
 ) -> metaevo.Search:
+    """
+    Args:
+        number_sigma: spread of the hyperparameters, in units of their scales; `sigma`
+            is that of the loss.
+    """
     loss = critic_losses.td_weighted_square((hidden,), convex, max_weight, max_bias)
-    space = spaces.combine(spaces.replace(td_loss=loss), dqn.TUNABLE)
+    numbers = spaces.scaled(dqn.TUNABLE, number_sigma / sigma)
+    space = spaces.combine(spaces.replace(td_loss=loss), numbers)
     return metaevo.Search(
         inner_loop=dqn.make(envs.make(env), inner, meta),
         space=space,

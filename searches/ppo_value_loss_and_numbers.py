@@ -18,14 +18,21 @@ def search(
     num_generations: int = 16,
     num_seeds: int = 4,
     sigma: float = 0.3,
+    number_sigma: float = 1.0,
     hidden: int = 16,
     convex: bool = False,
     max_bias: float = 1.0,
     inner: ppo.Config = ppo.Config(32_768, num_steps=64, features=(32, 32)),
     meta: ppo.Meta = ppo.Meta(lr=2.5e-3),
 ) -> metaevo.Search:
+    """
+    Args:
+        number_sigma: spread of the hyperparameters, in units of their scales; `sigma`
+            is that of the loss.
+    """
     loss = critic_losses.weighted_square((hidden,), convex, max_bias=max_bias)
-    space = spaces.combine(spaces.replace(value_loss=loss), ppo.TUNABLE)
+    numbers = spaces.scaled(ppo.TUNABLE, number_sigma / sigma)
+    space = spaces.combine(spaces.replace(value_loss=loss), numbers)
     return metaevo.Search(
         inner_loop=ppo.make(envs.make(env), inner, meta),
         space=space,

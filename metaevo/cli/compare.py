@@ -3,8 +3,9 @@
 Every candidate is trained for whole lifetimes on the same fresh seeds, in the setting
 of the search and in other settings. The hand-made algorithm is trained as it is and
 *tuned*: its hyperparameters (`InnerLoop.tunable`) are searched by the same strategy
-with as many training runs. The random control runs that strategy many times on random
-numbers in place of fitness, which gives what a search finds without any information.
+with as many training runs, from a sigma of 1 (`TUNING_SIGMA`). The random control runs
+that strategy many times on random numbers in place of fitness, which gives what a
+search finds without any information.
 
 This module trains, and keeps what was trained; `compare_report` has the statistics and
 the files.
@@ -20,7 +21,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from metaevo import population
+from metaevo import population, spaces
 from metaevo.analysis import holdout, verdicts
 from metaevo.analysis.holdout import HeldOut
 from metaevo.analysis.steps import Steps
@@ -36,6 +37,9 @@ from metaevo.errors import ConfigError
 from metaevo.evaluators import choose
 from metaevo.storage import artifacts, history, run_directory
 from metaevo.types import Key, Params, Search, Space
+
+# What suits a loss is too small for numbers: `benchmarks/outer_loops.py`.
+TUNING_SIGMA = 1.0
 
 
 class Candidate(NamedTuple):
@@ -299,6 +303,9 @@ def _learned(directories: Sequence[Path]) -> Candidate:
 def tuning(search: Search) -> Search:
     """Return the search for hyperparameters that equals a search in all else.
 
+    A strategy with a `sigma` begins with one of `TUNING_SIGMA`, whatever its own: the
+    space is scaled, so that step sizes keep their relation to it.
+
     Raises:
         ConfigError: The algorithm names no hyperparameters, or the strategy cannot
             search them.
@@ -309,6 +316,8 @@ def tuning(search: Search) -> Search:
             "tuned=true: this search's algorithm names no hyperparameters, or its "
             "strategy cannot go over another space; give tuned=false"
         )
+    if sigma := search.strategy.settings.get("sigma"):
+        numbers = spaces.scaled(numbers, TUNING_SIGMA / sigma)
     return search._replace(space=numbers, strategy=with_space(numbers))
 
 

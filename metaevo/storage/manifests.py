@@ -28,6 +28,7 @@ NEW_SETTINGS: Mapping[str, tuple] = {
     "num_critics": (2,),
     "num_step_return": (1,),
     "num_target_critics": (2,),
+    "number_sigma": (0.3,),
     "policy": ("normal",),
     "policy_delay": (None,),
     "reward_scale": (1.0,),

@@ -225,19 +225,33 @@ def rows_of(out):
 
 def test_baseline_of_an_extended_run_is_tuned_for_as_long(tmp_path):
     """Both sides search the same number alike: neither finds more than the other."""
-    finished(tmp_path / "run", search(2))
-    finished(tmp_path / "run", search(12))
+    sigma = compare.TUNING_SIGMA
+    strategy = open_es(toys.space(), 16, sigma, optax.sgd(0.2))
+    made = search(2)._replace(strategy=strategy)  # as the manifest has it
+    finished(tmp_path / "run", made)
+    finished(tmp_path / "run", made._replace(num_generations=12))
     compared(
-        [tmp_path / "run"],
-        tmp_path / "out",
-        lambda run, changes: search(2),  # as the manifest has it
-        controls=0,
+        [tmp_path / "run"], tmp_path / "out", lambda run, changes: made, controls=0
     )
     learned, tuned = rows_of(tmp_path / "out")[1:]
     assert learned["frames"] == tuned["frames"] == str(12 * 16 * 4)
     assert learned["mean"] == tuned["mean"]
     (tuned_run,) = (tmp_path / "out" / "tuned").glob("*/seed0")
     assert compare.generations(tuned_run) == 12
+
+
+@pytest.mark.parametrize("sigma", [0.05, 0.3, 4.0])
+def test_a_baseline_is_tuned_at_a_spread_of_its_own(sigma):
+    """Numbers move by e^N(0, 1) at first, whatever suits what they stand against."""
+    strategy = open_es(toys.space(), 512, sigma, optax.sgd(0.2))
+    tuning = compare.tuning(search()._replace(strategy=strategy))
+    assert tuning.strategy.settings == strategy.settings
+    key = jax.random.key(0)
+    proposal, _ = tuning.strategy.ask(key, tuning.strategy.init(key))
+    meta = tuning.tasks[0].meta
+    bound = jax.vmap(lambda params: tuning.space.bind(params, meta))(proposal.params)
+    moves = np.log(np.asarray(bound.lr) / meta.lr)
+    assert moves.std() == pytest.approx(compare.TUNING_SIGMA, rel=0.1)
 
 
 def test_another_problem_in_the_same_folder_is_trained_itself(tmp_path):

@@ -287,6 +287,40 @@ def test_combine_splits_and_joins():
     assert spaces.size(both) == 1 + 16 + 16 + 16 + 1
 
 
+def test_scaled_numbers_move_further_and_all_else_stays():
+    from inner_loops import ppo
+
+    space = spaces.combine(
+        spaces.tune(lr=spaces.log(0.5)),
+        spaces.schedule("linear", 2, ent_coef=spaces.linear()),
+        spaces.replace(value_loss=losses.residual_network()),
+    )
+    wide = spaces.scaled(space, 4.0)
+    params = space.init(jax.random.key(0)) | {
+        "lr": jnp.array(0.25),
+        "ent_coef": jnp.array([0.25, 0.5]),
+    }
+    meta = wide.bind(params, ppo.Meta())
+    assert meta.lr == pytest.approx(2.5e-4 * np.exp(0.5), rel=1e-5)
+    halfway = slots.Context(progress=0.5)
+    assert meta.ent_coef(halfway) == pytest.approx(0.01 + 1.5)
+    loss = space.bind(params, ppo.Meta()).value_loss
+    assert meta.value_loss(1.0, 3.0, 1.0, _context()) == loss(1.0, 3.0, 1.0, _context())
+    assert wide.spec["lr"]["scale"] == 2.0
+    assert wide.spec["ent_coef"]["scale"] == 4.0
+    assert wide.spec["value_loss"] == space.spec["value_loss"]
+
+
+def test_scaled_spaces_start_where_the_space_does():
+    start = spaces.tune(lr=spaces.log())._replace(
+        init=lambda key: {"lr": jnp.array(2.0)}
+    )
+    assert spaces.scaled(start, 4.0).init(jax.random.key(0))["lr"] == 0.5
+    for factor in (0.0, -1.0, float("inf"), float("nan")):
+        with pytest.raises(ConfigError, match="positive"):
+            spaces.scaled(start, factor)
+
+
 def _context():
     return slots.Context(stats={"clip_eps": 0.2})
 
