@@ -41,10 +41,10 @@ __all__ = [
     "one_minus_log",
     "prior",
     "replace",
-    "scaled",
     "schedule",
     "tune",
     "uniform",
+    "with_sigma",
 ]
 
 
@@ -392,19 +392,22 @@ def combine(*spaces: Space) -> Space:
     )
 
 
-def scaled(space: Space, factor: float) -> Space:
-    """A space in which one unit moves its numbers `factor` times as far.
+def with_sigma(space: Space, number_sigma: float, sigma: float) -> Space:
+    """A space whose numbers a strategy with `sigma` spreads by `number_sigma`.
 
-    What `tune` and `schedule` made has its `scale` times `factor`. All else stays.
+    What `tune` and `schedule` made has its `scale` times number_sigma / sigma. All else
+    stays, so that one strategy searches a network and numbers, each in its own steps.
 
-    >>> scaled(tune(lr=log()), 2.0).spec["lr"]["scale"]
+    >>> with_sigma(tune(lr=log()), 1.0, 0.5).spec["lr"]["scale"]
     2.0
 
     Raises:
-        ConfigError: the factor is not a positive number.
+        ConfigError: one of the two is not a positive number.
     """
-    if not 0 < factor < math.inf:
-        raise ConfigError(f"scaled(factor={factor}): expected a positive number")
+    for name, value in (("number_sigma", number_sigma), ("sigma", sigma)):
+        if not 0 < value < math.inf:
+            raise ConfigError(f"{name}={value!r} must be positive and finite")
+    factor = number_sigma / sigma
     moved = {
         name: op | {"scale": op["scale"] * factor}
         for name, op in space.spec.items()

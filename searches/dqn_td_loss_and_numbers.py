@@ -33,7 +33,7 @@ def search(
             is that of the loss.
     """
     loss = critic_losses.td_weighted_square((hidden,), convex, max_weight, max_bias)
-    numbers = spaces.scaled(dqn.TUNABLE, number_sigma / sigma)
+    numbers = spaces.with_sigma(dqn.TUNABLE, number_sigma, sigma)
     space = spaces.combine(spaces.replace(td_loss=loss), numbers)
     return metaevo.Search(
         inner_loop=dqn.make(envs.make(env), inner, meta),

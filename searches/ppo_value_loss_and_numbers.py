@@ -31,7 +31,7 @@ def search(
             is that of the loss.
     """
     loss = critic_losses.weighted_square((hidden,), convex, max_bias=max_bias)
-    numbers = spaces.scaled(ppo.TUNABLE, number_sigma / sigma)
+    numbers = spaces.with_sigma(ppo.TUNABLE, number_sigma, sigma)
     space = spaces.combine(spaces.replace(value_loss=loss), numbers)
     return metaevo.Search(
         inner_loop=ppo.make(envs.make(env), inner, meta),

@@ -317,7 +317,7 @@ def tuning(search: Search) -> Search:
             "strategy cannot go over another space; give tuned=false"
         )
     if sigma := search.strategy.settings.get("sigma"):
-        numbers = spaces.scaled(numbers, TUNING_SIGMA / sigma)
+        numbers = spaces.with_sigma(numbers, TUNING_SIGMA, sigma)
     return search._replace(space=numbers, strategy=with_space(numbers))
 
 

@@ -287,7 +287,7 @@ def test_combine_splits_and_joins():
     assert spaces.size(both) == 1 + 16 + 16 + 16 + 1
 
 
-def test_scaled_numbers_move_further_and_all_else_stays():
+def test_numbers_with_a_larger_sigma_move_further_and_all_else_stays():
     from inner_loops import ppo
 
     space = spaces.combine(
@@ -295,7 +295,7 @@ def test_scaled_numbers_move_further_and_all_else_stays():
         spaces.schedule("linear", 2, ent_coef=spaces.linear()),
         spaces.replace(value_loss=losses.residual_network()),
     )
-    wide = spaces.scaled(space, 4.0)
+    wide = spaces.with_sigma(space, 2.0, 0.5)
     params = space.init(jax.random.key(0)) | {
         "lr": jnp.array(0.25),
         "ent_coef": jnp.array([0.25, 0.5]),
@@ -311,14 +311,16 @@ def test_scaled_numbers_move_further_and_all_else_stays():
     assert wide.spec["value_loss"] == space.spec["value_loss"]
 
 
-def test_scaled_spaces_start_where_the_space_does():
+def test_a_space_with_another_sigma_starts_where_it_did():
     start = spaces.tune(lr=spaces.log())._replace(
         init=lambda key: {"lr": jnp.array(2.0)}
     )
-    assert spaces.scaled(start, 4.0).init(jax.random.key(0))["lr"] == 0.5
-    for factor in (0.0, -1.0, float("inf"), float("nan")):
-        with pytest.raises(ConfigError, match="positive"):
-            spaces.scaled(start, factor)
+    assert spaces.with_sigma(start, 1.0, 0.25).init(jax.random.key(0))["lr"] == 0.5
+    for bad in (0.0, -1.0, float("inf"), float("nan")):
+        with pytest.raises(ConfigError, match=r"^sigma=.* must be positive"):
+            spaces.with_sigma(start, 1.0, bad)
+        with pytest.raises(ConfigError, match=r"^number_sigma=.* must be positive"):
+            spaces.with_sigma(start, bad, 0.3)
 
 
 def _context():
