@@ -1,4 +1,4 @@
-"""What is the loss's, where a value loss and PPO's numbers evolved together.
+"""Parts of the gain where a value loss and PPO's numbers evolved together.
 
     python -m searches.ppo_value_loss_and_numbers run.seeds=5 run.directory=runs/both
     python -m benchmarks.value_loss_and_numbers runs/both

@@ -38,7 +38,7 @@ from metaevo.evaluators import choose
 from metaevo.storage import artifacts, history, run_directory
 from metaevo.types import Key, Params, Search, Space
 
-# What suits a loss is too small for numbers: `benchmarks/outer_loops.py`.
+# Numbers need a larger sigma than losses do; `benchmarks/outer_loops.py` measures it.
 TUNING_SIGMA = 1.0
 
 
