@@ -33,7 +33,6 @@ from searches import ppo_value_loss_and_numbers
 
 NUM_SEEDS = 32
 LOSSES = {"clipped": losses.clipped_square, "squared": losses.square}
-EVOLVED = "evolved"
 
 
 def part(space: Space, names: Sequence[str]) -> Space:
@@ -46,14 +45,15 @@ def part(space: Space, names: Sequence[str]) -> Space:
     return space._replace(bind=bind)
 
 
-def trained(space: Space, members: Sequence[Params], loss: str) -> np.ndarray:
+def trained(
+    space: Space, members: Sequence[Params], loss: slots.Slot = losses.square
+) -> np.ndarray:
     """Scores in the search's PPO, [measures, members, seeds].
 
     Args:
         loss: what stands in the slot if the space does not replace it.
     """
-    value_loss = LOSSES.get(loss, losses.square)
-    meta = ppo.Meta(lr=2.5e-3, value_loss=value_loss)
+    meta = ppo.Meta(lr=2.5e-3, value_loss=loss)
     runs, _ = holdout.train(
         ppo_value_loss_and_numbers.search(meta=meta),
         space,
@@ -67,7 +67,12 @@ def trained(space: Space, members: Sequence[Params], loss: str) -> np.ndarray:
 
 
 def minus(a: np.ndarray, b: np.ndarray) -> list[float]:
-    """Mean difference and its ends, of scores [searches, seeds] paired by both."""
+    """Mean difference and its ends, of scores paired by search and seed.
+
+    Args:
+        a: [searches, seeds].
+        b: the same, or [1, seeds] if it is the same for all searches.
+    """
     paired = a - b
     x = differences.crossed_difference(paired, np.zeros_like(paired[:1]), (True, False))
     return [round(y, 2) for y in (x.difference, x.low, x.high)]
@@ -83,20 +88,20 @@ def main() -> None:
     numbers = [name for name in space.spec if name != "value_loss"]
     results = Results("value_loss_and_numbers")
     for kind, slots_of in (("evolved", numbers), ("as they were", [])):
-        found = {
-            EVOLVED: trained(part(space, [*slots_of, "value_loss"]), members, EVOLVED)
-        }
-        for loss in LOSSES:
-            found[loss] = trained(part(space, slots_of), members, loss)
-        for loss, scores in found.items():
+        evolved = trained(part(space, [*slots_of, "value_loss"]), members)
+        found = {"evolved": evolved}
+        distinct = members if slots_of else members[:1]
+        for name, loss in LOSSES.items():
+            found[name] = trained(part(space, slots_of), distinct, loss)
+        for name, scores in found.items():
             facts = {
                 measure: {
                     "mean": scores[i].mean(1).round(2).tolist(),
-                    "evolved_minus_this": minus(found[EVOLVED][i], scores[i]),
+                    "evolved_minus_this": minus(evolved[i], scores[i]),
                 }
                 for i, measure in enumerate(MEASURES)
             }
-            results.add(agent="ppo", numbers=kind, loss=loss, seeds=NUM_SEEDS, **facts)
+            results.add(agent="ppo", numbers=kind, loss=name, seeds=NUM_SEEDS, **facts)
     for name in ENVS:
         env, key = envs.make(name), jax.random.key(7)
 
@@ -115,7 +120,7 @@ def main() -> None:
                 facts[measure] = {
                     "mean": a.mean(1).round(2).tolist(),
                     "squared": round(float(b.mean()), 2),
-                    "evolved_minus_squared": minus(a, np.repeat(b, len(a), 0)),
+                    "evolved_minus_squared": minus(a, b),
                 }
             results.add(
                 agent="independent ppo", env=name, lr=step_size, seeds=16, **facts
