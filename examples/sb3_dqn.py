@@ -19,14 +19,14 @@ from stable_baselines3.dqn import dqn
 
 
 def evolved(path):
-    """A DQN that minimizes `td_loss(td_error, q, target)` of an exported file."""
+    """A DQN that minimizes `td_loss(q, target)` of an exported file."""
     loss = runpy.run_path(path)["td_loss"]
     scaled = "return_std" in inspect.signature(loss).parameters
 
     def mean_loss(q, target):
         # A loss that is free of the scale of rewards measures errors in this.
         more = [target.std()] if scaled else []
-        return loss(target - q, q, target, *more).mean()
+        return loss(q, target, *more).mean()
 
     class EvolvedDQN(DQN):
         def train(self, *args, **kwargs):

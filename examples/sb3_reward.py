@@ -10,6 +10,8 @@ those that the reward evolved on: a wrapper that normalizes them goes around thi
 MountainCar needs it, since its speeds are below 0.07.
 """
 
+import functools
+import inspect
 import runpy
 import sys
 
@@ -18,15 +20,15 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
 
+GAMMA = 0.99
+
 
 class EvolvedReward(gymnasium.Wrapper):
     """An environment whose reward is that of an exported file.
 
     Args:
         env: with observations as flat vectors.
-        reward: `(obs, action, reward, next_obs, terminated) -> number`. A potential
-            holds the discount under which it evolved, 0.99 in most searches: give the
-            agent the same.
+        reward: `(obs, action, reward, next_obs, terminated) -> number`.
     """
 
     def __init__(self, env, reward):
@@ -46,13 +48,21 @@ class EvolvedReward(gymnasium.Wrapper):
         return next_obs, float(evolved), terminated, truncated, info
 
 
+def evolved(path, gamma):
+    """The reward of an exported file; a potential takes the discount of the agent."""
+    reward = runpy.run_path(path)["reward"]
+    if "gamma" in inspect.signature(reward).parameters:
+        reward = functools.partial(reward, gamma=gamma)
+    return reward
+
+
 def main(path=None, num_frames=50_000, seed=0, name="MountainCar-v0", **settings):
     """Train one agent, with settings of PPO; return its mean own return afterwards."""
     env = Monitor(gymnasium.make(name))  # inside, so that its log has the own reward
     if path:
-        env = EvolvedReward(env, runpy.run_path(path)["reward"])
+        env = EvolvedReward(env, evolved(path, GAMMA))
     env = gymnasium.wrappers.NormalizeObservation(env)
-    agent = PPO("MlpPolicy", env, seed=seed, gamma=0.99, device="cpu", **settings)
+    agent = PPO("MlpPolicy", env, seed=seed, gamma=GAMMA, device="cpu", **settings)
     agent.learn(num_frames)
     env.update_running_mean = False
     mean, _ = evaluate_policy(agent, agent.get_env(), n_eval_episodes=10)

@@ -130,7 +130,8 @@ class Meta(NamedTuple):
         lr: Adam's step size, before annealing.
         gamma: discount, in [0, 1].
         gae_lambda: trace decay, in [0, 1].
-        ent_coef, vf_coef: weights of entropy bonus and value loss.
+        ent_coef: weight of the entropy bonus.
+        vf_coef: weight of the value loss.
         clip_eps: ε of the policy's clip, and of the default value loss.
         max_grad_norm: global norm that gradients are clipped to.
         drift: `(log_ratio, advantage, clip_eps, context) -> [...]`, >= 0.

@@ -54,7 +54,8 @@ class Config:
             convolution as in MinAtar.
         memory: `none`, or `gru` of `hidden` units before those layers.
         hidden: units of the GRU.
-        features, activation: units and function of hidden layers of policy and critic.
+        features: units of each hidden layer of policy and critic.
+        activation: function of these layers.
         reward_scale: factor of the learner's reward, > 0.
         policy: of continuous actions: `normal`, with deviations of its own, or
             `tanh_normal`, of bounded actions, with those that the network gives.
@@ -91,7 +92,8 @@ class Meta(NamedTuple):
             that of the worker whose gradient is applied.
         gamma: discount, in [0, 1].
         gae_lambda: trace decay, in [0, 1]; 1 is the n-step return of the paper.
-        ent_coef, vf_coef: weights of entropy bonus and value loss.
+        ent_coef: weight of the entropy bonus.
+        vf_coef: weight of the value loss.
         max_grad_norm: global norm that each worker's gradient is clipped to.
         entropy_spread: > 0: the workers' entropy weights go from `ent_coef` /
             `entropy_spread` to `ent_coef` x `entropy_spread`; 1: all explore alike.

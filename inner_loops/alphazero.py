@@ -39,8 +39,8 @@ class Config:
         anneal_lr: whether the learning rate falls linearly to 0 over the lifetime.
         torso: before the hidden layers: `mlp`, nothing; `cnn`, a convolution as in
             MinAtar.
-        features, activation: units and function of hidden layers, which policy
-            and value share.
+        features: units of each hidden layer, which policy and value share.
+        activation: function of these layers.
         opponent: whom `evaluate` plays: `random`; `rollouts-N`, a tree search of N
             simulations that plays on at random; `minimax`, perfect play, in
             tic-tac-toe alone.

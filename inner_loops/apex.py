@@ -70,7 +70,8 @@ class Config:
         num_step_return: n, steps before the bootstrap.
         torso: before the hidden layers: `mlp`, nothing; `cnn`, a convolution as in
             MinAtar.
-        features, activation: units and function of hidden layers.
+        features: units of each hidden layer.
+        activation: function of these layers.
         num_eval_envs: episodes that `evaluate` averages over.
     """
 

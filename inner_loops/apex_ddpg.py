@@ -61,7 +61,8 @@ class Config:
         num_step_return: n, steps before the bootstrap.
         critic_layer_norm: normalize the critic's hidden layers.
         num_segments: K, points on the learning curve.
-        features, activation: units and function of hidden layers of actor and critic.
+        features: units of each hidden layer of actor and critic.
+        activation: function of these layers.
         num_eval_envs: episodes that `evaluate` averages over.
     """
 

@@ -75,7 +75,8 @@ class Config:
         noisy: explore by noise on the parameters, too; see the slot `epsilon`.
         torso: before the hidden layers: `mlp`, nothing; `cnn`, a convolution as in
             MinAtar.
-        features, activation: units and function of hidden layers.
+        features: units of each hidden layer.
+        activation: function of these layers.
         num_eval_envs: episodes that `evaluate` averages over.
     """
 

@@ -36,7 +36,8 @@ class Config:
         num_steps: T, steps of them in a rollout; None: the environment's time limit, so
             that each of them ends an episode at least.
         num_segments: K, points on the curve.
-        features, activation: units and function of hidden layers of the policy.
+        features: units of each hidden layer of the policy.
+        activation: function of these layers.
         num_eval_envs: episodes that `evaluate` averages over.
     """
 

@@ -57,7 +57,8 @@ class Config:
         memory: `none`, or `gru` of `hidden` units before those layers. The learner sees
             a rollout again from the actors' memory.
         hidden: units of the GRU.
-        features, activation: units and function of hidden layers of policy and critic.
+        features: units of each hidden layer of policy and critic.
+        activation: function of these layers.
         reward_scale: factor of the learner's reward, > 0.
         policy: of continuous actions: `normal`, with deviations of its own, or
             `tanh_normal`, of bounded actions, with those that the network gives.
@@ -92,7 +93,8 @@ class Meta(NamedTuple):
         lr: step size of the optimizer, before annealing; `context.stats` holds `delay`.
         gamma: discount, in [0, 1].
         gae_lambda: λ of V-trace, in [0, 1].
-        ent_coef, vf_coef: weights of entropy bonus and value loss.
+        ent_coef: weight of the entropy bonus.
+        vf_coef: weight of the value loss.
         max_grad_norm: global norm that gradients are clipped to.
         rho_clip: ρ̄ > 0, where the weights of the values' errors are truncated.
         c_clip: c̄ > 0, where those of the trace are; at most ρ̄ acts.

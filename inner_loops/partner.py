@@ -36,7 +36,8 @@ class Config:
 
     Attributes:
         num_segments: K, points on the curve; it divides the learner's.
-        features, activation: units and function of hidden layers of the shaper.
+        features: units of each hidden layer of the shaper.
+        activation: function of these layers.
     """
 
     num_segments: int = 1

@@ -46,7 +46,8 @@ class Config:
         normalize_observation, normalize_reward: by running statistics.
         torso: before the hidden layers of policy and critic: `mlp`, nothing; `cnn`, a
             convolution as in MinAtar.
-        features, activation: units and function of hidden layers of policy and critic.
+        features: units of each hidden layer of policy and critic.
+        activation: function of these layers.
         normalize_advantage: give a minibatch's advantages mean 0 and deviation 1.
         reward_scale: factor of the learner's reward, > 0.
         target_kl: an update's gradient steps end at 1.5 times this KL divergence;

@@ -54,8 +54,8 @@ class Config:
         anneal_lr: whether the learning rate falls linearly to 0 over the lifetime.
         torso: before the hidden layers: `mlp`, nothing; `cnn`, a convolution as in
             MinAtar.
-        features, activation: units and function of hidden layers, each with layer
-            normalization.
+        features: units of each hidden layer, each with layer normalization.
+        activation: function of these layers.
         num_eval_envs: episodes that `evaluate` averages over.
     """
 

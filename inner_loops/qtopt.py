@@ -67,7 +67,8 @@ class Config:
         critic_layer_norm: normalize the hidden layers.
         num_segments: K, points on the learning curve.
         normalize_observation: by running statistics.
-        features, activation: units and function of hidden layers.
+        features: units of each hidden layer.
+        activation: function of these layers.
         num_eval_envs: episodes that `evaluate` averages over.
     """
 

@@ -57,7 +57,8 @@ class Config:
         num_step_return: n, steps before the bootstrap.
         torso: before that layer: `mlp`, nothing; `cnn`, a convolution as in MinAtar.
         hidden: units of the GRU, and of the layer before it.
-        features, activation: units and function of hidden layers after it.
+        features: units of each hidden layer after it.
+        activation: function of these layers.
         num_eval_envs: episodes that `evaluate` averages over.
         num_demonstrations: episodes that the environment's script plays, see
             `demonstrations.SCRIPTS`.

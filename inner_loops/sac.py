@@ -59,7 +59,8 @@ class Config:
         critic_layer_norm: normalize the critics' hidden layers.
         num_segments: K, points on the learning curve.
         normalize_observation: by running statistics.
-        features, activation: units and function of hidden layers of policy and critics.
+        features: units of each hidden layer of policy and critics.
+        activation: function of these layers.
         initial_temperature: α at birth.
         min_log_std, max_log_std: bounds of the log-deviation of continuous actions.
         num_eval_envs: episodes that `evaluate` averages over.

@@ -54,7 +54,8 @@ class Config:
         critic_layer_norm: normalize the critics' hidden layers.
         num_segments: K, points on the learning curve.
         normalize_observation: by running statistics.
-        features, activation: units and function of hidden layers of actor and critics.
+        features: units of each hidden layer of actor and critics.
+        activation: function of these layers.
         num_eval_envs: episodes that `evaluate` averages over.
     """
 

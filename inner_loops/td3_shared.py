@@ -72,7 +72,8 @@ class Config:
         num_segments: K, points on the learning curve.
         normalize_observation: must be False: members would show the critic different
             observations.
-        features, activation: units and function of hidden layers of actor and critics.
+        features: units of each hidden layer of actor and critics.
+        activation: function of these layers.
         num_diversity_states: observations that diversity is measured in, at most B.
         num_eval_envs: episodes that `evaluate` averages over.
     """

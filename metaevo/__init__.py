@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         InterruptedRunError,
         LockedError,
         MetaevoError,
+        NotImportedError,
         NumericalError,
     )
     from metaevo.evaluators.devices import configure
@@ -55,6 +56,7 @@ __all__ = [
     "InterruptedRunError",
     "LockedError",
     "MetaevoError",
+    "NotImportedError",
     "NumericalError",
     "Proposal",
     "Result",
@@ -86,6 +88,7 @@ _MODULES = {
         "InterruptedRunError",
         "LockedError",
         "MetaevoError",
+        "NotImportedError",
         "NumericalError",
     ],
     "evaluators.devices": ["configure"],

@@ -6,15 +6,58 @@ shown with its traceback.
 
 from __future__ import annotations
 
+import re
+
+LONGEST = 4000  # characters of a message
+_UNSEEN = re.compile(
+    "[\x00-\x1f\x7f-\x9f\xad\u0600-\u0605\u061c\u06dd\u070f\u0890-\u0891\u08e2\u180e"
+    "\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff0-\ufffb"
+    "\U000110bd\U000110cd\U00013430-\U0001345f\U0001bca0-\U0001bca3"
+    "\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+"""Characters that steer a terminal or a reader and are not seen: control characters,
+direction marks and other format characters, line separators, lone surrogates."""
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Return text with escapes in place of characters that are not seen.
+
+    Text of a run directory may come from a stranger. Raw, it could set the title of a
+    terminal, clear it, or write over what stands there.
+
+    Args:
+        text: any text.
+        keep: characters that stay as they are, such as a line break.
+
+    >>> printable("a" + chr(27) + "[2J") == "a" + chr(92) + "x1b[2J"
+    True
+    """
+
+    def escaped(found: re.Match) -> str:
+        c = found[0]
+        return c if c in keep else c.encode("unicode_escape").decode("ascii")
+
+    return text if text.isprintable() else _UNSEEN.sub(escaped, text)
+
 
 class MetaevoError(Exception):
     """Base of the exceptions whose message alone is enough for a user.
+
+    The message is shown with escapes for characters that are not seen, and cut where it
+    is longer than `LONGEST`. A line break stays where two spaces follow it.
 
     Attributes:
         exit_code: exit code of a command that ends with this exception.
     """
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        cut = len(text) - LONGEST
+        end = f" ... ({cut} characters more)" if cut > 0 else ""
+        shown = printable(text[:LONGEST], "\n") + end
+        return re.sub(r"\n(?!  )", r"\\n", shown)
 
 
 class ConfigError(MetaevoError, ValueError):
@@ -39,6 +82,16 @@ class ArtifactError(MetaevoError):
     """An artifact is missing, altered, or not an artifact; the message says which."""
 
     exit_code = 4
+
+
+class NotImportedError(ArtifactError):
+    """A learned function of a user is not here; the message names the remedy."""
+
+
+class UploadError(MetaevoError):
+    """A run was not sent, or not all of it; the message says where the data are."""
+
+    exit_code = 1
 
 
 class NumericalError(MetaevoError):

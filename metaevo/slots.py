@@ -103,6 +103,22 @@ def function(fn: Callable) -> Partial:
     return slot
 
 
+def unchecked(slot: Slot) -> Slot:
+    """Return the bare function of one that `metaevo.load` gave; all else as it is.
+
+    A loaded function checks the shapes of its inputs. A loop calls the bare one: some
+    broadcast on purpose, such as a head of quantiles.
+    """
+    if isinstance(slot, Optimizer):
+        bare = Optimizer(*map(unchecked, slot))
+        same = all(x is y for x, y in zip(bare, slot, strict=True))
+        return slot if same else bare
+    inside = getattr(getattr(slot, "func", None), "unchecked", None)
+    if isinstance(slot, Partial) and inside is not None:
+        return Partial(inside, *slot.args, **slot.keywords)
+    return slot
+
+
 def value(slot: Slot, context: Context) -> jax.Array | float:
     """The number in a number slot now: itself, or its schedule at `context`."""
     return slot(context) if isinstance(slot, Partial) else slot
@@ -177,8 +193,8 @@ def optimizer(transformation: Any) -> Optimizer:
 def checked(meta: Any) -> Any:
     """Replace the slots of a `Meta` that JAX does not take by those it does.
 
-    Plain functions become `Partial`s and optax transformations `Optimizer`s; all other
-    slots stay the same objects.
+    Plain functions become `Partial`s and optax transformations `Optimizer`s, and loaded
+    functions are `unchecked`; all other slots stay the same objects.
 
     Raises:
         ConfigError: a slot holds what cannot be used there; names slot and remedy.
@@ -196,7 +212,7 @@ def _checked(name: str, slot: Any, default: Any) -> Slot:
     """One slot of `checked`; the default tells a function slot from a number slot."""
     if isinstance(default, Optimizer):
         if isinstance(slot, Optimizer):
-            return slot
+            return unchecked(slot)
         if callable(getattr(slot, "init", None)) and hasattr(slot, "update"):
             return _direction(name, optimizer(slot))
         expected = (
@@ -209,7 +225,7 @@ def _checked(name: str, slot: Any, default: Any) -> Slot:
             called = getattr(slot, "__name__", "")
             raise ConfigError(f"meta.{name}{called and '='}{called}: {wrong}")
         if isinstance(slot, Partial):
-            return slot
+            return unchecked(slot)
         return function(slot) if hasattr(slot, "__name__") else Partial(slot)
     elif isinstance(default, Partial) and not is_number(default):
         inputs = ", ".join(inspect.signature(default).parameters)

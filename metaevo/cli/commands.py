@@ -95,6 +95,10 @@ def command_help(name: str) -> str:
 
 
 def _list(kind: str | None = None) -> None:
+    if kind in (None, "environments"):  # which are made
+        from metaevo.evaluators import surroundings
+
+        surroundings.check_settings()
     listing.import_from_here()
     print(listing.text(kind))
 
@@ -153,6 +157,7 @@ def _play(directory: str, *arguments: str) -> None:
 def _rerun(directory: str, *arguments: str) -> None:
     chosen = config.parse_options(RerunOptions, arguments)
     run = runs.opened(directory, chosen.trust)
+    runs.check_start(run)
     from metaevo.cli import rerun
     from metaevo.evaluators.devices import configure
 
@@ -257,7 +262,8 @@ def _export(path: str, *arguments: str) -> None:
 def _verify(path: str) -> None:
     from metaevo.cli import findings, verify
 
-    found = verify.verify(path)
+    with runs.reading(path):
+        found = verify.verify(path)
     print(verify.text(found))
     if findings.failures(found):
         raise CheckpointError(f"{path} is not whole")
@@ -277,10 +283,14 @@ def _push(directory: str, mode: str = "online") -> None:
     if mode not in ("online", "offline"):
         raise _unexpected("wandb-push", [directory, mode])
     read_manifest(directory)
-    from metaevo.engine.loggers import wandb
+    from metaevo.engine.loggers import wandb_push
 
     with runs.reading(directory):
-        print(f"{wandb.push(Path(directory), mode)} generations sent")
+        pushed = wandb_push.push(directory, mode)
+    if mode == "online":
+        print(f"{pushed.generations} generations sent; the server has them")
+    else:
+        print(f"{pushed.generations} generations written: wandb sync {pushed.folder}")
 
 
 def _unexpected(name: str, arguments: Sequence[str]) -> ConfigError:

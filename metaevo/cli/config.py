@@ -89,7 +89,7 @@ def parse_into(
             if _interpolates(OmegaConf.to_container(given)):
                 raise literal
             schema = OmegaConf.merge(schema, given)
-            if _is_nan(OmegaConf.select(schema, key)):
+            if not _may_be(OmegaConf.to_container(schema), key):
                 raise ValueError
         except ConfigError:
             raise
@@ -136,8 +136,13 @@ def _check_key(
         )
 
 
-def _is_nan(value: Any) -> bool:
-    return isinstance(value, float) and value != value
+def _may_be(given: Any, key: str) -> bool:
+    """Return False if a value is not a number, or a list holds that or a structure."""
+    for name in key.split("."):
+        given = given[name]
+    listed = given if isinstance(given, list) else [given]
+    nested = isinstance(given, list) and any(isinstance(x, dict | list) for x in given)
+    return not nested and not any(isinstance(x, float) and x != x for x in listed)
 
 
 def _interpolates(value: Any) -> bool:
@@ -189,7 +194,7 @@ def defaults(search: Callable[..., Search]) -> dict[str, Any]:
     parameters = inspect.signature(search).parameters.values()
     missing = [p.name for p in parameters if p.default is inspect.Parameter.empty]
     if missing:
-        raise TypeError(f"{search.__name__}: parameter {missing[0]!r} has no default")
+        raise ConfigError(f"{search.__name__}: parameter {missing[0]!r} has no default")
     return {p.name: p.default for p in parameters} | {"run": RunConfig()}
 
 
@@ -260,7 +265,7 @@ def _from_artifact(path: str, slot: str) -> Any:
         raise ConfigError(
             f"this artifact has no slot {slot!r}, but {', '.join(sorted(found))}"
         )
-    return found[slot]
+    return slots.unchecked(found[slot])
 
 
 VOCABULARY = (

@@ -15,7 +15,7 @@ from typing import Any
 from metaevo.cli import findings
 from metaevo.cli.findings import Finding
 from metaevo.config import RunConfig, wandb_mode
-from metaevo.errors import LockedError
+from metaevo.errors import LockedError, MetaevoError
 from metaevo.evaluators.text import byte_size
 
 __all__ = ["examine", "file_system", "text"]
@@ -49,7 +49,8 @@ def _careful(check: Callable, directory: Path) -> Iterator[Finding]:
         yield from check(directory)
     except Exception as error:
         name = check.__name__.strip("_").replace("_", " ")
-        yield Finding(name, False, f"{type(error).__name__}: {error}")
+        kind = "" if isinstance(error, MetaevoError) else f"{type(error).__name__}: "
+        yield Finding(name, False, f"{kind}{error}")
 
 
 def _versions(directory: Path) -> Iterator[Finding]:
@@ -63,9 +64,11 @@ def _versions(directory: Path) -> Iterator[Finding]:
 def _devices(directory: Path) -> Iterator[Finding]:
     import jax
 
+    from metaevo.evaluators import surroundings
     from metaevo.evaluators.devices import configure
 
     configure()
+    surroundings.check_platform()
     devices = jax.devices()
     message = f"{len(devices)} x {devices[0].device_kind}"
     if devices[0].platform != "cpu":
@@ -85,8 +88,9 @@ def _devices(directory: Path) -> Iterator[Finding]:
 def _memory(directory: Path) -> Iterator[Finding]:
     import jax
 
-    from metaevo.evaluators import chunking
+    from metaevo.evaluators import chunking, surroundings
 
+    surroundings.check_platform()
     free = chunking.available(jax.devices()[0])
     if free is None:
         yield Finding("memory", True, "not reported by this system")
@@ -174,6 +178,9 @@ def _cache(directory: Path) -> Iterator[Finding]:
     import jax
 
     config: Any = jax.config  # defines its attributes when it is imported
+    if config.jax_compilation_cache_dir is None:  # the devices were not set up
+        yield Finding("cache", False, "not set up; see devices")
+        return
     place = Path(config.jax_compilation_cache_dir)
     place.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=place):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from metaevo.errors import printable
+
 
 class Finding(NamedTuple):
     """Result of one check.
@@ -39,8 +41,10 @@ def text(findings: Sequence[Finding], summary: str) -> str:
     ok   disk  9 GiB free
     ready
     """
-    width = max(len(f.name) for f in findings)
+    names = [printable(f.name) for f in findings]
+    width = max(map(len, names))
     lines = [
-        f"{'ok ' if f.ok else 'BAD'}  {f.name:{width}}  {f.message}" for f in findings
+        f"{'ok ' if f.ok else 'BAD'}  {name:{width}}  {printable(f.message)}"
+        for name, f in zip(names, findings, strict=True)
     ]
     return "\n".join([*lines, summary])

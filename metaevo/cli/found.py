@@ -13,18 +13,20 @@ Other distributions declare theirs in their own pyproject.toml:
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from metaevo.cli import listing, values
-from metaevo.errors import ConfigError
+from metaevo.errors import ConfigError, MetaevoError
 from metaevo.storage import run_directory
 
 PACKAGES = {
@@ -57,7 +59,9 @@ def function(text: str, package: str) -> Callable[..., Any]:
     if ":" in text:
         return _attribute(_imported(place), name)
     if place in names(package):
-        return _attribute(importlib.import_module(f"{package}.{place}"), name)
+        with explained(names(package)[place]):
+            module = importlib.import_module(f"{package}.{place}")
+        return _attribute(module, name)
     point = points(package).get(place)
     if point is None:
         raise ConfigError(_unknown(place, package))
@@ -116,7 +120,8 @@ def from_file(path: Path, package: str = "searches") -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        with explained(path):
+            spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise
@@ -125,9 +130,57 @@ def from_file(path: Path, package: str = "searches") -> ModuleType:
 
 def _imported(name: str) -> ModuleType:
     try:
-        return importlib.import_module(name)
+        spec = importlib.util.find_spec(name)
+        file = Path(name if spec is None else spec.origin or name)
+        with explained(file):
+            return importlib.import_module(name)
     except (ImportError, ValueError) as error:
+        if isinstance(error, ConfigError):
+            raise
         raise ConfigError(f"{name}: {error}") from None
+
+
+@contextlib.contextmanager
+def explained(file: Path) -> Iterator[None]:
+    """Say in one line why a user's file cannot be imported.
+
+    Args:
+        file: The file.
+
+    Raises:
+        ConfigError: It cannot; names the file and the line that failed.
+    """
+    try:
+        yield
+    except MetaevoError:
+        raise
+    except Exception as error:
+        raise ConfigError(_reason(error, file)) from None
+
+
+def _reason(error: Exception, file: Path) -> str:
+    """Return the file and the line at which an import failed, and the error."""
+    if isinstance(error, ImportError):
+        package = str(error.name).partition(".")[0]
+        if package in (*PACKAGES, "strategies") and listing.hidden_by(package):
+            return f"{file}: {error.msg}; {listing.remedy(package)}"
+    frames = traceback.extract_tb(error.__traceback__)
+    places = [(frame.filename, frame.lineno) for frame in frames]
+    if isinstance(error, SyntaxError) and error.filename:
+        places.append((error.filename, error.lineno))
+    folder = file.absolute().parent
+    inside = [
+        (name, line)
+        for name, line in places
+        if not name.startswith("<")
+        and Path(name).absolute().is_relative_to(folder)
+        and "site-packages" not in Path(name).parts
+    ]
+    message = error.msg if isinstance(error, SyntaxError) else str(error)
+    first = (message.splitlines() or [""])[0]
+    where, line = (inside or [(str(file), None)])[-1]
+    shown = f"{where}:{line}" if line else where
+    return f"{shown}: {type(error).__name__}: {first}".removesuffix(": ")
 
 
 def _attribute(module: ModuleType, name: str) -> Callable[..., Any]:
@@ -151,8 +204,6 @@ def _unknown(name: str, package: str) -> str:
     for command, other in COMMANDS.items():
         if other != package and name in names(other):
             hint = values.did_you_mean([f"metaevo {command} {name}"])
-    spec = importlib.util.find_spec(package)
-    if spec is not None and spec.origin is not None:
-        # A regular package of one's own takes the place of the namespace package.
-        hint = f" {spec.origin} hides those that are installed: remove it."
+    if listing.hidden_by(package):
+        hint = f" {listing.remedy(package)}."
     return f"no {kind} {name!r}.{hint} Try: metaevo list {listed}"

@@ -49,6 +49,7 @@ FLAGS = {
     "--cfg-diff": "print what differs from the defaults, start nothing",
     "--help": "print this",
 }
+NUMBERS: dict[Any, str] = {int: "integer", float: "number"}
 MAX_WIDTH = 120
 MIN_WIDTH = 60
 MAX_LINES = 3  # of a description
@@ -172,10 +173,10 @@ def _key(
         text = re.sub(rf"\b{word}\b", typed, text)
     made = callable(default) or hasattr(default, "_fields") or hasattr(default, "shape")
     shown = _import_path(default) if made else config.as_typed(default)
-    return Key(name, shown, text, _values(default, kind, in_meta))
+    return Key(name, shown, text, _values(name, default, kind, in_meta))
 
 
-def _values(default: Any, kind: Any, in_meta: bool) -> str:
+def _values(name: str, default: Any, kind: Any, in_meta: bool) -> str:
     """Return what a key takes, where its default does not show it."""
     if in_meta and kind is not float:
         number = kind is Any
@@ -186,7 +187,11 @@ def _values(default: Any, kind: Any, in_meta: bool) -> str:
         # The default of a list is an example of one.
         words = values.expected(kind)
         return words.partition(", ")[0] if isinstance(default, tuple) else words
-    return ""
+    if not in_meta and name.endswith(".activation"):
+        from metaevo.policies import ACTIVATIONS  # those that all loops take
+
+        return f"one of {', '.join(ACTIVATIONS)}"
+    return NUMBERS.get(kind, "")
 
 
 def _import_path(function: Any) -> str | None:

@@ -69,19 +69,53 @@ def _declared(kind: str) -> Iterator[str]:
         yield from _entry(point.name, f"{point.value}{by}")
 
 
+def hidden_by(package: str) -> str | None:
+    """Return the file of a user's own that hides an installed namespace package.
+
+    Those are `searches`, `inner_loops` and `strategies`. A regular package or a module
+    of the same name takes the place of all of them.
+    """
+    spec = importlib.util.find_spec(package)
+    return None if spec is None else spec.origin
+
+
+def remedy(package: str) -> str:
+    """Return the advice to a user whose own package hides an installed one."""
+    own = Path(hidden_by(package) or "")
+    rename = own.parent if own.stem == "__init__" else own
+    return f"{own} hides those that are installed: remove it, or rename {rename}"
+
+
+def _each(
+    package: str, describe: Callable[[Path, ast.Module], Iterator[str]]
+) -> Iterator[str]:
+    """Yield what describes each module of a package; of a broken one its error."""
+    for path in modules(package):
+        try:
+            lines = list(describe(path, _parsed(path)))
+        except ConfigError as error:
+            lines = list(_entry(path.stem, f"cannot be read: {error}"))
+        yield from lines
+    if hidden_by(package):
+        yield from _wrapped(remedy(package), "  ")
+    yield from _declared(package)
+
+
 def _searches() -> Iterator[str]:
-    for path in modules("searches"):
-        yield from _entry(path.stem, ast.get_docstring(_parsed(path)))
-    yield from _declared("searches")
+    return _each(
+        "searches",
+        lambda path, module: _entry(path.stem, ast.get_docstring(module)),
+    )
 
 
 def _algorithms() -> Iterator[str]:
     """Yield each algorithm with its slots and their defaults, as in the source."""
-    for path in modules("inner_loops"):
-        module = _parsed(path)
+
+    def described(path, module):
         yield from _entry(path.stem, ast.get_docstring(module))
         yield from _wrapped(f"slots: {' '.join(_slots(module, path.parent))}")
-    yield from _declared("inner_loops")
+
+    return _each("inner_loops", described)
 
 
 def _slots(module: ast.Module, folder: Path) -> list[str]:
@@ -109,13 +143,14 @@ def _slots(module: ast.Module, folder: Path) -> list[str]:
 
 def _strategies() -> Iterator[str]:
     """Yield each strategy with its parameters."""
-    for path in modules("strategies"):
-        module = _parsed(path)
+
+    def described(path, module):
         yield from _entry(path.stem, ast.get_docstring(module))
         for function in _functions(module):
             if function.name == path.stem:
                 yield from _wrapped(f"({ast.unparse(function.args)})")
-    yield from _declared("strategies")
+
+    return _each("strategies", described)
 
 
 def _spaces() -> Iterator[str]:
@@ -162,7 +197,18 @@ KINDS: dict[str, Callable[[], Iterator[str]]] = {
 
 
 def _parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+    """Return the syntax tree of a file.
+
+    Raises:
+        ConfigError: It cannot be read or parsed; names file and line.
+    """
+    try:
+        return ast.parse(path.read_text(encoding="utf-8"), str(path))
+    except SyntaxError as error:
+        place = f"{path}:{error.lineno}" if error.lineno else path
+        raise ConfigError(f"{place}: {type(error).__name__}: {error.msg}") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: {type(error).__name__}: {error}") from None
 
 
 def _functions(module: ast.Module) -> list[ast.FunctionDef]:
@@ -176,11 +222,15 @@ def _entry(name: str, doc: str | None) -> Iterator[str]:
 
 
 def _wrapped(line: str, before: str = " " * 24) -> Iterator[str]:
-    """Yield `line` in lines of at most 78 columns, the first one after `before`."""
+    """Yield `line` in lines of at most 78 columns, the first one after `before`.
+
+    A longer word, such as a path, has a line of its own, so that it can be copied.
+    """
     yield from textwrap.wrap(
         line,
         78,
         initial_indent=before,
         subsequent_indent=" " * 24,
         break_on_hyphens=False,
+        break_long_words=False,
     ) or [before]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import sys
 from collections.abc import Sequence
 from importlib import metadata
@@ -11,6 +12,7 @@ from metaevo.cli import commands
 from metaevo.cli.program import guard
 from metaevo.engine.loggers import streams
 from metaevo.errors import ConfigError
+from metaevo.storage import obeyed
 
 ALIASES = {"distil": "distill"}
 
@@ -30,7 +32,9 @@ def _dispatch(arguments: Sequence[str]) -> None:
 
     Raises:
         ConfigError: There is no such command, or its arguments are wrong.
+        CheckpointError: The working directory is a run's and would steer matplotlib.
     """
+    obeyed.check_here()
     word, *rest = arguments
     name = ALIASES.get(word, word)
     if word in ("-h", "--help"):
@@ -47,4 +51,9 @@ def _dispatch(arguments: Sequence[str]) -> None:
     elif rest in (["-h"], ["--help"]):
         print(commands.command_help(name))
     else:
+        if os.environ.get("XLA_FLAGS"):
+            # Whatever starts JAX would end inside XLA.
+            from metaevo.evaluators import surroundings
+
+            surroundings.check_flags()
         commands.execute(name, rest)

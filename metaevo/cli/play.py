@@ -144,7 +144,9 @@ def play(
     key = jax.random.fold_in(jax.random.key(0), seed)
     meta = loop.meta
     if agent == "solution":
-        meta = slots.replace(meta, **artifacts.load(directory).slots)
+        loaded = artifacts.load(directory).slots
+        bare = {name: slots.unchecked(x) for name, x in loaded.items()}
+        meta = slots.replace(meta, **bare)
     arrays = {name: x[seed] for name, x in arrays.items()}
     trained = checkpoint.from_arrays(population.agent_shapes(loop), arrays)
     states, carries, total = episode(key, loop, meta, trained)

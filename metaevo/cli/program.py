@@ -64,19 +64,30 @@ def train_main(
 
 
 def guard(body: Callable[[], None]) -> int:
-    """Run `body`, print expected errors as one line, and return the exit code."""
+    """Run `body`, print expected ends as one line, and return the exit code."""
     from metaevo.engine.loggers.console import error as print_error
+    from metaevo.engine.loggers.console import notice
 
     try:
         body()
         return 0
     except (InterruptedRunError, KeyboardInterrupt) as error:
-        message = str(error) or "interrupted"
-        print_error(f"{message}; run the same command again to continue")
+        # Asked for, and so no error.
+        message = str(error) or "stopped"
+        notice(f"{message}; run the same command again to continue")
         return InterruptedRunError.exit_code
     except MetaevoError as error:
         print_error(str(error))
         return error.exit_code
+    except (RuntimeError, AssertionError):
+        from metaevo.evaluators import surroundings
+
+        try:
+            surroundings.check_platform()
+        except ConfigError as error:
+            print_error(str(error))
+            return error.exit_code
+        raise
     except OSError as error:
         if error.errno not in _DISK_ERRORS:
             raise
@@ -111,38 +122,45 @@ def _run(
         return
     _check_flags(argv)
     given = config.parse(search, [arg for arg in argv if arg not in FLAGS])
-    if "--cfg-diff" in flags:
-        print("\n".join(config.changes(search, given)))
-        return
-    if "--cfg" in flags:
-        print("\n".join(config.assignments(given)))
-        return
     run_config = given["run"]
     from metaevo.cli import several
+    from metaevo.engine import preparation
+    from metaevo.evaluators import surroundings
+    from metaevo.evaluators.devices import configure
     from metaevo.storage import own_runs, run_directory
 
-    if run_config.directory:
+    shown = "--cfg" in flags or "--cfg-diff" in flags
+    if not shown and run_config.directory:
         for directory in several.directories(run_config.directory, run_config):
             run_directory.check_free(directory)
         run_directory.check_writable("run.directory", run_config.directory)
     from metaevo.engine import dry_run
     from metaevo.engine import loop as engine
-    from metaevo.evaluators.devices import configure
 
     dry = "--dry-run" in flags
-    if run_config.distributed and not dry:
+    if run_config.distributed and not dry and not shown:
         from metaevo.evaluators import distributed
 
         distributed.join(run_config)
     else:
         configure(driver=run_config.evaluator == "ray" and not dry)
+        surroundings.check_platform()
     arguments = {key: value for key, value in given.items() if key != "run"}
     made = config.call(search, arguments)
-    if dry:
-        print(dry_run.plan(made, run_config, should_stop))
+    if shown:
+        preparation.prepare(made, run_config)
+        diff = "--cfg-diff" in flags
+        lines = config.changes(search, given) if diff else config.assignments(given)
+        print("\n".join(lines))
         return
     source = own_runs.Source.of(search)
     name = getattr(search, "__name__", "search") if source is None else source.file.stem
+    if dry:
+        prepared = preparation.prepare(made, run_config)
+        for one in several.each(run_config):
+            preparation.check_directory(prepared, one, name, config.settings(arguments))
+        print(dry_run.plan(made, run_config, should_stop))
+        return
 
     def run(one: RunConfig) -> Result | None:
         return engine.run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import sys
 import typing
 from collections.abc import Callable, Mapping
@@ -10,11 +11,12 @@ from typing import Any
 
 from metaevo import slots
 from metaevo.cli import config as keys
-from metaevo.cli import runs, values
+from metaevo.cli import found, runs, values
 from metaevo.config import RunConfig
 from metaevo.engine import loop
 from metaevo.engine.job import Result
 from metaevo.errors import ConfigError
+from metaevo.evaluators import surroundings
 from metaevo.evaluators.devices import configure
 from metaevo.storage.own_runs import Source
 from metaevo.types import Search
@@ -23,7 +25,7 @@ __all__ = ["run"]
 
 
 def run(
-    search: Search | Callable[..., Search],
+    search: Search | Callable[..., Search] | str,
     config: RunConfig = RunConfig(),
     name: str | None = None,
     should_stop: Callable[[], bool] = lambda: False,
@@ -44,7 +46,8 @@ def run(
     resumed by the same call alone.
 
     Args:
-        search: a search function, whose parameters all have defaults, or a `Search`.
+        search: a search function, whose parameters all have defaults; its name, as
+            `metaevo run` takes it; or a `Search`.
         config: how to run it; several `seeds` are for the command line.
         name: its name, for directories and reports; None: of a function the name of its
             file, else `search`.
@@ -68,6 +71,11 @@ def run(
             search, config, name or "search", should_stop=should_stop, **options
         )
     configure()
+    surroundings.check_platform()
+    if isinstance(search, str):
+        search = found.function(search, "searches")
+    if not callable(search):
+        raise ConfigError(_no_search(search))
     given, lines, unnamed = _arguments(search, options)
     source = Source.of(search)
     problem = f"{', '.join(unnamed)} has no name to import it by" if unnamed else None
@@ -89,6 +97,16 @@ def run(
         should_stop,
         source,
     )
+
+
+def _no_search(given: Any) -> str:
+    """Return the message about something that is no search."""
+    expected = "expected a search function, the name of a search, or a metaevo.Search"
+    if inspect.ismodule(given):
+        name = given.__name__.rpartition(".")[2]
+        made = f"; give {name}.search" if hasattr(given, "search") else ""
+        return f"metaevo.run: {expected}; got the module {given.__name__}{made}"
+    return f"metaevo.run: {expected}; got {given!r}"[:400]
 
 
 def _arguments(
@@ -135,7 +153,8 @@ def _of_kind(key: str, value: Any, default: Any) -> Any:
         fields = {field.name for field in dataclasses.fields(default)}
         for name in value.keys() - fields:
             known = [f"{key}.{field}" for field in fields]
-            raise ConfigError(values.unknown(f"{key}.{name}", known))
+            listed = f"There are {', '.join(sorted(known))}"
+            raise ConfigError(values.unknown(f"{key}.{name}", known, listed))
         return dataclasses.replace(typing.cast(Any, default), **value)
     if isinstance(value, Mapping) and hasattr(default, "_fields"):
         return slots.replace(default, **value)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import errno
 import importlib
 import inspect
 import os
@@ -25,6 +26,7 @@ from metaevo.errors import CheckpointError, ConfigError, MetaevoError
 from metaevo.storage import own_runs
 from metaevo.storage.own_runs import Source
 from metaevo.storage.run_directory import read_manifest, require_finished
+from metaevo.storage.verified import ZOO_PREFIX
 from metaevo.types import Search
 
 INSTALLED = Path(__file__).resolve().parents[2]
@@ -84,9 +86,15 @@ def opened(directory: str | Path, trust: bool = False) -> Run:
         raise ConfigError(
             f"{directory}: its search {name[:80]!r} is none of the installed ones, and "
             "this user has not started the run here; if you trust its author, add "
-            f"trust=true, which imports searches.{name[:80]}"
+            f"trust=true, which imports {_module_name(name)}"
         )
     return Run(directory, manifest, Source(installed), changes, False)
+
+
+def _module_name(name: str) -> str:
+    """Return the module of a search that a manifest names, quoted if it is no name."""
+    name = name[:80]
+    return f"searches.{name}" if name.isidentifier() else repr(name)
 
 
 def finished(directory: str | Path, trust: bool = False) -> Run:
@@ -147,7 +155,7 @@ def importing(run: Run) -> Iterator[None]:
     current folder is not looked into, either.
     """
     here = Path.cwd().resolve()
-    places = [str(_root(run.source))]
+    places = [str(run.source.root)]
     if run.trusted:
         places += ["", *sys.path]
     else:
@@ -199,15 +207,20 @@ def reading(directory: str | Path) -> Iterator[None]:
     """
     try:
         yield
-    except (MetaevoError, OSError):
+    except MetaevoError:
         raise
     except Exception as error:
+        if isinstance(error, OSError) and error.errno not in _ODD_NAMES:
+            raise
         message = str(error).splitlines()[0] if str(error) else ""
         raise CheckpointError(
             f"{directory}: its files do not fit together "
             f"({type(error).__name__}: {message}); metaevo verify says which are whole"
         ) from error
 
+
+_ODD_NAMES = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
+"""Errors of the system that follow from a name, not from a disk."""
 
 _importing: contextvars.ContextVar[Path | None] = contextvars.ContextVar(
     "importing", default=None
@@ -265,7 +278,8 @@ def is_loop(function: Callable[..., Any]) -> bool:
 def _module(source: Source) -> Any:
     """Import the file of a source, under its own name if that finds this file."""
     if source.module is not None:
-        with contextlib.suppress(ImportError):
+        # The file is then imported by its path, which says what is wrong with it.
+        with contextlib.suppress(Exception):
             module = importlib.import_module(source.module)
             if Path(module.__file__ or "").resolve() == source.file.resolve():
                 return module
@@ -281,15 +295,6 @@ def _named(name: str) -> Source:
     return Source(found.file(name, *found.PACKAGES))
 
 
-def _root(source: Source) -> Path:
-    """Return the folder from which the file of a source is imported."""
-    if source.module is not None:
-        depth = source.module.count(".") + (source.file.stem == "__init__")
-        return source.file.parents[depth]
-    folder = source.file.parent
-    return folder.parent if folder.name in found.PACKAGES else folder
-
-
 def _check_imports(run: Run, parsed: dict[str, Any]) -> None:
     """Check that the settings of a run that is not trusted name no module or file."""
     functions = () if run.trusted else config.named_functions(parsed)
@@ -301,6 +306,21 @@ def _check_imports(run: Run, parsed: dict[str, Any]) -> None:
                 "artifact, and this user has not started the run here; if you trust "
                 "its author, add trust=true"
             )
+
+
+def check_start(run: Run) -> None:
+    """Check that a run that is not trusted started from nothing of this machine.
+
+    Raises:
+        ConfigError: its manifest names a path in `run.start_from`.
+    """
+    start = run.manifest.get("run", {}).get("start_from")
+    if start is not None and not run.trusted and not str(start).startswith(ZOO_PREFIX):
+        raise ConfigError(
+            f"{run.directory}: run.start_from={str(start)[:80]!r} names a folder of "
+            "this machine, and this user has not started the run here; if you trust "
+            "its author, add trust=true"
+        )
 
 
 def _below(path: str | Path, folder: str | Path) -> bool:

@@ -14,7 +14,7 @@ from metaevo.analysis import results
 from metaevo.cli import compare
 from metaevo.cli.options import CompareOptions
 from metaevo.config import RunConfig
-from metaevo.engine import costs
+from metaevo.engine import preparation
 from metaevo.engine.job import Result
 from metaevo.errors import ConfigError
 from metaevo.evaluators.devices import choose_devices
@@ -45,34 +45,17 @@ def run(
         ConfigError: `run.directory` holds a run, or nothing evolves.
         InterruptedRunError: `should_stop` or `run.max_seconds` ended the command.
     """
-    if costs.trains(search):
-        raise ConfigError(
-            f"run.seeds={config.seeds} is for searches; agents with other seeds are "
-            f"num_seeds={config.seeds}"
-        )
+    preparation.prepare(search, config)
+    configs = each(config)
     root = None if config.directory is None else Path(config.directory)
-    if root is not None and run_directory.has_manifest(root):
-        raise ConfigError(
-            f"run.directory={root} holds a run; run.seeds={config.seeds} needs a "
-            "directory for several"
-        )
     limit = float("inf") if config.max_seconds is None else config.max_seconds
     deadline = time.monotonic() + limit
     found = []
-    where = [None] * config.seeds if root is None else directories(root, config)
-    for i, directory in enumerate(where):
-        seed = config.seed + i
+    for i, one in enumerate(configs):
         left = max(deadline - time.monotonic(), 0.0)
-        print(f"search {i + 1} of {config.seeds}: run.seed={seed}", flush=True)
-        result = run_one(
-            dataclasses.replace(
-                config,
-                seed=seed,
-                seeds=1,
-                directory=None if directory is None else str(directory),
-                max_seconds=None if config.max_seconds is None else left,
-            )
-        )
+        print(f"search {i + 1} of {config.seeds}: run.seed={one.seed}", flush=True)
+        max_seconds = None if config.max_seconds is None else left
+        result = run_one(dataclasses.replace(one, max_seconds=max_seconds))
         assert result is not None, "this is the only process"
         found.append(result.directory)
     for line in _compared(
@@ -84,6 +67,32 @@ def run(
         lambda: should_stop() or time.monotonic() > deadline,
     ):
         print(line)
+
+
+def each(config: RunConfig) -> list[RunConfig]:
+    """Return the options of each of `run.seeds` searches; itself if it is one.
+
+    Raises:
+        ConfigError: `run.directory` holds a run, and there are several.
+    """
+    root = config.directory
+    if config.seeds == 1:
+        return [config]
+    if root is not None and run_directory.has_manifest(root):
+        raise ConfigError(
+            f"run.directory={root} holds a run; run.seeds={config.seeds} needs a "
+            "directory for several"
+        )
+    found = [None] * config.seeds if root is None else directories(root, config)
+    return [
+        dataclasses.replace(
+            config,
+            seed=config.seed + i,
+            seeds=1,
+            directory=None if directory is None else str(directory),
+        )
+        for i, directory in enumerate(found)
+    ]
 
 
 def directories(root: str | Path, config: RunConfig) -> list[Path]:

@@ -57,13 +57,15 @@ def expected(kind: Any) -> str:
     ('an integer', 'a number or null', 'one of a, b')
     >>> expected(tuple[int, ...])
     'a list of integers, such as [64,64]'
+    >>> expected(tuple[float, ...])
+    'a list of numbers, such as [0.5,1]'
     """
     base = _base(kind)
     if typing.get_origin(base) is Literal:
         words = f"one of {', '.join(map(str, typing.get_args(base)))}"
     elif base is tuple:
-        whole = element_of(kind) is int
-        words = f"a list of {'integers, such as [64,64]' if whole else 'texts, [A,B]'}"
+        lists = {int: "integers, such as [64,64]", float: "numbers, such as [0.5,1]"}
+        words = f"a list of {lists.get(element_of(kind), 'texts, [A,B]')}"
     else:
         named = {
             int: "an integer",
@@ -183,9 +185,15 @@ def did_you_mean(words: Iterable[str]) -> str:
     return f" Did you mean {' or '.join(quoted)}?" if quoted else ""
 
 
-def unknown(key: str, keys: Iterable[str]) -> str:
-    """Return the message about a key that does not exist."""
-    return f"unknown key {key!r}.{did_you_mean(near(key, keys))} --help lists the keys"
+def unknown(key: str, keys: Iterable[str], where: str = "--help lists the keys") -> str:
+    """Return the message about a key that does not exist.
+
+    Args:
+        key: The key.
+        keys: Those that exist.
+        where: The place where they are listed.
+    """
+    return f"unknown key {key!r}.{did_you_mean(near(key, keys))} {where}"
 
 
 def refused(key: str, value: str, kinds: Mapping[str, Any]) -> str:
@@ -199,7 +207,10 @@ def refused(key: str, value: str, kinds: Mapping[str, Any]) -> str:
         hint = "; key=value has no spaces"
     elif number := meant(key, kind, value):
         hint = "." + did_you_mean([f"{key}={number}"])
-    return f"{key}={value}: expected {expected(kind)}{hint}"
+    words = expected(kind)
+    if _base(kind) is float and value.strip().lower().lstrip("+-.") == "nan":
+        words = words.replace("a number", "a finite number")
+    return f"{key}={value}: expected {words}{hint}"
 
 
 def no_assignment(

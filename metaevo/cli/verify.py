@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from metaevo.cli import findings
 from metaevo.cli.findings import Finding
 from metaevo.errors import ArtifactError, CheckpointError, ConfigError
-from metaevo.storage import artifacts, checkpoint, history, run_directory, verified
-from metaevo.storage._files import parse_json, read_bytes
+from metaevo.storage import (
+    artifacts,
+    checkpoint,
+    history,
+    jsonl,
+    nearby,
+    run_directory,
+    verified,
+)
 
 
 def verify(path: str | Path) -> list[Finding]:
@@ -34,7 +42,9 @@ def verify(path: str | Path) -> list[Finding]:
         return list(_run(path))
     if {"arrays.safetensors", "manifest.json"} & set(names):
         return [_artifact(path, path.name)]
-    raise ConfigError(f"{path}: neither a run nor an artifact here")
+    inside = nearby.hint(path)
+    more = f"; {inside}; give one of them" if inside else ""
+    raise ConfigError(f"{path}: neither a run nor an artifact here{more}")
 
 
 def text(found: list[Finding]) -> str:
@@ -93,7 +103,8 @@ def _history(directory: Path) -> Iterator[Finding]:
         had = [str(part) for part in line.get("parts", had)]
     for part in had:
         known = part.startswith(history.RESULTS) and ".." not in part
-        if known and not (directory / part).is_dir():
+        # It may be no name of a folder at all.
+        if known and not os.path.isdir(directory / part):
             yield Finding(
                 part, False, "missing, though the run finished; start it again"
             )
@@ -139,7 +150,7 @@ def _checkpoints(directory: Path) -> Iterator[Finding]:
 def _log(path: Path, newest: dict | None) -> Finding:
     """Check that each generation before the checkpoint `newest` is logged once."""
     try:
-        data = read_bytes(path)
+        length = path.stat().st_size
     except OSError as error:
         return Finding(path.name, False, str(error.strerror))
     if newest is None:
@@ -147,24 +158,27 @@ def _log(path: Path, newest: dict | None) -> Finding:
     size, generation = newest.get("log_bytes"), newest.get("generation")
     if not isinstance(size, int) or not isinstance(generation, int):
         return Finding(path.name, False, "the newest checkpoint does not describe it")
-    if len(data) < size:
-        message = f"{len(data)} bytes, shorter than the {size} of the checkpoint"
+    if length < size:
+        message = f"{length} bytes, shorter than the {size} of the checkpoint"
         return Finding(path.name, False, message)
-    digest = newest.get("log_sha256")
-    if digest not in (None, hashlib.sha256(data[:size]).hexdigest()):
-        return Finding(path.name, False, "altered since it was checkpointed")
+    digest, read, covered = hashlib.sha256(), 0, not size
     try:
-        lines = data[:size].splitlines()
-        numbers = [parse_json(line)["generation"] for line in lines]
-    except (ValueError, KeyError, TypeError) as error:
-        return Finding(path.name, False, f"a line is damaged: {error}")
-    if numbers != list(range(generation)):
+        # The lines after the checkpoint's part must be further generations.
+        for number, (_, line) in enumerate(jsonl.generations(path), 1):
+            read += len(line)
+            if read <= size:
+                digest.update(line)
+            covered = covered or (read == size and number == generation)
+    except CheckpointError as error:
+        return Finding(path.name, False, str(error).removeprefix(f"{path}, "))
+    if newest.get("log_sha256") not in (None, digest.hexdigest()):
+        return Finding(path.name, False, "altered since it was checkpointed")
+    if not covered:
         return Finding(path.name, False, "generations are missing or doubled")
-    message = f"{len(numbers)} generations"
-    if len(data) > size:
+    message = f"{generation} generations"
+    if length > size:
         message += (
-            f", and {len(data) - size} bytes of the next, which a resumed run writes "
-            "again"
+            f", and {length - size} bytes of the next, which a resumed run writes again"
         )
     return Finding(path.name, True, message)
 

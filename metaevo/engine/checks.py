@@ -14,6 +14,7 @@ import optax
 
 from metaevo import population, slots, spaces
 from metaevo.config import Stop
+from metaevo.engine import elements
 from metaevo.errors import ArtifactError, ConfigError
 from metaevo.rl import config_checks
 from metaevo.storage import artifacts
@@ -135,6 +136,7 @@ def check(search: Search) -> Proposal:
                 f"segments_per_generation={per} must be in [1, {loop.num_segments}], "
                 "the segments of a lifetime"
             )
+        elements.check(loop.meta)
         _check_worlds(search, loop)
         params = jax.eval_shape(search.space.init, jax.random.key(0))
         jax.eval_shape(partial(_bound, search.space, loop), params)

@@ -16,7 +16,7 @@ import jax
 from metaevo import population
 from metaevo.analysis import holdout, results
 from metaevo.config import RunConfig
-from metaevo.engine import checks, costs, loop
+from metaevo.engine import checks, costs, loop, preparation
 from metaevo.engine.job import (
     Job,
     Progress,
@@ -70,9 +70,7 @@ def plan(
         ConfigError: the search cannot run.
         InterruptedRunError: `should_stop` returned True.
     """
-    shapes = checks.check(search)
-    costs.compared(search, config)
-    costs.frames_judged(search, config)
+    search, shapes, _ = preparation.prepare(search, config)
     devices = choose_devices(config)
     size = population.size(shapes.params)
     where = config.directory or "runs"

@@ -139,7 +139,7 @@ def _found(job: Job, progress: Progress) -> Ending | None:
     generation = there.manifest["provenance"].get(
         "generation", history.generation_finished(job.directory)
     )
-    solution = _solution(job, progress.state, scores)
+    solution = _solution(job, progress, scores)
     if generation != progress.generation or not _equal(params, solution.params):
         return None
     return Ending(solution, scores, held_out, facts, {}, judged)
@@ -186,8 +186,8 @@ def _judged_enough(job: Job, ending: Ending) -> bool:
 def _make(job: Job, progress: Progress) -> Ending:
     """Score, compare and measure the noise; all of it is kept in `conclusion/`."""
     state, steps = progress.state, _steps(job, progress)
-    scores, agents = _score(job, state, steps)
-    solution = _solution(job, state, scores)
+    scores, agents = _score(job, progress, steps)
+    solution = _solution(job, progress, scores)
     held_out, facts, trained = _hold_out(job, state, solution, steps)
     return Ending(solution, scores, held_out, facts, {**agents, **trained})
 
@@ -233,21 +233,23 @@ def _judge(job: Job, progress: Progress, ending: Ending) -> Judged | None:
     return judged
 
 
-def _solution(job: Job, state: State, scores: Scores | None) -> Solution:
+def _solution(job: Job, progress: Progress, scores: Scores | None) -> Solution:
     """The solution; for agents that live on, the schedule of the best one's line."""
     if not job.search.strategy.persistent_agents:
-        params = jax.device_get(job.programs.solution(state.strategy))
+        params = jax.device_get(job.programs.solution(progress.state.strategy))
         return Solution(job.search.space, params)
-    records = jsonl.read(run_directory.paths(job.directory).metrics)
+    # The log may hold more than the checkpoint covers, and that need not be ours.
+    log = run_directory.paths(job.directory).metrics
+    records = jsonl.read_generations(log, progress.generation)
     best = lineage.fittest(records[-1])
     if scores is not None and scores.best is not None:
         best = scores.best
     return results.schedule(job.search, records, best)
 
 
-def _score(job: Job, state: State, steps: Steps) -> tuple[Scores | None, Agents]:
+def _score(job: Job, progress: Progress, steps: Steps) -> tuple[Scores | None, Agents]:
     """Score agents on fresh episodes, if the search breeds agents or policies."""
-    search, num = job.search, job.config.held_out_seeds
+    state, search, num = progress.state, job.search, job.config.held_out_seeds
     if not num or not costs.scores_agents(search):
         return None, {}
     persistent = search.strategy.persistent_agents
@@ -265,7 +267,7 @@ def _score(job: Job, state: State, steps: Steps) -> tuple[Scores | None, Agents]
             returns, policy = results.policies(
                 steps,
                 search,
-                _solution(job, state, None).params,
+                _solution(job, progress, None).params,
                 job.keys.held_out,
                 num,
                 job.factory.make_after,

@@ -29,6 +29,7 @@ import numpy as np
 from metaevo import population
 from metaevo.envs import Env
 from metaevo.evaluators import keys
+from metaevo.learned import operations
 from metaevo.types import InnerLoop, Search, Space, Strategy
 
 _SMALL = 16  # elements of an array that is described by its values
@@ -95,8 +96,8 @@ def source_files(search: Search, path: str | Path | None = None) -> list[Path]:
     """Return the source files that a search is made of.
 
     Args:
-        search: its inner loops and its strategy name the files, with the files of the
-            same package that those import.
+        search: its inner loops, its strategy and the learned functions of its space
+            name the files, with the files of the same package that those import.
         path: the file in which the search is put together, if it is known.
 
     Returns:
@@ -108,6 +109,8 @@ def source_files(search: Search, path: str | Path | None = None) -> list[Path]:
     functions += [search.strategy.init, search.strategy.ask]
     names = {_module_of(x) for function in functions for x in _reachable(function)}
     names.add(str(search.strategy.settings.get("strategy", "")).partition(":")[0])
+    own = (operations.own(op["op"]) for op in search.space.spec.values())
+    names |= {one.build.__module__ for one in own if one is not None}
     for module in _with_siblings(names):
         files.add(Path(module.__file__))
     return sorted({file.absolute() for file in files if file.is_file()})

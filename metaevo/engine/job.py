@@ -17,7 +17,7 @@ from metaevo.analysis.independent import judge
 from metaevo.analysis.verdicts import Verdict
 from metaevo.config import RunConfig, Stop
 from metaevo.engine.loggers.console import ConsoleLogger
-from metaevo.errors import ArtifactError
+from metaevo.errors import ArtifactError, printable
 from metaevo.evaluators.choose import EvaluatorFactory
 from metaevo.evaluators.text import byte_size
 from metaevo.storage import artifacts, jsonl, run_directory
@@ -257,7 +257,7 @@ def greeting(job: Job, progress: Progress, changes: Sequence[str]) -> list[str]:
         head = [f"{job.name}: training {size} agents on {on}, {loops} each"]
     return [
         *head,
-        f"changed: {', '.join(changes) or 'nothing'}",
+        f"changed: {', '.join(map(printable, changes)) or 'nothing'}",
         f"{job.factory.num_devices} {job.factory.platform} device(s), chunks of "
         f"{job.manifest['chunk_size']}, {byte_size(held)} of state and buffers{memory}",
         f"{job.directory}: {start if progress.generation else 'new'}",

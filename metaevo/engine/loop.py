@@ -18,7 +18,7 @@ import numpy as np
 
 from metaevo import fitness, population
 from metaevo.analysis import report
-from metaevo.config import RunConfig, Stop
+from metaevo.config import RunConfig
 from metaevo.engine import (
     checks,
     costs,
@@ -26,6 +26,7 @@ from metaevo.engine import (
     failures,
     finish,
     identity,
+    preparation,
     records,
     training,
 )
@@ -111,23 +112,12 @@ def run(
             "RunConfig(directory=...) is needed: without settings a default one could "
             "not tell this search from another"
         )
-    settings = dict(settings or {})
-    if config.start_from is not None:
-        search = checks.starting_from(search, config.start_from)
-        settings["start_from"] = config.start_from
-    proposal = checks.check(search)
-    costs.compared(search, config)
-    stop = None if config.stop is None else Stop.parse(config.stop)
-    if stop is not None:
-        checks.check_stop(search, stop)
-    costs.frames_judged(search, config)
-    choose.check(config, search)
+    prepared = preparation.prepare(search, config)
+    search, proposal, stop = prepared
     if config.distributed and not distributed.is_coordinator():
         return choose.run_worker(search, proposal, config, should_stop)
     size = population.size(proposal.params)
-    # Runs of 0.1 are found and compared by what 0.1 recorded of a search.
-    settings_0_1 = settings | {"search": identity.fingerprint_0_1(search, size)}
-    settings |= {"search": identity.identity(search)}
+    told = preparation.settings(prepared, config, settings or {})
     file = None if source is None else source.file
     source_files = identity.source_files(search, file)
     sources = identity.sources(search, file)
@@ -135,17 +125,13 @@ def run(
         stack.enter_context(distributed.coordinator(config))
         directory = run_directory.prepare(
             config.directory
-            or run_directory.default_directory(
-                name, config.seed, settings, settings_0_1
-            )
+            or run_directory.default_directory(name, config.seed, *told)
         )
         stack.enter_context(run_directory.lock(directory))
         factory = stack.enter_context(choose.factory(config, should_stop))
         if run_directory.has_manifest(directory):
             manifest = run_directory.read_manifest(directory)
-            run_directory.check_same_run(
-                directory, manifest, name, config, settings, settings_0_1
-            )
+            run_directory.check_same_run(directory, manifest, name, config, *told)
             search = search._replace(chunk_size=manifest["chunk_size"])
             store = checkpoint.Store(run_directory.paths(directory).checkpoints)
             if max(store.generations(), default=0) < search.num_generations:
@@ -160,7 +146,7 @@ def run(
                 directory,
                 name,
                 config,
-                settings,
+                told.now,
                 chunk_size,
                 factory.device,
                 changes,
@@ -203,8 +189,9 @@ def _run(job: Job, changes: Sequence[str], changed: Sequence[str]) -> Result:
         )
     job.console.say(*greeting(job, progress, changes))
     if job.stop is not None and progress.generation:
-        logged = jsonl.read(run_directory.paths(job.directory).metrics)
-        if job.stop.holds(logged[progress.generation - 1]):
+        log = run_directory.paths(job.directory).metrics
+        logged = jsonl.read_generations(log, progress.generation)
+        if job.stop.holds(logged[-1]):
             job = _ending_now(job, progress)
     end = training if costs.trains(job.search) else finish
     if (result := end.already(job, progress)) is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Mapping, Sequence
+from inspect import ismodule
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,11 +14,11 @@ import numpy as np
 
 from metaevo import population
 from metaevo.analysis import results, training_curve
-from metaevo.config import RunConfig, Stop
-from metaevo.engine import checks, failures, loop, training
+from metaevo.config import RunConfig
+from metaevo.engine import checks, failures, loop, preparation, training
 from metaevo.engine.job import Progress, initial_state, make
 from metaevo.engine.loggers.console import ConsoleLogger
-from metaevo.errors import CheckpointError
+from metaevo.errors import CheckpointError, ConfigError
 from metaevo.evaluators import choose
 from metaevo.evaluators.devices import choose_devices
 from metaevo.storage import checkpoint, run_directory
@@ -62,19 +63,24 @@ def train(
             is written.
 
     Raises:
-        ConfigError: a number is out of range, or the loop is coupled.
+        ConfigError: it is no inner loop, a number is out of range, or the loop is
+            coupled.
         NumericalError: every agent failed in three segments in a row.
         MemoryError: the agents do not fit into memory.
     """
+    if not isinstance(inner_loop, InnerLoop):
+        given = f"the module {inner_loop.__name__}" if ismodule(inner_loop) else None
+        raise ConfigError(
+            "metaevo.train: expected an inner loop, such as "
+            "ppo.make(envs.make('gymnax/CartPole-v1')); got "
+            f"{given or repr(inner_loop)[:200]}"
+        )
     config = RunConfig() if config is None else config
     search = training.as_search(inner_loop, num_seeds)
     if config.directory is not None:
         loop.run(search, config, training.UNNAMED)
         return load(config.directory, inner_loop)
-    proposal = checks.check(search)
-    stop = None if config.stop is None else Stop.parse(config.stop)
-    if stop is not None:
-        checks.check_stop(search, stop)
+    search, proposal, stop = preparation.prepare(search, config)
     factory = choose.local_factory(choose_devices(config))
     evaluator, chunk_size = factory.plan(search, proposal)
     search = search._replace(chunk_size=chunk_size)

@@ -13,7 +13,7 @@ import jax
 
 from metaevo.config import RunConfig
 from metaevo.errors import ConfigError
-from metaevo.evaluators import memory
+from metaevo.evaluators import memory, surroundings
 
 
 def configure(num_cpu_devices: int | None = None, driver: bool = False) -> None:
@@ -32,7 +32,11 @@ def configure(num_cpu_devices: int | None = None, driver: bool = False) -> None:
     Args:
         num_cpu_devices: Number of devices; None: one per core of this process.
         driver: Use the CPU only and leave accelerators to this host's worker.
+
+    Raises:
+        ConfigError: XLA refuses the flags in XLA_FLAGS, or JAX has 64-bit types.
     """
+    surroundings.check()
     memory.share_arenas(max(2, num_cores()))
     config: Any = jax.config  # defines its attributes when it is imported
     if driver:
@@ -53,7 +57,7 @@ def configure(num_cpu_devices: int | None = None, driver: bool = False) -> None:
                 )
     flags = os.environ.get("XLA_FLAGS", "")
     if num_cpu_devices > 1 and "xla_cpu_multi_thread_eigen" not in flags:
-        os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_multi_thread_eigen=false".strip()
+        os.environ["XLA_FLAGS"] = f"{flags} {surroundings.ONE_THREAD}".strip()
     if config.jax_compilation_cache_dir is None:
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         config.update("jax_compilation_cache_dir", str(base / "metaevo" / _processor()))

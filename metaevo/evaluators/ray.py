@@ -53,7 +53,8 @@ def check(search: Search) -> None:
     """Check that members are independent and newborn in each generation.
 
     Raises:
-        ConfigError: They are not; the message says what to use instead.
+        ConfigError: They are not, or Ray is not installed; the message says what to
+            use instead.
     """
     reason = None
     if search.coupled:
@@ -66,6 +67,7 @@ def check(search: Search) -> None:
             "lost with them. Use run.evaluator=local, over several hosts with "
             "run.distributed=true"
         )
+    import_ray()
 
 
 # --- the evaluator --------------------------------------------------------------------

@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from metaevo.errors import ConfigError, InterruptedRunError
-from metaevo.evaluators import keys
+from metaevo.evaluators import keys, surroundings
 from metaevo.evaluators.local import LocalEvaluator
 from metaevo.types import Proposal, PyTree, keep
 
@@ -36,10 +36,12 @@ SILENCE = 10.0  # seconds without any host, after which a line says so
 class _Host:
     """Actor that runs on a host. It may be lost at any time."""
 
-    def __init__(self, num_cpus: int, paths: list[str]):
+    def __init__(self, num_cpus: int, paths: list[str], settings: dict[str, Any]):
         sys.path += [path for path in paths if path not in sys.path]
+        from metaevo.evaluators import surroundings
         from metaevo.evaluators.devices import configure
 
+        surroundings.adopt(settings)
         configure(num_cpus)
         self.evaluators: dict[str, LocalEvaluator] = {}
 
@@ -268,7 +270,11 @@ class Pool:
                 scheduling_strategy=there,
                 runtime_env={"env_vars": _environment()},
             )
-            .remote(cpus, [path or os.getcwd() for path in sys.path])
+            .remote(
+                cpus,
+                [path or os.getcwd() for path in sys.path],
+                surroundings.settings(),
+            )
         )
         self.actors.append(Actor(node, handle, handle.about.remote()))
 

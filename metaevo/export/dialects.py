@@ -50,6 +50,9 @@ class Dialect(NamedTuple):
         moved: a constant, its text and `like` -> the constant where `like` is, of its
             type if it is one of floating numbers.
         helpers: source of functions that the source may call, by name.
+        taken: type of an input, in annotations.
+        given: type of a result.
+        normal: source of an array of normal numbers, of a shape.
         decorator: line above a function; may be empty.
     """
 
@@ -61,6 +64,9 @@ class Dialect(NamedTuple):
     array: Callable[[str], str]
     moved: Callable[[Constant, str, str], str]
     helpers: Mapping[str, str]
+    taken: str
+    given: str
+    normal: str
     decorator: str = ""
 
 
@@ -341,7 +347,7 @@ NUMPY = Dialect(
     name="numpy",
     title="numpy",
     module="np",
-    imports="import numpy as np",
+    imports="import numpy as np\nfrom numpy.typing import ArrayLike",
     table=_ARRAYS
     | {
         "logistic": lambda c: f"0.5 * (np.tanh(0.5 * {c.x[0]}) + 1)",
@@ -351,6 +357,9 @@ NUMPY = Dialect(
     array=lambda numbers: f"np.array({numbers})",
     moved=_as_array("np"),
     helpers=helpers.NUMPY,
+    taken="ArrayLike",
+    given="np.ndarray",
+    normal="rng.normal(size={})",
     decorator='@np.errstate(all="ignore")',
 )
 
@@ -369,6 +378,9 @@ JAX = Dialect(
     array=lambda numbers: f"np.array({numbers})",
     moved=_as_array("jnp"),
     helpers=helpers.JAX,
+    taken="jax.typing.ArrayLike",
+    given="jax.Array",
+    normal="jax.random.normal(key, {})",
 )
 
 TORCH = Dialect(
@@ -402,4 +414,7 @@ TORCH = Dialect(
     array=_tensor,
     moved=_as_tensor,
     helpers=helpers.TORCH,
+    taken="torch.Tensor | float",
+    given="torch.Tensor",
+    normal="torch.randn{}",
 )

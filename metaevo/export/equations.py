@@ -149,6 +149,10 @@ class Program(NamedTuple):
                 seen.add(atom.name)
                 yield atom
 
+    def reads(self, name: str) -> bool:
+        """True if an input is among the operands or outputs."""
+        return any(atom == name for atom in self._atoms() if isinstance(atom, str))
+
     def type_of(self, variable: str) -> tuple[str, Shape] | None:
         """Kind and shape of a result, the last of its name; None if there is none."""
         for one in reversed(self.equations):

@@ -28,7 +28,7 @@ class Source(NamedTuple):
     params: Any
 
 
-Content = Callable[[Sequence[Source], Mapping[str, float], Sequence[str]], bytes]
+Content = Callable[[Sequence[Source], Mapping[str, float], Sequence[str], str], bytes]
 
 
 class Format(NamedTuple):
@@ -37,7 +37,8 @@ class Format(NamedTuple):
     Attributes:
         title: the framework in prose.
         suffix: of the file's name.
-        content: `(functions, numbers by slot, lines of provenance) -> bytes`.
+        content: `(functions, numbers by slot, lines of provenance, name of the module)
+            -> bytes`.
         single: True if a file holds one function.
     """
 
@@ -50,9 +51,9 @@ class Format(NamedTuple):
 def _source(name: str) -> Format:
     dialect = source.DIALECTS[name]
 
-    def content(functions, numbers, provenance):
+    def content(functions, numbers, provenance, stem):
         written = [_evolved(one, name) for one in functions]
-        return source.module(dialect, written, numbers, provenance).encode()
+        return source.module(dialect, written, numbers, provenance, stem).encode()
 
     return Format(dialect.title, f"_{name}.py", content)
 
@@ -75,13 +76,13 @@ def _evolved(one: Source, to: str) -> Evolved:
 # Their packages are imported on first use: metaevo does not install them.
 
 
-def _stablehlo(functions, numbers, provenance) -> bytes:
+def _stablehlo(functions, numbers, provenance, stem) -> bytes:
     from metaevo.export import stablehlo
 
     return stablehlo.content(*functions[0])
 
 
-def _onnx(functions, numbers, provenance) -> bytes:
+def _onnx(functions, numbers, provenance, stem) -> bytes:
     from metaevo.export import onnx
 
     return onnx.content(_evolved(functions[0], "onnx"), provenance)
@@ -130,7 +131,6 @@ def write(
         name: artifact.slots[name] for name in chosen if spec[name]["op"] == "number"
     }
     lines = artifact.describe().splitlines()
-    content = FORMATS[to].content(functions, numbers, lines)
     if out is None:
         stem = names.identifier(chosen[0]) if len(chosen) == 1 else "evolved"
         folder = verified.artifact_folder(path).absolute().parent / "export"
@@ -138,6 +138,7 @@ def write(
             folder = Path()
         out = folder / f"{stem}{FORMATS[to].suffix}"
     out = Path(out)
+    content = FORMATS[to].content(functions, numbers, lines, out.stem)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_bytes(content)

@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
+
+from metaevo.learned import shapes
 
 __all__ = ["JAX", "NUMPY", "TORCH"]
 
 _DOC = '''
-def _inputs(ranks, *given):
+def _inputs(function, axes, *given):
     """Return the leading axes, and all inputs with these as one.
 
-    They get the type of the first {array} of floating numbers among them.
+    They get the type of the first {array} of floating numbers, float32 at least.
 
     Args:
-        ranks: an input's number of axes behind the leading ones; None for a scalar,
-            which stays as it is.
+        function: its name, for messages.
+        axes: name of an input -> sizes of its axes behind the leading ones, a name for
+            one that is open; None for a scalar, which stays as it is.
+
+    Raises:
+        ValueError: leading axes differ, of inputs that have some.
     """
 '''
 _BODY = """\
-    leading = [x.shape[: x.ndim - r] for x, r in zip(given, ranks) if r is not None]
-    shape = {m}.broadcast_shapes(*leading)
+    message = _wrong(axes, dict(zip(axes, [x.shape for x in given])))
+    if message is not None:
+        raise ValueError(f"{{function}}: {{message}}")
+    pairs = [(x, inner) for x, inner in zip(given, axes.values()) if inner is not None]
+    leading = [tuple(x.shape[: x.ndim - len(inner)]) for x, inner in pairs]
+    shape = max(leading, key=len, default=())
     found = []
-    for x, r in zip(given, ranks):
-        if r is not None:
-            inner = x.shape[x.ndim - r :]
+    for x, inner in zip(given, axes.values()):
+        if inner is not None:
+            inner = x.shape[x.ndim - len(inner) :]
             x = {m}.broadcast_to(x, (*shape, *inner)).reshape(-1, *inner)
         found.append(x)
     return shape, *found
@@ -31,22 +42,27 @@ _BODY = """\
 _OF_ARRAYS = """\
     floats = [x for x in given if getattr(getattr(x, "dtype", None), "kind", "") == "f"]
     dtype = floats[0].dtype if floats else {default}
+    dtype = np.promote_types(dtype, np.float32)
     given = [{m}.asarray(x, dtype) for x in given]
 """
 _OF_JAX_ARRAYS = """\
     floats = [
-        x.dtype
+        x
         for x in given
         if hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating)
     ]
-    dtype = floats[0] if floats else {default}
+    dtype = jnp.result_type(floats[0]) if floats else {default}
+    dtype = dtype if jnp.finfo(dtype).bits >= 32 else jnp.float32
     given = [{m}.asarray(x, dtype) for x in given]
 """
 _OF_TENSORS = """\
     tensors = [x for x in given if torch.is_tensor(x)]
     floats = [x for x in tensors if x.is_floating_point()]
     dtype = floats[0].dtype if floats else torch.get_default_dtype()
-    device = tensors[0].device if tensors else None
+    dtype = dtype if torch.finfo(dtype).bits >= 32 else torch.float32
+    # A number may lie elsewhere.
+    placed = [x for x in tensors if x.ndim] or tensors
+    device = placed[0].device if placed else None
     given = [torch.as_tensor(x, dtype=dtype, device=device) for x in given]
 """
 
@@ -56,17 +72,44 @@ def _conversion(array: str, convert: str, **names: str) -> str:
     return text.lstrip("\n")
 
 
+def _check() -> str:
+    """Return the source of the check of shapes."""
+    source = inspect.getsource(shapes.wrong).replace("def wrong(", "def _wrong(")
+    source = source.replace("  # noqa: B905", "")
+    before, _, after = source.partition("\n\n    >>>")
+    return f'{before}\n    """\n{after.partition(_QUOTES)[2]}'
+
+
+_QUOTES = '"""\n'
+_CAST = '''
+def _cast(found, given):
+    """Return an array in the type of half precision that `given` may have."""
+    dtype = getattr(given, "dtype", None)
+    half = {0}
+    return found.{1}(dtype) if half else found
+'''
+_WIDE = '''
+def _wide(x):
+    """Return an array of floating numbers of 32 bits at least."""
+    return {0}
+'''
+
 _ROLLOUTS = '''
-def _rollouts(ranks, *given):
+def _rollouts(function, axes, *given):
     """Return the shape [T, ...] of all inputs, and these as [T, trajectories].
 
     Args:
-        ranks: as of `_inputs`.
+        function, axes: as of `_inputs`.
+
+    Raises:
+        ValueError: shapes differ, of inputs that are no scalars, or all are.
     """
-    shape, *flat = _inputs(ranks, *given)
-    steps = shape[0]
+    shape, *flat = _inputs(function, axes, *given)
+    if not shape:
+        raise ValueError(f"{function}: expected arrays of shape [T, ...]")
+    inner = axes.values()
     return shape, *(
-        x if r is None else x.reshape(steps, -1) for x, r in zip(flat, ranks)
+        x if r is None else x.reshape(shape[0], -1) for x, r in zip(flat, inner)
     )
 '''
 _SCAN = '''
@@ -128,12 +171,19 @@ def _unpacked(text, shape):
 '''
 
 NUMPY: Mapping[str, str] = {
+    "_cast": _CAST.format("dtype == np.float16", "astype"),
     "_inputs": _conversion("array", _OF_ARRAYS, m="np", default="np.dtype(float)"),
     "_rollouts": _ROLLOUTS,
     "_scan": _SCAN.format("np"),
     "_unpacked": _UNPACKED_ARRAY,
+    "_wide": _WIDE.format("x.astype(np.promote_types(x.dtype, np.float32))"),
+    "_wrong": _check(),
 }
 JAX: Mapping[str, str] = {
+    "_cast": _CAST.format(
+        "dtype in (jnp.float16, jnp.bfloat16)",
+        "astype",
+    ),
     "_clamp": _CLAMP.format("jnp", "jax.lax.stop_gradient(jnp.clip(x, low, high))"),
     "_inputs": _conversion(
         "array", _OF_JAX_ARRAYS, m="jnp", default="jnp.result_type(float)"
@@ -141,8 +191,11 @@ JAX: Mapping[str, str] = {
     "_rollouts": _ROLLOUTS,
     "_scan": _JAX_SCAN,
     "_unpacked": _UNPACKED_ARRAY,
+    "_wide": _WIDE.format("x.astype(jnp.promote_types(x.dtype, jnp.float32))"),
+    "_wrong": _check(),
 }
 TORCH: Mapping[str, str] = {
+    "_cast": _CAST.format("dtype in (torch.float16, torch.bfloat16)", "to"),
     "_clamp": _CLAMP.format("torch", "torch.clamp(x, low, high).detach()"),
     "_inputs": _conversion("tensor", _OF_TENSORS, m="torch"),
     "_max": _BOUND.format("max"),
@@ -150,4 +203,8 @@ TORCH: Mapping[str, str] = {
     "_rollouts": _ROLLOUTS,
     "_scan": _SCAN.format("torch"),
     "_unpacked": _UNPACKED_TENSOR,
+    "_wide": _WIDE.format(
+        "x.float() if x.dtype in (torch.float16, torch.bfloat16) else x"
+    ),
+    "_wrong": _check(),
 }

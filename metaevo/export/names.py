@@ -17,9 +17,13 @@ from typing import Any, NamedTuple
 
 import jax
 
+from metaevo.storage import jax_operations
+
 __all__ = ["Origin", "distinct", "identifier", "origin"]
 
 _JAX = str(Path(jax.__file__).parent)
+# Carries out stored programs, whose source is not known.
+_STORED = str(Path(jax_operations.__file__))
 # Their values are called after the function around them.
 _GENERIC = ("apply", "at", "one", "update", "<")
 
@@ -45,6 +49,8 @@ def origin(equation: Any, calls: tuple) -> Origin:
     # A jitted part may have been traced earlier, from elsewhere.
     traceback = (calls[0] if calls else equation).source_info.traceback
     for frame in traceback.frames if traceback is not None else ():
+        if frame.file_name == _STORED:
+            break
         if not frame.file_name.startswith(_JAX):
             function, *inner = frame.function_name.split(".<locals>.")
             if inner and not inner[-1].startswith(_GENERIC):

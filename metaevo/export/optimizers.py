@@ -25,6 +25,14 @@ PUBLIC: Mapping[str, tuple[str, ...]] = {
 """Names that a file defines for an optimizer, by dialect."""
 
 
+IMPORTS: Mapping[str, str] = {
+    "torch": "from collections.abc import Callable\n",
+    "jax": "from typing import Any\n",
+    "numpy": "from typing import Any\n",
+}
+"""Lines that the annotations need, by dialect."""
+
+
 def helpers(dialect: Dialect, one: Evolved) -> dict[str, str]:
     """Functions that the parts use, by name."""
     found = {"_start": _start(dialect, one)}
@@ -35,7 +43,8 @@ def helpers(dialect: Dialect, one: Evolved) -> dict[str, str]:
         for name in ("_arrays", "_tree", "_layers"):
             found[name] = inspect.getsource(getattr(numpy_reference, name))
     elif "layer" in one.value.inputs:
-        found["_layers"] = inspect.getsource(optimizers._layers)
+        source = inspect.getsource(optimizers.depths)
+        found["_layers"] = source.replace("def depths(", "def _layers(", 1)
     return found
 
 
@@ -97,7 +106,10 @@ _EXTRA: Mapping[str, Mapping[str, str]] = {
     "jax": {"noise": "drawn"},
     "numpy": {"noise": "drawn"},
 }
-_KEYWORDS = {"progress": ", progress", "noise": ", noise=None"}
+_KEYWORDS = {
+    "progress": "\n    progress: float,",
+    "noise": "\n    noise: Any = None,",
+}
 _DOCUMENTED = {
     "progress": "        progress: share of the training that is done, 0 to 1.\n",
     "noise": "        noise: standard normal numbers like `params`; None: no noise.\n",
@@ -130,13 +142,13 @@ class Evolved(torch.optim.Optimizer):
         noise: parameter -> standard normal numbers of its shape.<if noise>
     """
 
-    def __init__(self, params, lr):
+    def __init__(self, params: torch.optim.optimizer.ParamsT, lr: float) -> None:
         super().__init__(params, {"lr": lr})
         self.progress = 0.0<if progress>
         self.noise = torch.randn_like<if noise>
 
     @torch.no_grad()
-    def step(self, closure=None):
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Do one step; return the loss of `closure`, if it is given."""
         loss = None
         if closure is not None:
@@ -148,28 +160,33 @@ class Evolved(torch.optim.Optimizer):
             for p in group["params"]:<unless layer>
                 if p.grad is None:
                     continue
-                kept = self.state[p] or _start(p)
-                flat = p.grad.reshape(-1), p.reshape(-1)
-                layer = p.new_tensor(layer)<if layer>
-                noise = self.noise(p).reshape(-1)<if noise>
-                progress = p.new_tensor(self.progress)<if progress>
+                kept = self.state[p] or _start(_wide(p))
+                kept = {name: _wide(x) for name, x in kept.items()}
+                flat = _wide(p.grad).reshape(-1), _wide(p).reshape(-1)
+                layer = flat[1].new_tensor(layer)<if layer>
+                noise = _wide(self.noise(p)).reshape(-1)<if noise>
+                progress = flat[1].new_tensor(self.progress)<if progress>
                 direction, *after = _step(*flat, *kept.values()<extra>)
                 self.state[p] = dict(zip(kept, after))
-                p.sub_(group["lr"] * direction.reshape(p.shape))
+                p.sub_(group["lr"] * direction.reshape(p.shape).to(p.dtype))
         return loss
 '''
 
 _FUNCTIONS = '''
-def optimizer_init(params):
+def optimizer_init(params: Any) -> list[dict[str, Any]]:
     """Return the state of the optimizer.
 
     Args:
         params: <trees>.
     """
-    return [_start(x) for x in <leaves>(params)<values>]
+    return [_start(_wide(x)) for x in <leaves>(params)<values>]
 
 
-def optimizer_update(gradient, state, params<keywords>):
+def optimizer_update(
+    gradient: Any,
+    state: list[dict[str, Any]],
+    params: Any,<keywords>
+) -> tuple[Any, list[dict[str, Any]]]:
     """Return a direction like `params`, and the state after it.
 
     A step is params - lr * direction.
@@ -189,11 +206,11 @@ def optimizer_update(gradient, state, params<keywords>):
     noises = leaves<unless noise>
     directions, states = [], []
     for x, slope, kept, layer, drawn in zip(leaves, slopes, state, layers, noises):
-        flat = slope.reshape(-1), x.reshape(-1)
-        layer = <module>.asarray(layer, x.dtype)<if layer>
-        drawn = drawn.reshape(-1)<if noise>
+        flat = _wide(slope).reshape(-1), _wide(x).reshape(-1)
+        layer = <module>.asarray(layer, flat[1].dtype)<if layer>
+        drawn = _wide(drawn).reshape(-1)<if noise>
         direction, *after = _step(*flat, *kept.values()<extra>)
-        directions.append(direction.reshape(x.shape))
+        directions.append(_cast(direction.reshape(x.shape), slope))
         states.append(dict(zip(kept, after)))
     return <unflatten>, states
 '''

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from metaevo.export import inputs as of_users
 from metaevo.export import names
 from metaevo.export.equations import Atom, Constant, Equation, Evolved, Loop, Program
 from metaevo.export.simplify import (
@@ -46,7 +47,7 @@ def evolved(slot: str, op: Mapping[str, Any], params: Any) -> Evolved:
         NotImplementedError: it uses an elementary operation without a translation.
     """
     learned = operations.get(op["op"]).rebuild(op)
-    found = numpy_export.describe(slot, op, learned, params, _note)
+    found = numpy_export.describe(slot, op, learned, params, _note, of_users.signature)
     arrays = {
         "/".join(str(key.key) for key in path) or slot: np.asarray(x)
         for path, x in jax.tree_util.tree_leaves_with_path(params)
@@ -57,7 +58,7 @@ def evolved(slot: str, op: Mapping[str, Any], params: Any) -> Evolved:
     given = (
         tuple(inputs[: 2 + len(found["state"])])
         if optimizer
-        else tuple(numpy_export.signature(op).given)
+        else tuple(of_users.signature(op).given)
     )
     return Evolved(
         slot,
@@ -103,7 +104,7 @@ def _simplified(
 
 # --- names ----------------------------------------------------------------------------
 
-RESERVED = frozenset(("n", "a", "np", "jnp", "jax", "torch", "shape"))
+RESERVED = frozenset(("n", "a", "np", "numpy", "jnp", "jax", "torch", "shape", "given"))
 
 
 def _named(steps, outputs, inputs: Mapping[int, str], tables: Tables) -> Program:

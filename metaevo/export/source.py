@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from metaevo import slots
 from metaevo.errors import ConfigError
-from metaevo.export import optimizers, statements
+from metaevo.export import examples, optimizers, statements
 from metaevo.export.dialects import JAX, NUMPY, TORCH, Dialect, number
 from metaevo.export.equations import Atom, Constant, Evolved, Program
 from metaevo.export.programs import RESERVED
@@ -28,11 +28,10 @@ MEANING = {
     "value": "what the critic says",
     "target": "the value target",
     "old_value": "what the critic said when the data was collected",
-    "td_error": "target - q",
     "q": "action values",
     "action": "the action",
-    "log_prob": "log probability of the action",
-    "log_ratio": "log probability now, less that when the data was collected",
+    "log_prob": "log probability of the action now",
+    "old_log_prob": "log probability of the action when the data was collected",
     "advantage": "the advantage of the action",
     "entropy": "entropy of the policy",
     "kl": "divergence of the policy from the one that collected the data",
@@ -80,6 +79,7 @@ def module(
     functions: Sequence[Evolved],
     constants: Mapping[str, float],
     provenance: Sequence[str],
+    stem: str = "",
 ) -> str:
     """The source of a module.
 
@@ -87,6 +87,7 @@ def module(
         functions: evolved functions and optimizers.
         constants: evolved numbers by slot.
         provenance: lines of the module's docstring: where it comes from.
+        stem: name of the module, for its example; one that is no name is left out.
 
     Raises:
         ConfigError: a function has an elementary operation that the framework lacks,
@@ -121,8 +122,11 @@ def module(
     imports += ["import base64\n"] * arrays.packed
     if "_arrays" in helpers:
         imports.append("from collections.abc import Mapping\n")
+    if any(one.state for one in functions):
+        imports.append(optimizers.IMPORTS[dialect.name])
     imports.append(dialect.imports)
     docstring = f'"""{_plain(_title(dialect, functions, constants))}\n\n'
+    docstring += examples.text(dialect, functions, sorted(public), stem)
     docstring += "".join(f"{line}\n" for line in _wrapped(provenance)) + '"""'
     numbers = [f"{name.upper()} = {number(x)}" for name, x in constants.items()]
     listed = "".join(f'    "{name}",\n' for name in sorted(public))
@@ -140,10 +144,13 @@ def module(
 def _called(dialect: Dialect, text: str) -> dict[str, str]:
     """The helpers that a text calls, and those that these call, by name."""
     found: dict[str, str] = {}
-    for name, source in reversed(list(dialect.helpers.items())):
-        if f"{name}(" in text:
-            found[name] = source
-            text += source
+    before = -1
+    while before < len(found):
+        before = len(found)
+        for name, source in dialect.helpers.items():
+            if name not in found and f"{name}(" in text:
+                found[name] = source
+                text += source
     return dict(sorted(found.items()))
 
 
@@ -196,12 +203,28 @@ def _function(dialect: Dialect, one: Evolved, arrays: statements.Arrays) -> str:
     kind = operations.get(one.op["op"]).slot
     shape = _axes(_shape(program.outputs[0], program), one)
     result = f"{RESULT.get(kind, 'the value')}, {shape}"
-    lines = [statements.head(one.slot, inputs)]
+    lines = [_head(one.slot, [f"{x}: {dialect.taken}" for x in inputs], dialect.given)]
     lines += _docstring(one, program, [f"{result}."])
-    lines += _converted(one, program)
+    lines += _converted(dialect, one, program)
     lines += statements.body(dialect, program, arrays)
-    lines.append(f"return {_returned(program.outputs[0], one, program)}")
+    found = _returned(program.outputs[0], one, program)
+    lines.append(f"return _cast({found}, given)" if _casts(one) else f"return {found}")
     return _decorated(dialect, lines)
+
+
+def _head(name: str, arguments: Sequence[str], result: str) -> str:
+    """The head of a public function, an argument a line if it is long."""
+    line = f"def {name}({', '.join(arguments)}) -> {result}:"
+    if len(line) <= statements.WIDTH:
+        return line
+    return "\n".join(
+        [f"def {name}(", *(f"    {x}," for x in arguments), f") -> {result}:"]
+    )
+
+
+def _casts(one: Evolved) -> bool:
+    """True for a layer of a network, whose result has the type of its input."""
+    return operations.get(one.op["op"]).slot in slots.WITHOUT_CONTEXT
 
 
 def _gradient(dialect: Dialect, one: Evolved, arrays: statements.Arrays) -> str:
@@ -209,7 +232,9 @@ def _gradient(dialect: Dialect, one: Evolved, arrays: statements.Arrays) -> str:
     program = one.gradient
     assert program is not None
     *inputs, _ = program.inputs
-    lines = [statements.head(f"{one.slot}_gradient", [*inputs, "along=None"])]
+    taken = [f"{x}: {dialect.taken}" for x in inputs]
+    taken.append(f"along: {dialect.taken} | None = None")
+    lines = [_head(f"{one.slot}_gradient", taken, f"tuple[{dialect.given}, ...]")]
     described = f"    {', '.join(inputs)}: as in `{one.slot}`."
     lines += [
         f'"""Return the gradient of the sum of `{one.slot}` in each input.',
@@ -221,9 +246,14 @@ def _gradient(dialect: Dialect, one: Evolved, arrays: statements.Arrays) -> str:
         "if along is None:",
         f"    along = np.ones({() if _over_time(one) else _inner(program)})",
     ]
-    lines += _converted(one, program)
+    lines += _converted(dialect, one, program)
     lines += statements.body(dialect, program, arrays)
-    outputs = [_returned(x, one, program) for x in program.outputs]
+    outputs = [
+        f"np.full_like({name}, {statements.text(x)})"
+        if isinstance(x, Constant) and not x.value.ndim
+        else _returned(x, one, program)
+        for name, x in zip(inputs, program.outputs, strict=True)
+    ]
     lines += ["return (", *(f"    {x}," for x in outputs), ")"]
     return _decorated(dialect, lines)
 
@@ -245,12 +275,16 @@ def _inner(program: Program) -> str:
 def _docstring(one: Evolved, program: Program, returns: Sequence[str]) -> list[str]:
     operation = operations.get(one.op["op"])
     text = (inspect.getdoc(operation.build) or operation.title).split("\n\n")[0]
-    settings = {key: x for key, x in one.op.items() if key not in ("op", "label")}
+    hidden = ("op", "label", "program", "arrays")
+    settings = {key: x for key, x in one.op.items() if key not in hidden}
     lines = [*text.splitlines(), ""]
     lines += [f"{operation.title} of metaevo, settings {settings}.", "", "Args:"]
     for name, shape in program.inputs.items():
         meaning = MEANING.get(name, f"`{name}` of the algorithm")
-        lines.append(f"    {name}: {meaning}, {_axes(shape, one)}.")
+        sizes = "of any shape: it is not read"
+        if name not in _free(one):
+            sizes = _axes(shape, one)
+        lines.append(f"    {name}: {meaning}, {sizes}.")
     wrapped = []
     for line in map(_plain, [*lines, "", "Returns:", *(f"    {x}" for x in returns)]):
         indent = " " * (len(line) - len(line.lstrip()))
@@ -281,18 +315,46 @@ def _shape(output: Atom, program: Program) -> Sequence[int | str]:
     return program.inputs[output] if found is None else found[1]
 
 
-def _converted(one: Evolved, program: Program) -> list[str]:
-    """Statements that take the leading axes apart."""
-    inputs = list(program.inputs)
-    ranks = [len(x) - 1 if x else None for x in program.inputs.values()]
-    names = ", ".join(inputs)
-    function = "_inputs"
-    if _over_time(one):  # steps, and what is left as trajectories
-        function, ranks = "_rollouts", [None if x is None else 0 for x in ranks]
-    ranked = f"({', '.join(map(str, ranks))}{',' * (len(ranks) == 1)})"
-    if not any(x is not None for x in ranks):
-        return [f"_, {names} = {function}({ranked}, {names})"]
-    return [*statements.call(f"shape, {names} = {function}", [ranked, *inputs])]
+def _free(one: Evolved) -> frozenset[str]:
+    """Inputs of any shape: the action, of a reward that does not read it."""
+    single = operations.get(one.op["op"]).slot in slots.ONE_TRANSITION
+    unread = single and not one.value.reads("action")
+    return frozenset({"action"} if unread else ())
+
+
+def _converted(dialect: Dialect, one: Evolved, program: Program) -> list[str]:
+    """Statements that check the inputs and take their leading axes apart."""
+    given = {x: shape for x, shape in program.inputs.items() if x not in _free(one)}
+    over_time = _over_time(one)
+    inner = {
+        name: None if not shape else () if over_time else shape[1:]
+        for name, shape in given.items()
+    }
+    axes = ", ".join(f'"{name}": {_sizes(x)}' for name, x in inner.items())
+    function = "_rollouts" if over_time else "_inputs"
+    first = "shape" if any(x is not None for x in inner.values()) else "_"
+    targets = ", ".join([first, *given])
+    arguments = [f'"{one.slot}"', f"{{{axes}}}", *given]
+    kept = _casts(one) and "along" not in given
+    lines = [f"given = {next(iter(given))}"] * kept
+    lines += statements.call(f"{targets} = {function}", arguments)
+    if "return_std" in given:
+        m, std = dialect.module, "return_std"
+        lines.append("# The deviation of one element may not be a number (n - 1 is 0).")
+        lines.append(f"{std} = {m}.where({m}.isnan({std}), 0.0, {std})")
+    return lines
+
+
+def _sizes(axes: Sequence[int | str] | None) -> str:
+    """Axes of one element as source.
+
+    >>> _sizes(("a",)), _sizes((2, 3)), _sizes(()), _sizes(None)
+    ('("a",)', '(2, 3)', '()', 'None')
+    """
+    if axes is None:
+        return "None"
+    inside = ", ".join(str(x) if isinstance(x, int) else f'"{x}"' for x in axes)
+    return f"({inside}{',' * (len(axes) == 1)})"
 
 
 def _returned(output: Atom, one: Evolved, program: Program) -> str:

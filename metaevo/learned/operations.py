@@ -6,8 +6,7 @@ A learned function is one builder in one file. The decorator names it:
     def td_network(base="td_square", features=(16,), ...) -> Learned:
 
 Artifacts, their numpy reference, plots, closed forms, the table in `docs/spaces.md` and
-the contract tests read the rest from here. An artifact names an operation, never a
-module.
+the contract tests read the rest from here.
 
 The registry is a list of modules, `MODULES`. Lookup imports them by name and collects
 the decorated builders, so the result does not depend on earlier imports. These modules
@@ -17,6 +16,11 @@ by entry points:
 
     [project.entry-points."metaevo.operations"]
     mine = "my_package.my_losses"
+
+The decorator itself enters the builders of all other modules, such as a file beside a
+search: they are known once that module is imported. `metaevo.storage.sources` records
+in an artifact where such a builder stands, and `metaevo.storage.programs` stands in for
+it where its module is not imported.
 
 Needs no more than jax, so that an artifact loads without flax or optax.
 """
@@ -31,16 +35,19 @@ from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
 from metaevo import slots
-from metaevo.errors import ArtifactError
+from metaevo.errors import ArtifactError, ConfigError
 
 __all__ = [
     "ENTRY_POINTS",
     "GUARANTEES",
     "MODULES",
+    "STORED",
     "Operation",
     "everything",
     "get",
+    "is_installed",
     "operation",
+    "own",
     "resolve",
 ]
 
@@ -85,6 +92,12 @@ GUARANTEES: Mapping[str, str] = {
 """Guarantees that a family may give for all parameters: name -> meaning."""
 
 DEFAULT_PLOT = "metaevo.analysis.plots.generic:curves"
+
+STORED = "stored:"
+"""First part of the name of a function that runs by its stored program."""
+
+_STORED_FUNCTION = "metaevo.storage.programs:operation"
+_OWN: dict[str, Operation] = {}
 
 Settings = Mapping[str, Any]
 Shape = tuple[int | str, ...]
@@ -181,10 +194,10 @@ def operation(name: str, *, slot: str, **values: Any) -> Callable[[_Builder], _B
         **values: further attributes of `Operation`.
 
     Raises:
-        ValueError: there is no such kind of slot.
+        ConfigError: there is no such kind of slot, or another builder has this name.
     """
     if slot not in slots.SIGNATURES:
-        raise ValueError(
+        raise ConfigError(
             f"slot={slot!r}: expected one of {', '.join(slots.SIGNATURES)}"
         )
 
@@ -196,12 +209,34 @@ def operation(name: str, *, slot: str, **values: Any) -> Callable[[_Builder], _B
             if name == "temporal" or x.default is None
         )
         required = frozenset(parameters) - optional
-        build.__dict__["operation"] = Operation(
-            name, slot, build, required, optional, **values
-        )
+        made = Operation(name, slot, build, required, optional, **values)
+        build.__dict__["operation"] = made
+        if build.__module__ not in MODULES:
+            _enter(made)
         return build
 
     return register
+
+
+def _enter(made: Operation) -> None:
+    """Keep an operation of a module that is not metaevo's.
+
+    A module that is imported again, and a cell of a notebook that is run again, replace
+    what they entered before.
+    """
+    known = _OWN.get(made.name)
+    if known is not None and not _places(known.build) & _places(made.build):
+        raise ConfigError(
+            f"operation {made.name!r} is both {known.title} and {made.title}; give "
+            "one of them another name"
+        )
+    _OWN[made.name] = made
+
+
+def _places(build: Callable) -> set[tuple[str, str]]:
+    """The module and the file of a builder, each with its name there."""
+    file = getattr(getattr(build, "__code__", None), "co_filename", build.__module__)
+    return {(x, build.__qualname__) for x in (build.__module__, file)}
 
 
 def resolve(reference: str) -> Any:
@@ -218,17 +253,48 @@ def get(name: str) -> Operation:
     """The operation of a name; metaevo's own come first.
 
     Raises:
-        ArtifactError: there is none, or an entry point cannot be imported.
+        ArtifactError: there is none, two have this name, or an entry point cannot be
+            imported.
     """
-    for module in _modules():
+    if name.startswith(STORED):
+        return resolve(_STORED_FUNCTION)(name)
+    mine = _OWN.get(name)
+    for module in _ours():
+        for found in _inside(module):
+            if found.name == name:
+                return found if mine is None else _one_of(found, mine)
+    if mine is not None:
+        return mine
+    for module in _declared():
         for found in _inside(module):
             if found.name == name:
                 return found
     raise ArtifactError(f"unknown operation {name!r}")
 
 
+def own(name: str) -> Operation | None:
+    """The operation of a module that was imported here; None if there is none.
+
+    Those of metaevo and of installed packages are not among them.
+    """
+    found = _OWN.get(name)
+    declared = {point.module for point in _points()} if found is not None else set()
+    return None if found is None or found.build.__module__ in declared else found
+
+
+def is_installed(name: str) -> bool:
+    """True for an operation of metaevo or of an installed package.
+
+    Raises:
+        ArtifactError: an entry point cannot be imported.
+    """
+    return name.startswith(STORED) or any(
+        one.name == name for module in _modules() for one in _inside(module)
+    )
+
+
 def everything() -> dict[str, Operation]:
-    """All operations by name, in the order of `MODULES`, then of entry points.
+    """All operations by name: metaevo's, packages', and those of modules imported here.
 
     Raises:
         ArtifactError: two operations have one name, or an entry point cannot be
@@ -237,21 +303,38 @@ def everything() -> dict[str, Operation]:
     found: dict[str, Operation] = {}
     for module in _modules():
         for one in _inside(module):
-            if one.name in found:
-                raise ArtifactError(
-                    f"operation {one.name!r} is both {found[one.name].title} and "
-                    f"{one.title}"
-                )
-            found[one.name] = one
+            found[one.name] = _one_of(found.get(one.name, one), one)
+    for one in _OWN.values():
+        found[one.name] = _one_of(found.get(one.name, one), one)
     return found
+
+
+def _one_of(one: Operation, other: Operation) -> Operation:
+    if one.build is not other.build:
+        raise ArtifactError(
+            f"operation {one.name!r} is both {one.title} and {other.title}"
+        )
+    return one
 
 
 def _modules() -> Iterator[ModuleType]:
     """Imports, one after the other, the modules that may hold operations."""
+    yield from _ours()
+    yield from _declared()
+
+
+def _ours() -> Iterator[ModuleType]:
     for name in MODULES:
         yield importlib.import_module(name)
+
+
+def _points() -> list[importlib.metadata.EntryPoint]:
     declared = importlib.metadata.entry_points(group=ENTRY_POINTS)
-    for point in sorted(declared, key=lambda point: (point.name, point.value)):
+    return sorted(declared, key=lambda point: (point.name, point.value))
+
+
+def _declared() -> Iterator[ModuleType]:
+    for point in _points():
         try:
             module = importlib.import_module(point.module)
         except ImportError as error:

@@ -21,7 +21,14 @@ from metaevo.learned.operations import operation
 from metaevo.slots import Context, Optimizer
 from metaevo.types import Key, Params, PyTree
 
-__all__ = ["LearnedOptimizer", "adam_numbers", "recurrent"]
+__all__ = [
+    "LearnedOptimizer",
+    "adam_numbers",
+    "bits",
+    "depths",
+    "normal",
+    "recurrent",
+]
 
 
 class LearnedOptimizer(NamedTuple):
@@ -221,7 +228,7 @@ def recurrent(
         zeros = jax.tree.map(jnp.zeros_like, agent)
         return Memory(
             jnp.int32(0),
-            _bits(agent),
+            bits(agent),
             jax.tree.map(lambda x: jnp.zeros((len(DECAYS), *x.shape)), agent),
             zeros,
             jax.tree.map(lambda x: jnp.zeros((*x.shape, hidden)), agent),
@@ -232,15 +239,10 @@ def recurrent(
         layer: PyTree | None = None, noise: PyTree | None = None,
     ):  # fmt: skip
         if layer is None:
-            layer = _layers(agent)
+            layer = depths(agent)
         count = state.count + 1
         if noisy and noise is None:
-            key = jax.random.fold_in(jax.random.key(state.seed), count)
-            noise = jax.tree.map(
-                lambda p, i: jax.random.normal(jax.random.fold_in(key, i), p.shape),
-                agent,
-                _places(agent),
-            )
+            noise = normal(agent, state.seed, count)
         age = count.astype(jnp.result_type(float))
         time = [functions.progress(context)] if temporal else []
 
@@ -282,7 +284,23 @@ def _normalized(x):
     return x / jnp.sqrt((x**2).mean() + 1e-5)
 
 
-def _bits(tree: PyTree) -> jax.Array:
+def normal(agent: PyTree, seed: jax.Array, count: jax.Array) -> PyTree:
+    """Standard normal numbers like an agent's params, those of one update.
+
+    Args:
+        agent: the params.
+        seed: uint32, of the agent; see `bits`.
+        count: number of the update.
+    """
+    key = jax.random.fold_in(jax.random.key(seed), count)
+    return jax.tree.map(
+        lambda p, i: jax.random.normal(jax.random.fold_in(key, i), p.shape),
+        agent,
+        _places(agent),
+    )
+
+
+def bits(tree: PyTree) -> jax.Array:
     """The sum of all bit patterns of a tree's numbers, uint32."""
     patterns = [
         jax.lax.bitcast_convert_type(x.astype(jnp.float32), jnp.uint32).sum()
@@ -297,7 +315,7 @@ def _places(tree: PyTree) -> PyTree:
     return jax.tree.unflatten(structure, range(structure.num_leaves))
 
 
-def _layers(tree: PyTree) -> PyTree:
+def depths(tree: PyTree) -> PyTree:
     """The depth of each leaf's layer in its network, in [0, 1].
 
     A layer is the dict around the leaf, a network the dict around the layer.

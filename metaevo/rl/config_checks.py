@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
-
-import flax.linen as nn
 
 from metaevo import envs
 from metaevo.errors import ConfigError
@@ -27,6 +26,13 @@ __all__ = [
 ]
 
 
+ACTIVATIONS = (
+    *("tanh", "relu", "silu", "swish", "gelu", "elu", "celu", "selu", "leaky_relu"),
+    *("relu6", "sigmoid", "log_sigmoid", "softplus", "soft_sign"),
+    *("hard_sigmoid", "hard_silu", "hard_swish", "hard_tanh"),
+)
+"""Functions of flax.linen for hidden layers, by name."""
+
 MAX_UPDATES = (1 << 31) - 1  # of int32
 
 
@@ -38,13 +44,15 @@ def positive(config: Any, may_be_zero: Sequence[str] = (), key: str = "inner") -
         key: parameter of the search that holds the Config, for messages.
 
     Raises:
-        ConfigError: an integer is too small, or flax.linen has no such activation.
+        ConfigError: an integer is too small, or there is no such activation.
     """
     integers(config, may_be_zero, key)
-    if not hasattr(nn, config.activation):
+    if config.activation not in ACTIVATIONS:
+        near = difflib.get_close_matches(config.activation, ACTIVATIONS, 1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
         raise ConfigError(
-            f"{key}.activation={config.activation!r} is not a function of flax.linen; "
-            "choose one such as tanh, relu, silu"
+            f"{key}.activation={config.activation!r} is not a function of hidden "
+            f"layers; choose one of {', '.join(ACTIVATIONS)}.{hint}"
         )
 
 

@@ -10,15 +10,26 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import stat
+from collections.abc import Iterator
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from metaevo.errors import CheckpointError
+from metaevo.storage import obeyed, wandb_files
 
 MAX_DEPTH = 64  # of nested JSON
-WANDB_LINKS = ("latest-run", "debug.log", "debug-internal.log", "debug-core.log")
-"""Links that wandb makes in its folder. Only wandb uses them."""
+MAX_BRACKETS = 1_000_000  # of JSON: an empty list takes 28 times its text
+MAX_FOLDERS = 32  # that are nested in a run directory
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_SAFELY = sum(
+    getattr(os, name, 0)
+    for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY")
+)
+"""Flags of `os.open`: no link is followed and no pipe waited for. Windows has neither
+of these two; there `check_file` alone refuses links."""
 
 
 # --- refusing what is no file ---------------------------------------------------------
@@ -30,20 +41,54 @@ def check_tree(directory: str | Path) -> None:
     The directory itself may be a link, and need not exist.
 
     Raises:
-        CheckpointError: there is a link, a pipe, a socket or a device in it.
+        CheckpointError: there is a link, a pipe, a socket or a device in it, a file
+            with a second name, a file that wandb or matplotlib would obey, or folders
+            are nested deeper than `MAX_FOLDERS`.
     """
     root = Path(directory)
-    waiting = [root] if root.is_dir() else []
+    waiting: list[tuple[str, tuple[str, ...]]] = []
+    if root.is_dir():
+        waiting.append((str(root), ()))
     while waiting:
+        folder, parts = waiting.pop()
+        if len(parts) > MAX_FOLDERS:
+            raise CheckpointError(
+                f"{root}: folders nested more than {MAX_FOLDERS} deep in {parts[0]!r}, "
+                "which no run has; remove it"
+            )
         # A running search may remove files in the meantime.
-        with contextlib.suppress(FileNotFoundError):
-            for entry in list(os.scandir(waiting.pop())):
+        with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+            for entry in list(entries):
+                inside = (*parts, entry.name)
                 if entry.is_dir(follow_symlinks=False):
-                    waiting.append(Path(entry.path))
-                elif not entry.is_file(follow_symlinks=False):
-                    parts = Path(entry.path).relative_to(root).parts
-                    if parts[0] != "wandb" or parts[-1] not in WANDB_LINKS:
-                        raise _refused(Path(entry.path))
+                    waiting.append((entry.path, inside))
+                    continue
+                with contextlib.suppress(FileNotFoundError):
+                    _check_entry(entry, inside)
+
+
+def _check_entry(entry: os.DirEntry, parts: tuple[str, ...]) -> None:
+    """Check an entry of a run directory that is no folder.
+
+    Args:
+        entry: the entry.
+        parts: names of the folders below the run directory, and its own.
+
+    Raises:
+        CheckpointError: it is no regular file with one name, or wandb or matplotlib
+            would obey it.
+    """
+    for name, steers in (("wandb", wandb_files.steers), ("matplotlib", obeyed.steers)):
+        if steers(parts):
+            raise CheckpointError(
+                f"{entry.path} would steer {name}, which is not allowed in the "
+                "directory of a run; remove it"
+            )
+    if not entry.is_file(follow_symlinks=False):
+        if not wandb_files.may_link(parts):
+            raise _refused(Path(entry.path))
+    elif entry.stat(follow_symlinks=False).st_nlink > 1:
+        raise _linked(Path(entry.path))
 
 
 def check_file(path: str | Path) -> None:
@@ -84,41 +129,100 @@ def _refused(path: Path, expected: str = "a regular file") -> CheckpointError:
     )
 
 
+def _linked(path: Path) -> CheckpointError:
+    return CheckpointError(
+        f"{path} has a second name (it is a hard link), so writing to it changes "
+        "another file; put a copy in its place"
+    )
+
+
 # --- reading --------------------------------------------------------------------------
 
 
-def read_bytes(path: str | Path, limit: int | None = None) -> bytes:
-    """Read a regular file.
+def open_read(path: str | Path) -> BufferedReader:
+    """Open a regular file to read.
 
     Args:
         path: the file. Folders above it may be links; it may not.
-        limit: largest size in bytes; None: any.
+
+    Raises:
+        CheckpointError: it is no regular file.
+        OSError: it is not there or cannot be read.
+    """
+    check_file(path)
+    handle = os.open(path, os.O_RDONLY | _SAFELY)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise _refused(Path(path))
+    return open(handle, "rb")
+
+
+def read_bytes(path: str | Path, limit: int) -> bytes:
+    """Read a regular file. Its size is compared before a byte is read.
+
+    Args:
+        path: as of `open_read`.
+        limit: largest size in bytes. A sparse file of terabytes takes no room in an
+            archive.
 
     Raises:
         CheckpointError: it is no regular file, or larger.
         OSError: it is not there or cannot be read.
     """
-    check_file(path)
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    with open(os.open(path, flags), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise _refused(Path(path))
-        if limit is not None and os.fstat(file.fileno()).st_size > limit:
+    with open_read(path) as file:
+        if os.fstat(file.fileno()).st_size > limit:
             raise CheckpointError(f"{path} is larger than {limit >> 20} MiB")
-        return file.read()
+        return file.read(limit)
+
+
+def read_lines(
+    path: str | Path, limit: int, size: int | None = None
+) -> Iterator[bytes]:
+    """Yield the whole lines of a regular file, with their line breaks.
+
+    A last line without a line break is left out.
+
+    Args:
+        path: as of `open_read`.
+        limit: most bytes of a line; no more than that is in memory at a time.
+        size: leave out what follows this many bytes; None: nothing.
+
+    Raises:
+        CheckpointError: it is no regular file, or a line is longer.
+        OSError: it is not there or cannot be read.
+    """
+    with open_read(path) as file:
+        number, rest = 0, os.fstat(file.fileno()).st_size if size is None else size
+        while line := file.readline(min(limit + 1, rest)):
+            number += 1
+            rest -= len(line)
+            if len(line) > limit:
+                raise CheckpointError(
+                    f"{path}, line {number}: longer than {limit >> 20} MiB"
+                )
+            if line.endswith(b"\n"):
+                yield line
 
 
 def parse_json(data: bytes) -> Any:
-    """Parse JSON that is nested at most `MAX_DEPTH` deep.
+    """Parse JSON in UTF-8 that is nested at most `MAX_DEPTH` deep.
 
     Raises:
-        ValueError: it is not JSON, or is nested deeper.
+        ValueError: it is not JSON, is nested deeper, has more than `MAX_BRACKETS` lists
+            and objects, or holds a lone surrogate, which is no character. Those by
+            which Python names the bytes of a path (U+DC80 to U+DCFF) may be there.
     """
+    brackets = data.count(b"[") + data.count(b"{")
+    if brackets > MAX_BRACKETS:
+        raise ValueError(f"more than {MAX_BRACKETS:,} lists and objects")
     try:
-        found = json.loads(data)
+        found = json.loads(data.decode("utf-8"))
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    if data.count(b"[") + data.count(b"{") > MAX_DEPTH:
+    if _SURROGATE.search(data):
+        text = json.dumps(found, ensure_ascii=False)
+        text.encode("utf-8", "surrogateescape")  # UnicodeEncodeError is a ValueError
+    if brackets > MAX_DEPTH:
         level = [found]
         for _ in range(MAX_DEPTH):
             level = [x for value in level for x in _inside(value)]
@@ -127,7 +231,7 @@ def parse_json(data: bytes) -> Any:
     return found
 
 
-def read_json(path: str | Path, limit: int | None = None) -> Any:
+def read_json(path: str | Path, limit: int) -> Any:
     """Read a regular file as JSON.
 
     Raises:
@@ -153,11 +257,15 @@ def open_append(path: str | Path) -> BinaryIO:
     """Open a regular file to append to and to read; make it if there is none.
 
     Raises:
-        CheckpointError: it is no regular file.
+        CheckpointError: it is no regular file, or has a second name.
     """
     check_file(path)
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    return open(os.open(path, flags | os.O_NONBLOCK, 0o666), "ab+")
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | _SAFELY
+    handle = os.open(path, flags, 0o666)
+    if os.fstat(handle).st_nlink > 1:
+        os.close(handle)
+        raise _linked(Path(path))
+    return open(handle, "ab+")
 
 
 def write_synced(path: Path, data: bytes) -> None:
@@ -170,7 +278,9 @@ def write_synced(path: Path, data: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until the names in a folder are on the disk."""
+    """Wait until the names in a folder are on the disk, where folders can be opened."""
+    if not hasattr(os, "O_DIRECTORY"):  # Windows
+        return
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -7,15 +7,15 @@
 An artifact is a folder with `arrays.safetensors` (the evolved numbers),
 `manifest.json` (for each slot the name and the settings of an operation of
 `metaevo.learned.operations`, and the evidence of its run) and `README.md`, a card that
-says the same to readers. Nothing is pickled. A file names no module: operations
-are looked up in the modules of metaevo and in those that installed packages declare.
+says the same to readers. Nothing is pickled. Operations are looked up in the modules of
+metaevo and in those that installed packages declare. For others the manifest says where
+they are from, see `sources` and `stored_functions`.
 Loading needs jax, numpy and safetensors alone.
 """
 
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,14 +26,21 @@ import numpy as np
 from metaevo import schedules, slots
 from metaevo.errors import ArtifactError, CheckpointError, ConfigError
 from metaevo.learned import operations
-from metaevo.storage import card, properties, verified
-from metaevo.storage._files import parse_json, read_bytes
+from metaevo.storage import (
+    card,
+    loaded,
+    manifests,
+    nearby,
+    properties,
+    sources,
+    stored_functions,
+    verified,
+)
 from metaevo.storage.properties import Properties
 from metaevo.types import Params, Space
 
 SCHEMA = 1
 MAX_SLOTS = 64
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
 class Artifact:
@@ -129,7 +136,8 @@ def save(
         params: {slot: pytree of nested dicts of arrays}.
         spec: `Space.spec`.
         values: what number slots come to once bound, by slot.
-        provenance: plain data: which search, seed, versions, configuration.
+        provenance: plain data: which search, seed, versions, configuration. Absolute
+            paths in it are cut to their last names.
         visited: slot -> range of value - target in training, in the unit of
             `properties.unit`.
         evidence: plain data as `card` describes it; None: none.
@@ -144,7 +152,8 @@ def save(
         "slots": slots,
         "properties": _properties(params, spec, visited or {}),
         "reference": _references(params, spec),
-        "provenance": dict(provenance),
+        **({"sources": origins} if (origins := sources.record(spec)) else {}),
+        "provenance": manifests.published(provenance),
         **({} if evidence is None else {"evidence": dict(evidence)}),
     }
     known = {
@@ -167,7 +176,7 @@ def _properties(
 
 def _references(params: Params, spec: Mapping[str, Mapping]) -> dict[str, Any]:
     """The programs of `numpy_reference`, by slot, for slots that have one."""
-    from metaevo.storage import numpy_export
+    from metaevo.storage import slopes
 
     unknown = (ArtifactError, NotImplementedError, ValueError, TypeError)
     found = {}
@@ -175,9 +184,7 @@ def _references(params: Params, spec: Mapping[str, Mapping]) -> dict[str, Any]:
         # A solution without a reference is still a solution.
         if op["op"] != "number":
             with contextlib.suppress(*unknown):
-                found[name] = numpy_export.describe(
-                    name, op, _operation(op), params[name]
-                )
+                found[name] = slopes.describe(name, op, _operation(op), params[name])
     return found
 
 
@@ -220,7 +227,7 @@ def check(params: Params, spec: Mapping[str, Mapping]) -> None:
             name: np.zeros(x.shape, x.dtype) for name, x in _named(params).items()
         }
         for name, op in spec.items():
-            _checked(name)
+            verified.check_slot(name)
             if op["op"] != "number":
                 _build(op, _subtree(arrays, name))
     except (ArtifactError, ValueError, KeyError, TypeError) as error:
@@ -239,26 +246,33 @@ def _named(params: Params) -> dict[str, Any]:
     return {"/".join(str(key.key) for key in path): x for path, x in leaves}
 
 
-def load(path: str | Path) -> Artifact:
+def load(path: str | Path, *, trust: bool = False) -> Artifact:
     """Load an artifact.
+
+    A function that is neither metaevo's nor an installed package's is imported from
+    where its run had it, if this user started the run here, or with `trust`, and its
+    source file is unchanged. Else it runs by the program in the artifact.
 
     Args:
         path: the `solution` folder of a run, the run's folder, or `zoo:NAME` for one
             that is installed with metaevo.
+        trust: True imports modules that the artifact names, as Python finds them here.
 
     Returns:
         the evolved slots as attributes. A function takes the slot's inputs, and
         `context` as a last argument. The context is optional unless the manifest says
         `temporal`: such a function raises without one. A function can be jitted,
-        differentiated and vmapped.
+        differentiated and vmapped. Its inputs have one shape, or are scalars: it raises
+        ValueError otherwise, when it is traced (`storage.loaded`).
 
     Raises:
         ArtifactError: there is none at `path`, or it fails verification.
+        NotImportedError: a function's source is not here, and it has no program.
     """
-    arrays, manifest = _read(path)
+    arrays, manifest = _resolved(path, trust)
     try:
         slots = {
-            _checked(name): _build(op, _subtree(arrays, name))
+            name: loaded.checked(name, op, _build(op, _subtree(arrays, name)))
             for name, op in manifest["slots"].items()
         }
         recorded = manifest.get("properties", {})
@@ -281,7 +295,7 @@ def as_space(path: str | Path) -> tuple[Space, Params]:
         ArtifactError: as `load`.
     """
     artifact = load(path)
-    arrays, manifest = _read(path)
+    arrays, manifest = _resolved(path)
     spec = {
         name: {key: x for key, x in op.items() if key != "value"}
         for name, op in manifest["slots"].items()
@@ -322,7 +336,7 @@ def _read(path: str | Path) -> tuple[dict[str, np.ndarray], dict]:
     given, path = path, verified.artifact_folder(path)
     if not (path / "manifest.json").exists():
         raise ArtifactError(_no_artifact(given))
-    if not (path / verified.FILES[0]).exists() and _is_run(path):
+    if not (path / verified.FILES[0]).exists() and nearby.is_run(path):
         raise ArtifactError(
             f"{given}: a run that has no artifact yet (no solution/); finish it with: "
             f"metaevo resume {given}"
@@ -340,11 +354,25 @@ def _read(path: str | Path) -> tuple[dict[str, np.ndarray], dict]:
             )
         if len(manifest["slots"]) > MAX_SLOTS:
             raise ArtifactError(f"{path}: more than {MAX_SLOTS} slots")
+        for name in manifest["slots"]:
+            verified.check_slot(name)
     except CheckpointError as error:
         raise ArtifactError(str(error)) from None
     except _MALFORMED as error:
         raise ArtifactError(f"{path}: {type(error).__name__}: {error}") from None
     return arrays, manifest
+
+
+def _resolved(path: str | Path, trust: bool = False) -> tuple[dict, dict]:
+    """The verified files of an artifact, of functions that this process can build."""
+    arrays, manifest = _read(path)
+    try:
+        folder = verified.artifact_folder(path)
+        return arrays, stored_functions.resolved(folder, manifest, trust)
+    except ArtifactError:
+        raise
+    except _MALFORMED as error:
+        raise ArtifactError(f"{path}: {type(error).__name__}: {error}") from None
 
 
 def _no_artifact(path: str | Path) -> str:
@@ -355,22 +383,10 @@ def _no_artifact(path: str | Path) -> str:
         folder = f", here {path.parent}" if ours else ""
         return f"{path}: a file, and no artifact; give the folder of one{folder}"
     text = f"{path}: no artifact here (no manifest.json)"
+    if inside := nearby.hint(path):
+        return f"{text}; {inside}; give one of them"
     known = path.name in verified.zoo()
     return f"{text}. Did you mean {verified.ZOO_PREFIX}{path.name}?" if known else text
-
-
-def _is_run(path: Path) -> bool:
-    """Return True if the manifest in a folder is a run's."""
-    with contextlib.suppress(CheckpointError, OSError, ValueError):
-        manifest = parse_json(read_bytes(path / "manifest.json", verified.MAX_JSON))
-        return isinstance(manifest, dict) and "identity" in manifest
-    return False
-
-
-def _checked(name: str) -> str:
-    if not _NAME.fullmatch(name):
-        raise ArtifactError(f"slot name {name[:80]!r} is not a plain name")
-    return name
 
 
 def _operation(op: Mapping[str, Any]) -> Any:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from metaevo.errors import CheckpointError
-from metaevo.storage._files import open_append, parse_json, read_bytes
+from metaevo.errors import CheckpointError, ConfigError
+from metaevo.storage._files import open_append, parse_json, read_lines
+
+MAX_LINE = 32 << 20
+"""Most bytes of a record: the fitness of 2.7 million members, or that and ten numbers
+each of 250,000."""
 
 _RESTORE = (
     "restore it from a copy; without one the run cannot go on, but its solution can "
@@ -65,8 +70,14 @@ class JsonlLogger:
                 f"{self._path} is shorter than when it was checkpointed: {size} of "
                 f"{offset} bytes; {_RESTORE}"
             )
-        self._file.seek(0)
-        digest = hashlib.sha256(self._file.read(offset))
+        digest = hashlib.sha256()
+        for line in read_lines(self._path, MAX_LINE, offset):
+            digest.update(line)
+            offset -= len(line)
+        if offset:
+            raise CheckpointError(
+                f"{self._path} was not checkpointed at the end of a line; {_RESTORE}"
+            )
         if sha256 is not None and digest.hexdigest() != sha256:
             raise CheckpointError(
                 f"{self._path} was altered since it was checkpointed; {_RESTORE}"
@@ -74,9 +85,18 @@ class JsonlLogger:
         return digest
 
     def log(self, record: Mapping[str, Any]) -> int:
-        """Write and sync one record, and return the file's length in bytes."""
+        """Write and sync one record, and return the file's length in bytes.
+
+        Raises:
+            ConfigError: the record is larger than `MAX_LINE`.
+        """
         line = json.dumps({k: _plain(v) for k, v in record.items()}, allow_nan=False)
         data = line.encode() + b"\n"
+        if len(data) > MAX_LINE:
+            raise ConfigError(
+                f"population_size: the record of a generation has {len(data) >> 20} "
+                f"MiB, of at most {MAX_LINE >> 20}; give fewer members"
+            )
         self._file.write(data)
         self._file.flush()
         os.fsync(self._file.fileno())
@@ -109,44 +129,66 @@ def read(path: Path) -> list[dict[str, Any]]:
     """Return all records of a file; a last line that was cut short is left out.
 
     Raises:
-        CheckpointError: the file is missing, no regular file, or a line is not JSON.
+        CheckpointError: the file is missing, no regular file, or a line is not JSON or
+            longer than `MAX_LINE`.
     """
-    try:
-        *lines, _ = read_bytes(path).split(b"\n")
-    except FileNotFoundError:
-        raise CheckpointError(f"{path} is missing; {_RESTORE}") from None
-    found = []
-    for number, line in enumerate(lines, 1):
-        try:
-            record = parse_json(line)
-        except ValueError as error:
-            raise CheckpointError(f"{path}, line {number}: {error}") from None
-        if not isinstance(record, dict):
-            raise CheckpointError(f"{path}, line {number}: not a record")
-        found.append(record)
-    return found
+    return [record for record, _ in _records(path)]
 
 
-def read_generations(path: Path) -> list[dict[str, Any]]:
+def read_generations(path: Path, num: int | None = None) -> list[dict[str, Any]]:
     """Return the record of each generation, none missing and none doubled.
 
+    Args:
+        num: return that many, the first ones, and leave what follows unread; None: all.
+
     Raises:
-        CheckpointError: as `read`; or there are none, or one is no record of a
-            generation.
+        CheckpointError: as `read`; or there are none, fewer than `num`, or one is no
+            record of a generation.
     """
-    records = read(path)
-    if not records:
-        raise CheckpointError(f"{path} holds no generation yet")
-    for number, record in enumerate(records):
-        problem = _problem(number, record)
-        if problem:
-            raise CheckpointError(f"{path}, line {number + 1}: {problem}")
+    records = [x for x, _ in itertools.islice(generations(path), num)]
+    if len(records) < (num or 1):
+        held = f"{len(records)} of {num} generations" if num else "no generation yet"
+        raise CheckpointError(f"{path} holds {held}")
     return records
 
 
+def generations(path: Path) -> Iterator[tuple[dict[str, Any], bytes]]:
+    """Yield the record of each generation, and its line.
+
+    Raises:
+        CheckpointError: as `read`; or one is no record of a generation.
+    """
+    for number, (record, line) in enumerate(_records(path)):
+        problem = _problem(number, record)
+        if problem:
+            raise CheckpointError(f"{path}, line {number + 1}: {problem}")
+        yield record, line
+
+
 def count(path: Path) -> int:
-    """Return the number of whole lines of a file; 0 if there is none."""
-    return read_bytes(path).count(b"\n") if os.path.lexists(path) else 0
+    """Return the number of whole lines of a file; 0 if there is none.
+
+    Raises:
+        CheckpointError: it is no regular file, or a line is longer than `MAX_LINE`.
+    """
+    if not os.path.lexists(path):
+        return 0
+    return sum(1 for _ in read_lines(path, MAX_LINE))
+
+
+def _records(path: Path) -> Iterator[tuple[dict[str, Any], bytes]]:
+    """Yield the records of a file, and their lines."""
+    try:
+        for number, line in enumerate(read_lines(path, MAX_LINE), 1):
+            try:
+                record = parse_json(line)
+            except ValueError as error:
+                raise CheckpointError(f"{path}, line {number}: {error}") from None
+            if not isinstance(record, dict):
+                raise CheckpointError(f"{path}, line {number}: not a record")
+            yield record, line
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} is missing; {_RESTORE}") from None
 
 
 def _problem(number: int, record: Mapping[str, Any]) -> str | None:

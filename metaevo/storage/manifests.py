@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -42,6 +43,9 @@ NEW_SETTINGS: Mapping[str, tuple] = {
 values that mean what those versions did: a run with one of them is the same run without
 the setting."""
 
+MAX_NAME = 200  # characters
+MAX_CHANGES, MAX_CHANGE = 1000, 20_000  # and characters of one
+
 MAY_CHANGE = "num_generations"  # a larger value extends a run
 
 
@@ -56,8 +60,11 @@ def check(manifest: Any) -> None:
         return isinstance(x, kind) and not isinstance(x, bool)
 
     identity, chunk_size = manifest["identity"], manifest["chunk_size"]
-    if not isinstance(identity["search"], str):
-        raise ValueError("the name of the search is not a text")
+    search = identity["search"]
+    if not isinstance(search, str) or len(search) > MAX_NAME:
+        raise ValueError(
+            f"the name of the search is not a text of at most {MAX_NAME} characters"
+        )
     if not isinstance(identity["settings"], dict):
         raise ValueError("the settings are not an object")
     if not plain(identity["seed"], int):
@@ -67,7 +74,12 @@ def check(manifest: Any) -> None:
     changes = manifest["changes"]
     if not isinstance(changes, list) or not all(isinstance(x, str) for x in changes):
         raise ValueError("the changes are not a list of texts")
-    for name in ("sources", "versions", "run"):
+    if len(changes) > MAX_CHANGES or any(len(x) > MAX_CHANGE for x in changes):
+        raise ValueError(
+            f"more than {MAX_CHANGES:,} changes, or one of more than {MAX_CHANGE:,} "
+            "characters"
+        )
+    for name in ("sources", "versions", "jax_settings", "run"):
         if not isinstance(manifest.get(name, {}), dict):
             raise ValueError(f"{name} is not an object")
     schema = manifest.get("schema", 1)
@@ -116,6 +128,29 @@ def as_before(settings: Any) -> Any:
     return settings
 
 
+_PATH = re.compile(
+    r"(?<![\w.:/\\])(?:/|~/|[A-Za-z]:[/\\])(?:[^\s=,/\\]+[/\\])+([^\s=,/\\]*)"
+)
+
+
+def published(data: Any) -> Any:
+    """Return plain data of a manifest without the folders of this machine.
+
+    An absolute path becomes its last name, and `changes` lose their `run.*`.
+
+    >>> published({"changes": ["run.directory=/home/me/x", "file=/home/me/a.npz"]})
+    {'changes': ['file=.../a.npz']}
+    """
+    if isinstance(data, Mapping):
+        found = {published(key): published(x) for key, x in data.items()}
+        if isinstance(changes := found.get("changes"), list):
+            found["changes"] = [x for x in changes if not str(x).startswith("run.")]
+        return found
+    if isinstance(data, list | tuple):
+        return [published(x) for x in data]
+    return _PATH.sub(r".../\1", data) if isinstance(data, str) else data
+
+
 MOST_TOLD, LONGEST_TOLD = 6, 120  # differences, and characters of one
 
 
@@ -142,12 +177,22 @@ def told(old: Mapping, new: Mapping) -> list[str]:
 
 
 def differences(old: Mapping, new: Mapping, prefix: str = "") -> list[str]:
-    """`key: old -> new` for each key that differs, `num_generations` aside."""
+    """`key: old -> new` for each key that differs, `num_generations` aside.
+
+    A setting that an earlier version did not have stands with the value that means what
+    that version did.
+
+    >>> differences({"lr_factor": 2.0, "sigma": 1}, {"lr_factor": 1.0, "sigma": 1})
+    ['lr_factor: 2.0 -> 1.0']
+    >>> differences({}, {"num_critics": 2}), differences({}, {"num_critics": 3})
+    ([], ['num_critics: 2 -> 3'])
+    """
     found = []
     for key in sorted(old.keys() | new.keys()):
-        a, b = old.get(key), new.get(key)
+        implied = NEW_SETTINGS.get(key, (None,))[0]
+        a, b = old.get(key, implied), new.get(key, implied)
         if isinstance(a, Mapping) and isinstance(b, Mapping):
             found += differences(a, b, f"{prefix}{key}.")
-        elif a != b and key != MAY_CHANGE:
+        elif as_before({key: a}) != as_before({key: b}) and key != MAY_CHANGE:
             found.append(f"{prefix}{key}: {a} -> {b}".removeprefix("settings."))
     return found

@@ -9,84 +9,23 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
-from metaevo import slots
-from metaevo.learned import operations
 from metaevo.learned.functions import Learned
 from metaevo.learned.optimizers import LearnedOptimizer
-from metaevo.slots import Context
 from metaevo.storage.numpy_operations import OPERATIONS
 from metaevo.storage.scans import scan_sizes
+from metaevo.storage.signatures import N, Signature, context_of, signature
 
 __all__ = ["Signature", "context_of", "describe", "program", "signature"]
 
-_N, _A = jax.export.symbolic_shape("n, a")
-_OPEN = {"n": _N, "a": _A}
 Note = Callable[[Any, Any, tuple], Any]
-
-
-class Signature(NamedTuple):
-    """The inputs of a learned function.
-
-    Attributes:
-        given: name -> shape, in order; n and a are open. Over time they are steps and
-            trajectories.
-        seen: scalars that it reads of its context, in order.
-        call: `(apply, params, given arrays, context) -> values`.
-    """
-
-    given: Mapping[str, tuple]
-    seen: tuple[str, ...]
-    call: Callable
-
-
-def signature(op: Mapping[str, Any]) -> Signature:
-    """The inputs of the function that an entry of `Space.spec` describes.
-
-    Raises:
-        ArtifactError: there is no such operation.
-    """
-    operation = operations.get(op["op"])
-    shapes = operation.shapes(op)
-    usual = ("n", "a") if operation.slot in slots.OVER_TIME else ("n",)
-    given = {
-        name: tuple(_OPEN.get(str(size), size) for size in shapes.get(name, usual))
-        for name in slots.SIGNATURES[operation.slot]
-    }
-    seen = operation.reads(op)
-    if op.get("temporal"):
-        seen = (*seen, "progress")
-    call = _plainly
-    if operation.slot in slots.WITHOUT_CONTEXT:
-        call = _without_context
-    elif operation.slot in slots.ONE_TRANSITION:
-        call = _transitions
-    return Signature(given, seen, call)
-
-
-def _plainly(apply, params, given, context):
-    return apply(params, *given, context)
-
-
-def _without_context(apply, params, given, context):
-    del context
-    return apply(params, *given)
-
-
-def _transitions(apply, params, given, context):
-    """One transition an element; actions and flags come as floats, as all inputs."""
-
-    def one(obs, action, reward, next_obs, terminated):
-        action = action if action.ndim else action.astype(jnp.int32)
-        return apply(params, obs, action, reward, next_obs, terminated != 0, context)
-
-    return jax.vmap(one)(*given)
+Signed = Callable[[Mapping[str, Any]], Signature]
 
 
 def describe(
@@ -95,6 +34,7 @@ def describe(
     learned: Any,
     params: Any,
     note: Note | None = None,
+    signed: Signed = signature,
 ) -> dict:
     """A slot's function or optimizer as plain data, for `numpy_reference`.
 
@@ -104,6 +44,7 @@ def describe(
         learned: a `Learned` or a `LearnedOptimizer`.
         params: nested dicts of arrays, or one array.
         note: as for `program`.
+        signed: `op -> Signature`, the inputs of a function.
 
     Raises:
         NotImplementedError: it has an operation that the reference does not have.
@@ -111,7 +52,7 @@ def describe(
     writer = _WRITERS.get(type(learned))
     if writer is None:
         raise NotImplementedError(f"a {type(learned).__name__} has no reference")
-    return writer(slot, op, learned, params, note)
+    return writer(slot, op, learned, params, note, signed)
 
 
 def _function(
@@ -120,6 +61,7 @@ def _function(
     learned: Learned,
     params: Any,
     note: Note | None,
+    signed: Signed,
 ) -> dict:
     """A function's values and gradients, and the names of its parameters."""
     leaves, tree, paths = _leaves(slot, params)
@@ -135,7 +77,7 @@ def _function(
 
     # In double precision: a constant such as 0.2 is then written down as what it is.
     with jax.enable_x64(True):
-        call, inputs = _value(op, learned)
+        call, inputs = _value(op, learned, signed)
         arrays = [*map(_array, map(np.shape, leaves)), *inputs.values()]
         values = jax.eval_shape(value, *arrays)
         chooses = jnp.issubdtype(values.dtype, jnp.integer)
@@ -153,12 +95,14 @@ def _optimizer(
     learned: LearnedOptimizer,
     params: Any,
     note: Note | None,
+    signed: Signed,
 ) -> dict:
     """An optimizer's step for one array [n] of the agent, as plain data.
 
     `state` describes the state that it keeps of the array and its start, `inputs` and
     `outputs` name those of its program.
     """
+    del signed  # its inputs are those of every optimizer
     leaves, tree, paths = _leaves(slot, params)
 
     def step(*arrays):
@@ -194,28 +138,33 @@ _WRITERS = {Learned: _function, LearnedOptimizer: _optimizer}
 Inputs = dict[str, jax.ShapeDtypeStruct]
 
 
-def traceable(op: Mapping[str, Any], learned: Any) -> tuple[Callable, Inputs]:
+def traceable(
+    op: Mapping[str, Any], learned: Any, signed: Signed = signature
+) -> tuple[Callable, Inputs]:
     """A function of arrays, and its inputs by name; n and a are open.
 
     Args:
         op: its entry in `Space.spec`.
         learned: a `Learned`, or a `LearnedOptimizer`, of which it is a step for one
             array [n].
+        signed: as for `describe`.
 
     Returns:
         `(params, *inputs) -> values`, or `-> (direction, what is kept ...)`.
     """
     if isinstance(learned, LearnedOptimizer):
         return _step(op, learned)
-    return _value(op, learned)
+    return _value(op, learned, signed)
 
 
 def _array(shape: tuple) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, jnp.result_type(float))
 
 
-def _value(op: Mapping[str, Any], learned: Learned) -> tuple[Callable, Inputs]:
-    given, seen, call = signature(op)
+def _value(
+    op: Mapping[str, Any], learned: Learned, signed: Signed
+) -> tuple[Callable, Inputs]:
+    given, seen, call = signed(op)
 
     def value(params, *inputs):
         scalars = dict(zip(seen, inputs[len(given) :], strict=True))
@@ -228,7 +177,7 @@ def _value(op: Mapping[str, Any], learned: Learned) -> tuple[Callable, Inputs]:
 
 def _step(op: Mapping[str, Any], learned: LearnedOptimizer) -> tuple[Callable, Inputs]:
     extra = list(learned.extra_inputs) + ["progress"] * bool(op.get("temporal"))
-    whole = jax.eval_shape(learned.start, _array((_N,)))
+    whole = jax.eval_shape(learned.start, _array((N,)))
     kinds = {name: x for name, x in whole._asdict().items() if name != "seed"}
 
     def step(params, gradient, agent, *rest):
@@ -241,8 +190,8 @@ def _step(op: Mapping[str, Any], learned: LearnedOptimizer) -> tuple[Callable, I
         )
         return direction, *(getattr(state, name) for name in kinds)
 
-    inputs = {"gradient": _array((_N,)), "params": _array((_N,)), **kinds}
-    scalars = {x: _array((_N,) if x == "noise" else ()) for x in extra}
+    inputs = {"gradient": _array((N,)), "params": _array((N,)), **kinds}
+    scalars = {x: _array((N,) if x == "noise" else ()) for x in extra}
     return step, inputs | scalars
 
 
@@ -251,13 +200,6 @@ def _leaves(slot: str, params: Any) -> tuple[list, Any, list[str]]:
     leaves, tree = jax.tree.flatten_with_path(params)
     paths = ["/".join([slot, *(str(k.key) for k in path)]) for path, _ in leaves]
     return [x for _, x in leaves], tree, paths
-
-
-def context_of(scalars: Mapping[str, Any]) -> Context:
-    """The context that holds these scalars: its fields by name, others as `stats`."""
-    fields = {x: scalars[x] for x in ("progress", "return_std") if x in scalars}
-    stats = {name: x for name, x in scalars.items() if name not in fields}
-    return Context(**fields, stats=stats)
 
 
 def program(

@@ -19,7 +19,7 @@ def shaped(
     """Return the inputs as a program takes them, and the shape that they had.
 
     A program whose inputs are [n] and scalars is elementwise: it also takes arrays of
-    any common shape in place of [n], and scalars beside them.
+    any common shape in place of [n]. A scalar stands for all elements of any input.
 
     Args:
         names: names of the inputs, in order.
@@ -48,6 +48,8 @@ def shaped(
     elementwise = all(
         list(sizes) == ["n"] or not (sizes or x.ndim) for sizes, x in pairs
     )
+    if not elementwise and (spread := _spread(expected, arrays)) is not None:
+        return spread, None
     if not elementwise or len(given) > 1:
         shapes = [
             f"{name} {_text(x.shape)} for {_text(sizes)}"
@@ -57,6 +59,23 @@ def shaped(
     (shape,) = given
     flat = [np.broadcast_to(x, shape).ravel() if sizes else x for sizes, x in pairs]
     return flat, shape
+
+
+def _spread(
+    expected: Sequence[Sequence], arrays: Sequence[np.ndarray]
+) -> list[np.ndarray] | None:
+    """Return arrays in which scalars have the sizes of the others; None if none fit."""
+    known: dict[Any, int] = {}
+    for sizes, x in zip(expected, arrays, strict=True):
+        if len(sizes) == x.ndim:
+            known = dict(zip(sizes, x.shape, strict=True)) | known
+    found = []
+    for sizes, x in zip(expected, arrays, strict=True):
+        if any(isinstance(n, str) and n not in known for n in sizes):
+            return None
+        whole = [known[n] if isinstance(n, str) else int(n) for n in sizes]
+        found.append(x if x.ndim else np.broadcast_to(x, whole))
+    return found if _fit(expected, found) else None
 
 
 def _fit(expected: Sequence[Sequence], arrays: Sequence[np.ndarray]) -> bool:

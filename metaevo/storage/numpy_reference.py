@@ -27,7 +27,15 @@ from metaevo.storage import verified
 from metaevo.storage.numpy_inputs import shaped
 from metaevo.storage.numpy_operations import OPERATIONS
 
-__all__ = ["Function", "Optimizer", "Reference", "load", "run"]
+__all__ = [
+    "Function",
+    "Optimizer",
+    "Reference",
+    "check_program",
+    "load",
+    "result_size",
+    "run",
+]
 
 MAX_EQUATIONS = 10_000
 MAX_SIZE = 1 << 20  # numbers in an array of fixed shape
@@ -58,8 +66,8 @@ class Reference:
 class Function:
     """A function of arrays [n] (or [n, ...]), elementwise over n.
 
-    One whose inputs are all [n] also takes arrays of any common shape, and scalars
-    beside them.
+    One whose inputs are all [n] also takes arrays of any common shape. A scalar stands
+    for all elements.
 
     Attributes:
         inputs: their names, in order.
@@ -102,7 +110,10 @@ class Function:
             along = along.reshape(-1, *along.shape[len(shape) :])
         found = run(self._gradient, [*self._params, *given, along], dtype)
         if shape is None:
-            return tuple(found)
+            return tuple(
+                slope if np.ndim(x) == np.ndim(slope) else np.asarray(slope.sum())
+                for slope, x in zip(found, inputs, strict=True)
+            )
         return tuple(
             slope.reshape(shape) if np.ndim(x) else np.asarray(slope.sum())
             for slope, x in zip(found, inputs, strict=True)
@@ -243,6 +254,8 @@ def load(path: str | Path) -> Reference:
     try:
         path = verified.artifact_folder(path)
         arrays, manifest = verified.read(path, verified.MAX_ARTIFACT)
+        for name in [*manifest["slots"], *manifest.get("reference", {})]:
+            verified.check_slot(name)
         slots: dict[str, Any] = {
             name: float(op["value"])
             for name, op in manifest["slots"].items()
@@ -251,7 +264,7 @@ def load(path: str | Path) -> Reference:
         for name, described in manifest.get("reference", {}).items():
             for part in ("value", "gradient", "step"):
                 if described.get(part) is not None:
-                    _check_program(described[part])
+                    check_program(described[part])
             for kept in described.get("state", {}).values():
                 _check_sizes("state", kept)
             params = [arrays[array] for array in described["params"]]
@@ -269,7 +282,7 @@ def load(path: str | Path) -> Reference:
     return Reference(slots)
 
 
-def _check_program(program: Mapping[str, Any], nested: bool = False) -> None:
+def check_program(program: Mapping[str, Any], nested: bool = False) -> None:
     """Check what a program is made of, before it is carried out.
 
     Args:
@@ -284,7 +297,7 @@ def _check_program(program: Mapping[str, Any], nested: bool = False) -> None:
     atoms = [*program["outputs"]]
     for name, operands, _, settings in program["equations"]:
         if name == "scan" and not nested:
-            _check_program(settings["program"], nested=True)
+            check_program(settings["program"], nested=True)
         elif name not in OPERATIONS:
             raise ValueError(f"unknown operation {name!r}")
         if not settings.keys() <= _SETTINGS:
@@ -347,7 +360,7 @@ def _run(program, inputs, dtype, sizes: Mapping[str, int], most: int) -> list:
         if name not in OPERATIONS:
             raise ValueError(f"unknown operation {name!r}")
         settings = {key: concrete(x) for key, x in settings.items()}
-        if _size(given, settings) > most:
+        if result_size(given, settings) > most:
             raise ValueError(f"{name}: more than {most} numbers")
         with np.errstate(all="ignore"):
             found = OPERATIONS[name](*given, **settings)
@@ -387,7 +400,7 @@ def _scan(operands, settings, dtype, sizes: Mapping[str, int], most: int) -> lis
     return [*carry, *(np.stack(x) for x in zip(*kept, strict=True))]
 
 
-def _size(operands: Sequence[np.ndarray], settings: Mapping[str, Any]) -> int:
+def result_size(operands: Sequence[Any], settings: Mapping[str, Any]) -> int:
     """At least the number of elements of an operation's result."""
     if "shape" in settings:
         return math.prod(settings["shape"])

@@ -21,6 +21,8 @@ from metaevo.storage import manifests
 from metaevo.storage._files import read_json, replace_file
 
 MAX_RECORD = 1 << 20  # bytes
+FOLDERS = ("searches", "inner_loops")
+"""Folders that are packages of searches and algorithms, wherever they lie."""
 
 
 class Source(NamedTuple):
@@ -36,6 +38,23 @@ class Source(NamedTuple):
     file: Path
     module: str | None = None
     function: str = "search"
+
+    @property
+    def name(self) -> str:
+        """The name under which a program may import the file from `root`."""
+        if self.module is not None:
+            return self.module
+        folder = self.file.parent.name
+        return f"{folder}." * (folder in FOLDERS) + self.file.stem
+
+    @property
+    def root(self) -> Path:
+        """The folder from which the file is imported."""
+        if self.module is not None:
+            depth = self.module.count(".") + (self.file.stem == "__init__")
+            return self.file.parents[depth]
+        folder = self.file.parent
+        return folder.parent if folder.name in FOLDERS else folder
 
     @staticmethod
     def of(function: Callable) -> Source | None:
@@ -71,7 +90,7 @@ class OwnRun(NamedTuple):
     def file_changed(self) -> bool:
         """The source file is not as it was when the run was last started."""
         file = self.source.file
-        return file.is_file() and _sha256(file) != self.sha256
+        return file.is_file() and sha256(file) != self.sha256
 
 
 def folder() -> Path:
@@ -104,7 +123,7 @@ def remember(
             "file": str(file),
             "module": source.module,
             "function": source.function,
-            "sha256": _sha256(file),
+            "sha256": sha256(file),
             "changes": list(changes),
         }
         replace_file(path, json.dumps(record, indent=1).encode())
@@ -147,5 +166,6 @@ def _run_digest(manifest: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _sha256(file: Path) -> str:
+def sha256(file: Path) -> str:
+    """Return the sha256 of a file, in hexadecimal digits."""
     return hashlib.sha256(file.read_bytes()).hexdigest()

@@ -10,21 +10,37 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("metaevo", "jax", "jaxlib", "optax", "flax", "evosax", "gymnax")
+from metaevo.errors import printable
+
+SAFE_GIT = {
+    "core.fsmonitor": "false",
+    "core.hooksPath": os.devnull,
+    "diff.ignoreSubmodules": "all",  # their settings are others
+    "submodule.recurse": "false",
+}
+"""Settings under which git runs no program that a repository names."""
+
+PACKAGES = (
+    *("metaevo", "jax", "jaxlib", "numpy", "scipy"),
+    *("optax", "flax", "evosax", "gymnax"),
+)
 _INSTALLED = Path(__file__).parents[2]
 
 
 def surroundings(device: str) -> dict[str, Any]:
-    """Return versions, device and compiler flags, which the bits of a run depend on.
+    """Return versions, device, flags and settings that the bits of a run depend on.
 
     Args:
         device: description of the devices.
     """
+    from metaevo.evaluators import surroundings as of_jax  # imports JAX
+
     return {
         "versions": {package: _version(package) for package in PACKAGES},
         "python": platform.python_version(),
         "device": device,
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
+        "jax_settings": of_jax.settings(),
     }
 
 
@@ -34,30 +50,35 @@ def changes(
     """Return what is not as it was when a run was started, a sentence each.
 
     Args:
-        manifest: the run's manifest.
+        manifest: the run's manifest. What an earlier version did not record is not
+            known to have changed.
         device: description of the devices.
         sources: digests of the source files as they are. A manifest of metaevo 0.1
             holds none, and nothing is known to have changed.
     """
     then = manifest.get("sources") or sources
     found = [
-        f"{name} has changed since this run was started"
+        f"{printable(name)} has changed since this run was started"
         for name in sorted(then.keys() | sources.keys())
         if then.get(name) != sources.get(name)
     ]
-    now = surroundings(device)
-    versions = {f"version of {x}": v for x, v in now.pop("versions").items()}
-    then = manifest.get("versions", {})
-    old = {f"version of {x}": then.get(x) for x in PACKAGES if x in then} | {
-        key: manifest[key] for key in now if key in manifest
-    }
+    old, now = _flat(manifest), _flat(surroundings(device))
     found += [
         f"{key} was {old[key]!r} when this run was started, and is {x!r}; the bits "
         "may differ"
-        for key, x in (versions | now).items()
+        for key, x in now.items()
         if key in old and old[key] != x
     ]
     return found
+
+
+def _flat(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a manifest or `surroundings` holds, each fact under a name."""
+    versions = facts.get("versions", {})
+    named = {f"version of {package}": x for package, x in versions.items()}
+    nested = ("versions", "jax_settings")
+    plain = {key: x for key, x in facts.items() if key not in nested}
+    return named | plain | facts.get("jax_settings", {})
 
 
 def git_state(files: Sequence[Path] = ()) -> dict[str, Any]:
@@ -97,16 +118,48 @@ def _version(package: str) -> str | None:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """Return the output of git in a folder; None if it fails, or outside git."""
+    """Return the output of git in a folder; None if it fails, or outside git.
+
+    The repository may be a stranger's: nothing that its configuration names is run.
+    """
+    settings = dict.fromkeys(_filters(folder), "") | SAFE_GIT
+    return _printed(folder, settings, arguments)
+
+
+def _filters(folder: Path) -> list[str]:
+    """Return the settings of a repository that name programs which filter files."""
+    listed = ("config", "--list", "--show-scope", "--name-only", "-z")
+    fields = (_printed(folder, SAFE_GIT, listed) or "").split("\0")
+    pairs = zip(fields[::2], fields[1::2], strict=False)
+    here = [name for scope, name in pairs if scope in ("local", "worktree")]
+    kinds = (".clean", ".smudge", ".process")
+    return [x for x in here if x.startswith("filter.") and x.endswith(kinds)]
+
+
+def _printed(
+    folder: Path, settings: Mapping[str, str], arguments: Sequence[str]
+) -> str | None:
+    """Return the output of git under some settings; None if it fails."""
+    # No lock, no network, and the user's own settings of the environment before ours.
+    known = {"GIT_OPTIONAL_LOCKS": "0", "GIT_ALLOW_PROTOCOL": "none"}
+    known |= {"GIT_NO_LAZY_FETCH": "1", "GIT_TERMINAL_PROMPT": "0"}
+    there = os.environ.get("GIT_CONFIG_COUNT", "0")
+    count = int(there) if there.isdecimal() else 0
+    for number, (name, value) in enumerate(settings.items(), count):
+        known |= {f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": value}
+    known["GIT_CONFIG_COUNT"] = str(count + len(settings))
     try:
         printed = subprocess.run(
             ["git", *arguments],
             cwd=folder,
+            env=os.environ | known,
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             encoding="utf-8",
+            errors="backslashreplace",
             timeout=5,
             check=True,
         )
-    except (OSError, subprocess.SubprocessError):
+    except (OSError, ValueError, subprocess.SubprocessError):
         return None
     return printed.stdout.strip("\n")

@@ -30,7 +30,7 @@ import filelock
 
 from metaevo.config import RunConfig
 from metaevo.errors import CheckpointError, ConfigError, LockedError
-from metaevo.storage import manifests, provenance
+from metaevo.storage import manifests, nearby, provenance
 from metaevo.storage._files import (
     check_file,
     check_folder,
@@ -39,7 +39,7 @@ from metaevo.storage._files import (
     read_json,
     replace_file,
 )
-from metaevo.storage.verified import CARD, FILES, MAX_JSON, ZOO_PREFIX
+from metaevo.storage.verified import CARD, FILES, MAX_ARTIFACT, MAX_JSON, ZOO_PREFIX
 
 RENAMED_SEARCHES = {
     "dpo_two_parameters": "ppo_dpo_constants",
@@ -259,10 +259,10 @@ def read_manifest(directory: str | Path) -> dict[str, Any]:
         CheckpointError: the manifest cannot be read or is not one of a run, or a link,
             a pipe or a device is in the directory.
     """
-    check_entries(directory)
     path = paths(directory).manifest
     if not has_manifest(directory):
         raise ConfigError(_no_run(directory))
+    check_entries(directory)
     remedy = "restore it from a copy, or give another directory"
     try:
         manifest = read_json(path, MAX_JSON)
@@ -284,11 +284,13 @@ def read_manifest(directory: str | Path) -> dict[str, Any]:
 
 
 def _no_run(directory: str | Path) -> str:
-    """Return the message that there is no run, with the directory that may be meant."""
+    """Return the message that there is no run, with those that may be meant."""
     place = Path(directory)
     text = f"{directory}: no run here (no manifest.json)"
     if str(directory).startswith(ZOO_PREFIX) or has_manifest(directory):
         text = f"{directory}: an artifact, and no run"
+    elif inside := nearby.hint(directory):
+        return f"{text}; {inside}; give one of them"
     run = next((p for p in place.parents[:-1] if _holds_a_run(p)), None)
     meant = "the directory that the run printed" if run is None else str(run)
     return f"{text}; give {meant}"
@@ -387,7 +389,7 @@ def check_same_run(
             then, manifests.identity(name, config, settings)
         )
     now = manifests.identity(name, config, settings)
-    changed = manifests.told(manifests.as_before(then), manifests.as_before(now))
+    changed = manifests.told(then, now)
     if changed:
         raise ConfigError(
             f"{directory} holds a run with other settings: {'; '.join(changed)}. "
@@ -419,11 +421,18 @@ def artifact_files(directory: str | Path) -> list[Path]:
     """Return the files of a finished run that may be sent elsewhere.
 
     These are the pictures of its report and the files of its solution.
+
+    Raises:
+        CheckpointError: one is larger than any that a run makes.
     """
     parts = paths(directory)
     solution = [parts.solution / name for name in (*FILES, CARD)]
     found = [*sorted(parts.report.glob("*.png")), *solution]
-    return [path for path in found if path.is_file() and not path.is_symlink()]
+    found = [path for path in found if path.is_file() and not path.is_symlink()]
+    for path in found:
+        if path.stat().st_size > MAX_ARTIFACT:
+            raise CheckpointError(f"{path} is larger than {MAX_ARTIFACT >> 20} MiB")
+    return found
 
 
 def write_json_atomic(path: str | Path, data: Any) -> None:

@@ -12,10 +12,13 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import keyword
+import math
 import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
@@ -23,6 +26,7 @@ from safetensors.numpy import load, save_file
 
 from metaevo.errors import ArtifactError, CheckpointError, ConfigError
 from metaevo.storage._files import (
+    check_file,
     check_folder,
     parse_json,
     read_bytes,
@@ -37,6 +41,7 @@ FILES = ("arrays.safetensors", "manifest.json")
 CARD = "README.md"
 ZOO = Path(__file__).parents[1] / "zoo"
 ZOO_PREFIX = "zoo:"
+_SLOT = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _UNFINISHED = re.compile(r"\.tmp\w{6}")
 _MALFORMED = (
     OSError,
@@ -91,7 +96,7 @@ def write(
         )
     write_synced(temporary / "manifest.json", described)
     if card is not None:
-        write_synced(temporary / CARD, card.encode())
+        write_synced(temporary / CARD, card.encode("utf-8", "backslashreplace"))
     sync_folder(temporary)
     discard(folder)
     os.rename(temporary, folder)
@@ -164,7 +169,6 @@ def read(folder: Path, limit: int | None = None) -> tuple[dict[str, np.ndarray],
     folder = Path(folder)
     try:
         manifest = parse_json(read_bytes(folder / "manifest.json", MAX_JSON))
-        data = read_bytes(folder / "arrays.safetensors", limit)
         if manifest["digest"] != _digest(manifest):
             raise CheckpointError("manifest.json does not match its digest")
         if manifest["schema"] > SCHEMA:
@@ -172,6 +176,7 @@ def read(folder: Path, limit: int | None = None) -> tuple[dict[str, np.ndarray],
                 f"schema {manifest['schema']} is newer than this metaevo's {SCHEMA}: "
                 "update metaevo"
             )
+        data = _read_arrays(folder / "arrays.safetensors", manifest["arrays"], limit)
         if hashlib.sha256(data).hexdigest() != manifest["sha256"]:
             raise CheckpointError("arrays.safetensors does not match its sha256")
         arrays = load(data)
@@ -192,6 +197,57 @@ def read(folder: Path, limit: int | None = None) -> tuple[dict[str, np.ndarray],
     except _MALFORMED as error:
         raise CheckpointError(f"{folder}: {type(error).__name__}: {error}") from None
     return arrays, manifest
+
+
+def _read_arrays(path: Path, described: Mapping[str, Any], limit: int | None) -> bytes:
+    """Read a file of arrays if it has the size that its manifest says.
+
+    Raises:
+        CheckpointError: it is larger or smaller, or larger than `limit`.
+    """
+    if any(type(n) is not int for shape, _ in described.values() for n in shape):
+        raise TypeError("a shape that is not of whole numbers")
+    numbers = sum(math.prod(s) * _item_size(kind) for s, kind in described.values())
+    # The header is JSON: the name of each array, its type, shape and place.
+    header = 1024 + sum(
+        6 * len(x) + 32 * len(s) + 256 for x, (s, _) in described.items()
+    )
+    check_file(path)
+    size = path.stat().st_size
+    if limit is not None and size > limit:
+        raise CheckpointError(f"{path} is larger than {limit >> 20} MiB")
+    if not numbers <= size <= numbers + header:
+        raise CheckpointError(
+            f"{path.name} has {size:,} bytes, and manifest.json describes {numbers:,} "
+            "bytes of arrays"
+        )
+    return read_bytes(path, size)
+
+
+def _item_size(kind: str) -> int:
+    """The bytes of a number, by the name of its type.
+
+    >>> [_item_size(x) for x in ("float32", "bool", "float8_e4m3fn")]
+    [4, 1, 1]
+    """
+    bits = re.search(r"\d+", kind)
+    return max(int(bits[0]) // 8, 1) if bits else 1
+
+
+def check_slot(name: Any) -> str:
+    """Check that the name of a slot is plain: callers write attributes and files by it.
+
+    Returns:
+        the name.
+
+    Raises:
+        ArtifactError: it is a keyword of Python, or anything but a lower-case letter
+            and at most 63 more, digits or underscores.
+    """
+    plain = isinstance(name, str) and _SLOT.fullmatch(name)
+    if not plain or keyword.iskeyword(name):
+        raise ArtifactError(f"slot name {str(name)[:80]!r} is not a plain name")
+    return name
 
 
 def artifact_folder(path: str | Path) -> Path:

@@ -5,6 +5,7 @@ one program in single and one in double precision, and its share of one program 
 """
 
 import functools
+import json
 import subprocess
 import sys
 import textwrap
@@ -23,7 +24,13 @@ from metaevo.analysis.plots import figures, gallery
 from metaevo.errors import ArtifactError, ConfigError
 from metaevo.learned import operations
 from metaevo.slots import Context
-from metaevo.storage import artifacts, numpy_export, numpy_reference
+from metaevo.storage import (
+    artifacts,
+    numpy_export,
+    numpy_reference,
+    stored_functions,
+)
+from metaevo.storage.sources import Origin
 
 DOCS = (Path(__file__).parents[2] / "docs" / "spaces.md").read_text()
 CASES = helper.cases()
@@ -54,12 +61,25 @@ def saved(name):
     return params, metaevo.load(folder).slots[case.slot], mine
 
 
+@functools.cache
+def by_program(name):
+    """The function that JAX makes of the stored program, and its entry."""
+    saved(name)
+    case, folder = CASES[name], FOLDER / name.replace(" ", "_")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    op = manifest["slots"][case.slot]
+    reads = case.operation.reads(op)
+    origin = Origin(case.operation.slot, case.operation.title, reads)
+    entry = stored_functions.entry(case.slot, op, origin, manifest)
+    return operations.get(entry["op"]).rebuild(entry), entry
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _folder(tmp_path_factory):
     global FOLDER
     FOLDER = tmp_path_factory.mktemp("artifacts")
     yield
-    for cached in (saved, program, results, stepper, loop_program):
+    for cached in (saved, by_program, program, results, stepper, loop_program):
         cached.cache_clear()
 
 
@@ -68,13 +88,18 @@ FOLDER: Path
 
 @functools.cache
 def program(name, x64):
-    """`(params, loaded, inputs, along) -> [values, gradients]`, of both, by context.
+    """`(params, loaded, inputs, along) -> [values, gradients]`, of all, by context.
 
     In double precision of the searched function alone.
     """
     case = CASES[name]
     made = case.make()
     given, seen, call = numpy_export.signature(made.spec)
+    stored, _ = by_program(name)
+
+    def functions(params, loaded):
+        several = made.bind(params), loaded, stored.bind(params)
+        return several[: 1 if x64 else 3]
 
     def evaluated(function, inputs, along, context):
         def values(*inputs):
@@ -95,14 +120,14 @@ def program(name, x64):
         contexts = [None] if seen else [None, Context(0.7, 2.0, CLIP)]
         return [
             [evaluated(f, inputs, along, context) for context in contexts]
-            for f in (made.bind(params), loaded)[: 1 if x64 else 2]
+            for f in functions(params, loaded)
         ]
 
     return both
 
 
 def evaluate(name, params, inputs, along=1.0, x64=False):
-    """Of the searched and of the loaded function: [values, gradients] by context."""
+    """Of the searched, the loaded function and its program, as `program`."""
     dtype = np.float64 if x64 else np.float32
     cast = functools.partial(jax.tree.map, dtype)
     with jax.enable_x64(x64):
@@ -334,8 +359,47 @@ def test_values_stay_finite_for_huge_inputs(name):
 @every_function
 def test_saved_and_loaded_it_is_the_same_function(name):
     params, _, _ = saved(name)
-    searched, loaded = evaluate(name, params, CASES[name].inputs())
+    searched, loaded, _ = evaluate(name, params, CASES[name].inputs())
     jax.tree.map(np.testing.assert_array_equal, searched, loaded)
+
+
+@every_function
+def test_its_stored_program_is_the_same_function(name):
+    """Values and gradients; `test_own_operations` loads one without its source."""
+    params, _, _ = saved(name)
+    searched, _, stored = evaluate(name, params, CASES[name].inputs())
+    for a, b in zip(jax.tree.leaves(stored), jax.tree.leaves(searched), strict=True):
+        assert a.dtype == b.dtype
+        assert (np.abs(a - b) <= 1e-5 * np.maximum(1, np.abs(b))).all()
+
+
+@every_optimizer
+def test_its_stored_program_is_the_same_optimizer(name):
+    """Over several updates, with the noise that it draws itself."""
+    params, _, _ = saved(name)
+    agent = jax.tree.map(jnp.asarray, helper.agent())
+    made, (stored, _) = CASES[name].make(), by_program(name)
+    found = []
+    for one in (made.bind(params), stored.bind(params)):
+        state, update = one.init(agent), jax.jit(one.update)
+        found.append([])
+        for i, gradient in enumerate(helper.gradients(*helper.SCALES["usual"])):
+            direction, state = update(gradient, state, agent, Context(i / 8))
+            found[-1].append(direction)
+    for a, b in zip(*map(jax.tree.leaves, found), strict=True):
+        assert (np.abs(a - b) <= 2e-5 * np.maximum(1, np.abs(b))).all()
+
+
+@every_case
+def test_its_stored_program_is_saved_and_exported_as_a_function_is(name):
+    params, _, _ = saved(name)
+    learned, entry = by_program(name)
+    slot = CASES[name].slot
+    shapes = jax.eval_shape(learned.init, jax.random.key(0))
+    artifacts.check({slot: shapes}, {slot: entry})
+    again = numpy_export.describe(slot, entry, learned, params)
+    assert again["inputs"] == entry["program"]["inputs"]
+    assert jax.tree.structure(shapes) == jax.tree.structure(params)
 
 
 @every_optimizer

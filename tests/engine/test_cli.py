@@ -16,9 +16,9 @@ import tiny_search
 
 import metaevo
 from inner_loops import ppo
-from metaevo.cli import commands, config, found, listing, main, runs
+from metaevo.cli import commands, config, found, listing, main, program, runs
 from metaevo.config import RunConfig, wandb_mode
-from metaevo.errors import ConfigError
+from metaevo.errors import ConfigError, InterruptedRunError
 from metaevo.storage.own_runs import Source
 
 ROOT = Path(__file__).parents[2]
@@ -258,8 +258,23 @@ def test_without_a_command_it_says_which_there_are():
     assert call("-c", COMMAND, "list", "searches")[0] == 0
 
 
+@pytest.mark.parametrize(
+    ("ended", "line"),
+    [
+        (InterruptedRunError("stopped before generation 30"), "stopped before gener"),
+        (KeyboardInterrupt(), "stopped; run the same command again to continue"),
+    ],
+)
+def test_a_run_that_was_asked_to_stop_is_no_error(ended, line, capsys):
+    def body():
+        raise ended
+
+    assert program.guard(body) == 75
+    assert capsys.readouterr().err.startswith(line)
+
+
 def test_a_search_function_needs_defaults():
-    with pytest.raises(TypeError, match="'size' has no default"):
+    with pytest.raises(ConfigError, match="'size' has no default"):
         config.parse(lambda size: None, [])
 
 
@@ -325,7 +340,9 @@ def test_resume_and_report_commands(tmp_path, monkeypatch, capsys):
     assert len(metrics.read_text().splitlines()) == 3
     # An extension that was interrupted is continued to its own horizon.
     assert command("resume", run, "num_generations=5", "run.max_seconds=1e-9") == 75
-    assert "before generation 4; run the same command again" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert "before generation 4; run the same command again" in shown
+    assert "error" not in shown
     assert command("report", run) == 0
     assert command("resume", run) == 0
     assert len(metrics.read_text().splitlines()) == 5
@@ -433,6 +450,126 @@ def test_searches_of_the_current_folder_are_found_beside_the_installed_ones(tmp_
         assert "fail_below=-1.0" in found.stdout
     found = metaevo_command("run", "ppo_drift", "--cfg")
     assert found.returncode == 0, found.stderr
+
+
+NOT_EDITABLE = (
+    "import sys; "
+    "sys.meta_path[:] = [x for x in sys.meta_path if 'ditable' not in repr(x)]; "
+)
+"""As from a wheel: editable installs may find modules behind a user's package."""
+
+
+def from_folder(folder, *arguments):
+    """A command in a folder of a user's own, in a new process."""
+    done = subprocess.run(
+        [sys.executable, "-c", NOT_EDITABLE + COMMAND, *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+BROKEN = {
+    "syntax": ("import os\n\ndef search(:\n", 3, "SyntaxError: invalid syntax"),
+    "indented": ("def search():\nreturn\n", 2, "IndentationError: expected an ind"),
+    "unclosed": ("x = (\n", 1, "SyntaxError: '(' was never closed"),
+}
+RAISES = {
+    "divides": ("x = 1\ny = x / 0\n", 2, "ZeroDivisionError: division by zero"),
+    "imports": ("\n\nimport optaxx\n", 3, "ModuleNotFoundError: No module named 'opt"),
+    "asserts": ("assert False\n", 1, "AssertionError"),
+    "lines": ("raise ValueError('a\\nb')\n", 1, "ValueError: a"),
+}
+
+
+def test_a_broken_file_is_one_line_of_the_list_and_the_rest_are_listed(
+    tmp_path, monkeypatch
+):
+    for package in ("searches", "inner_loops", "strategies"):
+        (tmp_path / package).mkdir()
+        for name, (text, _, _) in BROKEN.items():
+            (tmp_path / package / f"{name}.py").write_text(text)
+        (tmp_path / package / "bytes.py").write_bytes(b"\xff\xfe")
+        (tmp_path / package / "zero.py").write_bytes(b"x = '\0'")
+    shown = {
+        "searches": "ppo_drift",
+        "algorithms": "gumbel_alphazero",
+        "strategies": "open_es",
+    }
+    monkeypatch.chdir(tmp_path)
+    # Another test may have imported the packages from its own folder.
+    monkeypatch.syspath_prepend(tmp_path)
+    for kind, other in shown.items():
+        out = listing.text(kind)
+        assert f"\n  {other} " in out
+        text = " ".join(out.split())
+        for name, (_, line, message) in BROKEN.items():
+            assert f" {name} cannot be read: " in text
+            assert f"/{name}.py:{line}: {message}" in text
+        assert "bytes.py: UnicodeDecodeError" in text
+        assert "/zero.py" in text
+
+
+@pytest.mark.parametrize("name", [*BROKEN, *RAISES])
+def test_a_search_that_cannot_be_imported_is_one_line_with_its_place(
+    tmp_path, monkeypatch, name
+):
+    text, line, message = (BROKEN | RAISES)[name]
+    words = {
+        "mine.py": "mine.py",
+        "broken_one": "searches/broken_one.py",
+        "package_of_mine.mine:search": "package_of_mine/mine.py",
+    }
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    monkeypatch.setattr(sys, "modules", sys.modules.copy())
+    for word, place in words.items():
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        (tmp_path / place).write_text(text)
+        with pytest.raises(ConfigError) as error:
+            found.function(word, "searches")
+        assert f"{place}:{line}: {message}" in str(error.value)
+        assert "\n" not in str(error.value)
+
+
+def test_the_place_is_in_the_file_that_failed(tmp_path):
+    """Of a module that the search imports, not where it imports it."""
+    (tmp_path / "mine.py").write_text("import helper\n")
+    (tmp_path / "helper.py").write_text("import json\n\njson.loads('{')\n")
+    code, out, err = from_folder(tmp_path, "run", "mine.py")
+    assert (code, out) == (2, "")
+    assert len(err.splitlines()) == 1
+    assert "helper.py:3: JSONDecodeError: Expecting property name" in err
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "strategies/__init__.py",
+        "searches/__init__.py",
+        "inner_loops/__init__.py",
+        "strategies.py",
+    ],
+)
+def test_a_package_of_ones_own_named_like_ours_is_named_with_the_remedy(
+    tmp_path, place
+):
+    file = tmp_path / place
+    file.parent.mkdir(exist_ok=True)
+    file.write_text('"""Mine."""\n')
+    code, out, err = from_folder(tmp_path, "run", "ppo_value_loss", "--cfg")
+    assert (code, out) == (2, "")
+    assert len(err.splitlines()) == 1
+    rename = file.parent if file.stem == "__init__" else file
+    remedy = f"{file} hides those that are installed: remove it, or rename {rename}"
+    assert remedy in err
+    if place == "strategies.py":
+        code, out, err = from_folder(tmp_path, "list", "strategies")
+        assert (code, err) == (0, "")
+        assert "hides those that are installed" in " ".join(out.split())
 
 
 def test_public_names_are_listed_once_and_can_be_imported():

@@ -1,10 +1,22 @@
 """Set-up of a process: no search touches JAX before the devices are chosen."""
 
+import os
 import pkgutil
 import subprocess
 import sys
 
+import jax
+import pytest
+
+import metaevo
 import searches
+from inner_loops import ppo
+from metaevo import envs
+from metaevo.cli import main
+from metaevo.engine import loop
+from metaevo.errors import ConfigError
+from metaevo.evaluators import surroundings
+from searches import pbt_toy
 
 SEARCHES = [m.name for m in pkgutil.iter_modules(searches.__path__)]
 
@@ -39,3 +51,130 @@ def test_set_up_that_comes_too_late_warns():
     )
     assert stdout == "1"
     assert "1 of 3 CPU cores are devices" in stderr
+
+
+# --- flags, platforms and settings that cannot work -----------------------------------
+
+
+def commanded(line, **environment):
+    out = subprocess.run(
+        [sys.executable, "-m", "metaevo", *line.split()],
+        capture_output=True,
+        text=True,
+        env=os.environ | environment,
+    )
+    return out.returncode, out.stdout, out.stderr
+
+
+@pytest.fixture
+def ended(monkeypatch, capsys, tmp_path):
+    """Run a command line in this process; return its code and the line it prints."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(line):
+        monkeypatch.setattr(sys, "argv", ["metaevo", *line.split()])
+        with pytest.raises(SystemExit) as exit:
+            main.command()
+        (shown,) = capsys.readouterr().err.splitlines()
+        assert list(tmp_path.iterdir()) == []
+        return exit.value.code, shown
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--xla_foo_bar=1", "Unknown flag --xla_foo_bar=1"),
+        (
+            "--xla_backend_optimization_level=high",
+            "Couldn't interpret value high for flag xla_backend_optimization_level",
+        ),
+        ("no_such_file", 'Could not open file "no_such_file"'),
+    ],
+)
+def test_a_wrong_flag_of_xla_is_one_line(flags, said, ended, monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", flags)
+    for command in ("run pbt_toy", "doctor", "list environments", "verify nowhere"):
+        code, shown = ended(command)
+        assert code == 2
+        assert shown.startswith(f"error: XLA_FLAGS={flags}: {said}")
+    with pytest.raises(ConfigError, match="XLA_FLAGS="):
+        metaevo.run(pbt_toy.search)
+
+
+def test_right_flags_of_xla_are_taken(monkeypatch):
+    monkeypatch.setenv(
+        "XLA_FLAGS", "--xla_backend_optimization_level=1 --xla_dump_to=/tmp"
+    )
+    surroundings.check_flags()
+    monkeypatch.setenv("XLA_FLAGS", surroundings.ONE_THREAD)
+    monkeypatch.setattr(subprocess, "run", None)  # our own flag needs no process
+    surroundings.check_flags()
+
+
+@pytest.mark.parametrize("command", ["run pbt_toy", "list environments", "doctor"])
+def test_a_platform_that_is_not_there_is_named(command):
+    code, printed, errors = commanded(command, JAX_PLATFORMS="nowhere")
+    assert code == 2
+    said = "JAX_PLATFORMS=nowhere: Unable to initialize backend 'nowhere'"
+    assert said in (printed if command == "doctor" else errors)
+    assert len(errors.splitlines()) == 1
+    assert "set JAX_PLATFORMS=cpu, or leave it out" in printed + errors
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_named():
+    program = (
+        "import metaevo\nfrom searches import pbt_toy\n"
+        "try: metaevo.run(pbt_toy.search)\n"
+        "except metaevo.ConfigError as error: print(error)"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"JAX_PLATFORMS": "cuda"},
+    )
+    assert out.stdout.startswith("JAX_PLATFORMS=cuda: ")
+    assert out.stdout.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "run pbt_toy",
+        "run pbt_toy --dry-run",
+        "run pbt_toy --cfg",
+        "train ppo",
+        "list environments",
+    ],
+)
+def test_types_of_64_bits_are_refused_before_anything_runs(command, ended):
+    with jax.enable_x64(True):
+        code, shown = ended(command)
+    assert code == 2
+    assert shown.startswith("error: jax_enable_x64=True (JAX_ENABLE_X64): ")
+    assert "set JAX_ENABLE_X64=0" in shown
+
+
+def test_types_of_64_bits_are_refused_in_python_too(tmp_path):
+    search, made = pbt_toy.search(), ppo.make(envs.make("gymnax/CartPole-v1"))
+    config = metaevo.RunConfig(directory=str(tmp_path / "run"))
+    calls = [
+        lambda: metaevo.run(pbt_toy.search),
+        lambda: metaevo.run(search, config),
+        lambda: loop.run(search, config),
+        lambda: metaevo.train(made, 1),
+    ]
+    for call in calls:
+        with jax.enable_x64(True), pytest.raises(ConfigError, match="jax_enable_x64"):
+            call()
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_variable_of_the_environment_is_refused():
+    code, _, errors = commanded("run pbt_toy", JAX_ENABLE_X64="1")
+    assert code == 2
+    assert len(errors.splitlines()) == 1
+    assert "JAX_ENABLE_X64=0" in errors

@@ -143,6 +143,39 @@ def test_agents_live_on_under_a_strategy_with_parents(tmp_path):
     assert log[-1]["fitness_mean"] > log[0]["fitness_mean"]
 
 
+@pytest.mark.parametrize("line", [b'{"my": "data"}\n', b'{"a": 1'])
+def test_foreign_line_behind_the_log_of_a_finished_run_is_left_out(tmp_path, line):
+    search = toys.search(
+        toys.pbt()._replace(persistent_agents=True),
+        num_generations=2,
+        segments_per_generation=1,
+    )
+    for name in ("whole", "altered"):
+        run(tmp_path / name, search)
+    with open(tmp_path / "altered" / "metrics.jsonl", "ab") as log:
+        log.write(line)
+    run(tmp_path / "altered", search)
+    run(tmp_path / "altered", search, stop="fitness_best>=1e9")
+    longer = search._replace(num_generations=3)
+    for name in ("whole", "altered"):
+        run(tmp_path / name, longer)
+    assert records(tmp_path / "whole") == records(tmp_path / "altered")
+    assert solution_bytes(tmp_path / "whole") == solution_bytes(tmp_path / "altered")
+
+
+def test_foreign_line_in_the_log_of_a_finished_run_is_named(tmp_path):
+    search = toys.search(
+        toys.pbt()._replace(persistent_agents=True),
+        num_generations=2,
+        segments_per_generation=1,
+    )
+    run(tmp_path, search)
+    log = tmp_path / "metrics.jsonl"
+    log.write_bytes(b'{"my": "data"}\n' + log.read_bytes())
+    with pytest.raises(CheckpointError, match="line 1: expected generation 0"):
+        run(tmp_path, search)
+
+
 def test_coupled_search_runs_and_resumes(tmp_path):
     def search(generations):
         return toys.search(

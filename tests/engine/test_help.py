@@ -86,6 +86,12 @@ def test_every_key_of_what_is_shipped_is_described(columns):
             hint = typing.get_type_hints(search).get(parameter.name)
             if typing.get_origin(hint) is Literal:
                 assert f"(one of {', '.join(typing.get_args(hint))})" in words
+        told = {key.name: key.description for key in every}
+        for one, other in (
+            ("inner.features", "inner.activation"),
+            ("meta.ent_coef", "meta.vf_coef"),
+        ):
+            assert one not in told or told[one] != told.get(other), name
     assert without == []
     assert wide == []
 
@@ -114,13 +120,18 @@ def test_help_names_each_key_with_default_type_and_choices():
     ]
     fields = len(ppo.Config.__dataclass_fields__) + len(RunConfig.__dataclass_fields__)
     assert len(keys) == 4 + fields + 5
-    assert "size=4 of it; in meters sigma=1.0 of its own kind=a (one of a, b)" in words
+    own = "size=4 of it; in meters (integer) sigma=1.0 of its own (number) kind=a (one"
+    assert own in words
     assert "maybe=null (an integer or null)" in words
-    hidden = "units and function of hidden layers of policy and critic"
+    hidden = "units of each hidden layer of policy and critic"
     assert f"inner.features=[8,8] {hidden} (a list of integers)" in words
+    assert "inner.activation=tanh function of these layers (one of celu, elu" in words
+    assert "meta.ent_coef=0.01 weight of the entropy bonus (number)" in "".join(
+        texts(train.as_search(ppo.make))[2]
+    )
     assert "(one of mlp, cnn)" in words
     assert "(one of normal, tanh_normal)" in words
-    assert "meta.lr=0.01 meta.steps=3 meta.SLOT=PATH" in words
+    assert "meta.lr=0.01 (number) meta.steps=3 (number) meta.SLOT=PATH" in words
     assert "meta.clip=null (a number, a function or null) meta.function=... " in words
     assert "meta.array=... run.*" in words
     assert "\nrun.*  Options of a run" in text
@@ -145,7 +156,8 @@ def test_a_search_without_docstrings_has_a_help(tmp_path, monkeypatch):
     assert text.startswith(
         "usage: python mine.py [KEY=VALUE ...]\n\nSearch\n  width=3\n"
     )
-    assert "\ninner.*\n  inner.size=3\n  inner.names=[a]" in text
+    assert "\ninner.*\n  inner.size=3 " in text
+    assert "inner.* inner.size=3 (integer) inner.names=[a]" in words
     assert keys[:4] == ["width=3", "text=", "flag=false", "inner.size=3"]
     assert words.endswith("example: python mine.py run.seed=1")
 

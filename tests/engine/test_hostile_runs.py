@@ -10,17 +10,27 @@ import os
 import shutil
 import socket
 import sys
+import types
+import unicodedata
 
+import planted
 import pytest
+import wandb_server
+from planted import nested
 from runs import sign
 
 import metaevo
 from metaevo.analysis.plots import figures
 from metaevo.cli import compare, main, runs
 from metaevo.engine import finish
-from metaevo.engine.loggers import wandb
 from metaevo.errors import ConfigError
-from metaevo.storage import artifacts, numpy_reference, own_runs, run_directory
+from metaevo.storage import (
+    artifacts,
+    numpy_reference,
+    own_runs,
+    run_directory,
+    wandb_files,
+)
 from metaevo.storage.own_runs import Source
 
 COMMANDS = ("report", "resume", "play", "compare", "distill", "verify", "wandb-push")
@@ -99,8 +109,19 @@ class Place:
         (self.run / "__init__.py").write_text(payload)
 
 
+@pytest.fixture(scope="module")
+def server():
+    """The server that this user named; runs are really sent there."""
+    import wandb
+
+    with wandb_server.serve() as server:
+        wandb.teardown()
+        yield server
+        wandb.teardown()
+
+
 @pytest.fixture
-def place(made, tmp_path, monkeypatch):
+def place(made, tmp_path, monkeypatch, server):
     place = Place(tmp_path, made)
     monkeypatch.chdir(place.run.parent)
     monkeypatch.setenv("XDG_CACHE_HOME", str(place.cache))
@@ -109,7 +130,8 @@ def place(made, tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "INSTALLED", made / "installed")
     monkeypatch.setattr(compare, "compare", compared)
     monkeypatch.setattr(finish, "finish", lambda *args: None)
-    monkeypatch.setattr(wandb, "WandbLogger", Sent)
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    monkeypatch.setenv("WANDB_BASE_URL", server.url)
     monkeypatch.setattr("sys.path", ["", *sys.path])
     return place
 
@@ -119,28 +141,6 @@ def compared(groups, make, *rest):
         for run in group:
             make(run, ())
     return []
-
-
-class Sent:
-    """In place of a wandb run: reads what it would send."""
-
-    alive = True
-
-    def __init__(self, directory, mode, name, config, tags=()):
-        from metaevo.config import flat
-
-        flat(config)
-        assert all(isinstance(tag, str) for tag in tags)
-
-    def log(self, record):
-        assert record["generation"] >= 0
-        assert isinstance(record["population"], list)
-
-    def finish(self, directory):
-        for path in run_directory.artifact_files(directory):
-            path.read_bytes()
-
-    def close(self): ...
 
 
 # --- what is watched ------------------------------------------------------------------
@@ -496,6 +496,51 @@ def test_nothing_is_executed_or_read_outside_and_no_command_ends_in_a_traceback(
             assert SECRET.encode() not in path.read_bytes(), path
 
 
+FORGED = (
+    "x\x1b]0;PWNED\x07\x1b[2J\x1b[32mwhole: everything verified\x1b[0m\r\u202e\u2066"
+)
+FORGING = {
+    "search": identity(search=FORGED),
+    "search of two lines": identity(search="x\nwhole: everything verified"),
+    "changes": changes(f"env={FORGED}", FORGED),
+    "sources": manifest(sources={FORGED: "0" * 64}, versions={"jax": FORGED}),
+    "device and git": manifest(device=FORGED, git=FORGED, python=FORGED),
+    "settings": identity(settings={FORGED: FORGED, "num_generations": 2}),
+    "metric": metric(FORGED),
+    "history": content(
+        "history.jsonl",
+        json.dumps({"time": 1, "event": FORGED, "parts": [FORGED]}).encode() + b"\n",
+    ),
+    "card": facts("solution", provenance={"search": FORGED}, evidence={"date": FORGED}),
+    "held-out names": facts("held_out", names=[FORGED, "hand-made"]),
+    "slot": slots(op=FORGED),
+}
+UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
+
+
+@pytest.mark.parametrize("name", FORGING)
+def test_text_of_a_run_steers_neither_terminal_nor_report(name, place, capsys):
+    FORGING[name](place)
+    for word in COMMANDS:
+        assert command(word, "evil") in EXIT_CODES, word
+        said = "".join(capsys.readouterr())
+        page = place.run / "report" / "index.html"
+        for text in (said, page.read_text(encoding="utf-8", errors="replace")):
+            seen = {c for c in text if unicodedata.category(c) in UNSEEN} - {*"\n\t"}
+            assert not seen, (word, seen)
+        # A line of ours says whole; the run's own words are quoted in other lines.
+        if word != "verify" or "not whole" in said:
+            assert "whole: everything verified" not in said.splitlines()
+
+
+def test_the_question_for_trust_is_not_worded_by_the_run(place, capsys):
+    identity(search="x, which is verified and harmless. Ignore this: ")(place)
+    for word in ("resume", "play", "rerun"):
+        assert command(word, "evil") == 2
+        said = capsys.readouterr().err
+        assert "trust=true, which imports 'x, which is verified" in said
+
+
 def refused_by_all(place, capsys, code=4):
     before = outside(place)
     inside = sorted(place.run.rglob("*"))
@@ -520,6 +565,62 @@ def test_link_in_a_run_directory_is_refused_by_every_command(name, place, capsys
 def test_pipe_in_a_run_directory_is_refused_and_never_waited_for(name, place, capsys):
     pipe(name)(place)
     refused_by_all(place, capsys)
+
+
+LONG = "x" * 100_000
+REFUSED = {
+    "lone surrogate": manifest(git="\ud800x"),
+    "long name of a search": identity(search=LONG),
+    "long change": changes(f"env={LONG}"),
+    "many changes": changes(*["num_generations=2"] * 100_000),
+    "settings of wandb": content("wandb/settings", b"[default]\nbase_url=http://x\n"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_odd_text_in_a_manifest_is_refused_in_a_short_line(name, place, capsys):
+    REFUSED[name](place)
+    refused_by_all(place, capsys)
+    for word in COMMANDS:
+        command(word, "evil")
+        said = capsys.readouterr()
+        assert len(said.out + said.err) < 2000
+
+
+def test_hard_link_in_a_run_directory_is_refused(place, capsys):
+    (place.run / "history.jsonl").unlink()
+    os.link(place.home / "strategy.csv", place.run / "history.jsonl")
+    refused_by_all(place, capsys)
+
+
+def test_deeply_nested_folders_in_a_run_directory_are_refused(place, capsys):
+    with nested(place.run / "report" / "deep", 3000):
+        for word in COMMANDS:
+            assert command(word, "evil") == 4, word
+        assert "nested more than 32 deep" in capsys.readouterr().err
+
+
+LONG_NAMES = {
+    "history": content(
+        "history.jsonl",
+        json.dumps({"time": 1, "event": LONG, "parts": ["solution/" + LONG]}).encode()
+        + b"\n",
+    ),
+    "metric": metric(LONG),
+    "settings": identity(settings={LONG: LONG, "num_generations": 2}),
+    "held-out names": facts("held_out", names=[LONG, "hand-made"]),
+    "slot": slots(op=LONG),
+    "sources": manifest(sources={LONG: LONG}, versions={"jax": LONG}, device=LONG),
+}
+
+
+@pytest.mark.parametrize("name", LONG_NAMES)
+def test_long_names_end_no_command_in_a_traceback(name, place, capsys):
+    LONG_NAMES[name](place)
+    for word in ("verify", *COMMANDS):  # the others may mend it
+        assert command(word, "evil") in EXIT_CODES, word
+        said = capsys.readouterr()
+        assert len(said.err) < 10_000
 
 
 def test_socket_in_a_run_directory_is_refused(place, capsys):
@@ -555,6 +656,16 @@ def test_trust_imports_what_the_manifest_names_but_nothing_below_the_run(
         assert command(word, "evil", "trust=true") == 2
         assert "from which nothing is imported" in capsys.readouterr().err
     assert [p.name for p in place.canary.iterdir()] == ["payload"]
+
+
+@pytest.mark.parametrize("start", ["../../home", "/etc", 3])
+def test_rerun_reads_no_folder_that_a_stranger_names(place, capsys, start):
+    run = json.loads((place.run / "manifest.json").read_text())["run"]
+    manifest(run=run | {"start_from": start})(place)
+    with watched(place) as opened:
+        assert command("rerun", "evil", "generation=0", "member=0") == 2
+    assert opened == []
+    assert "run.start_from=" in capsys.readouterr().err
 
 
 def test_own_run_is_found_again_by_its_record(made, place, monkeypatch):
@@ -597,3 +708,138 @@ def test_settings_of_a_stranger_are_those_of_the_search_alone(place):
     changes("run[wandb]=online")(place)
     with pytest.raises(ConfigError, match=r"unknown key 'run\[wandb\]'"):
         runs.arguments(runs.opened(place.run))
+
+
+# --- every file that somebody reads ---------------------------------------------------
+
+READERS = {
+    "verify": ("verify", "evil"),
+    "report": ("report", "evil"),
+    "resume": ("resume", "evil"),
+    "play": ("play", "evil"),
+    "compare": ("compare", "evil", "seeds=3"),
+    "distill": ("distill", "evil", "seeds=16"),
+    "export": ("export", "evil", "to=numpy", "out=exported.py"),
+    "rerun": ("rerun", "evil", "generation=1", "member=0"),
+    "wandb-push": ("wandb-push", "evil"),
+}
+QUICK = [x for i, x in enumerate(planted.CASES) if i % 41 == 5]
+SLOW = [
+    pytest.param(x, marks=pytest.mark.slow) for x in planted.CASES if x not in QUICK
+]
+RARELY = ("verify", "report", "resume", "export", "wandb-push")
+"""Commands for files of which some commands read all, and the others none."""
+SECONDS, MEBIBYTES = 1.0, 200.0  # of CPU, beyond the same command on a whole run
+
+
+@pytest.fixture(scope="module")
+def readers(tmp_path_factory):
+    """The commands, in children of one process, and what they take on a whole run."""
+    root = tmp_path_factory.mktemp("planted")
+    home = root / "home"
+    (home / ".config" / "wandb").mkdir(parents=True)
+    (home / "secret").write_text(SECRET)
+    with wandb_server.serve() as server, planted.listener() as (url, met):
+        # As `wandb login --host URL` writes it.
+        settings = f"[default]\nbase_url = {server.url}\n"
+        (home / ".config" / "wandb" / "settings").write_text(settings)
+        env = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")}
+        env |= {"HOME": str(home), "XDG_CACHE_HOME": str(root / "cache")}
+        env |= {"WANDB_API_KEY": "0" * 40, "WANDB_ERROR_REPORTING": "false"}
+        # Any other host is asked for by this one.
+        env |= {"HTTP_PROXY": url, "HTTPS_PROXY": url, "NO_PROXY": "127.0.0.1"}
+        env |= {"PYTHONPATH": os.pathsep.join(x for x in sys.path if x)}
+        env |= {"PYTHONDONTWRITEBYTECODE": "1"}
+        commands = planted.Commands(root, env)
+        arguments = ["run", "pbt_toy", "num_generations=3", "run.directory=whole"]
+        arguments += ["run.held_out_seeds=2", "run.wandb=offline", "run.devices=1"]
+        code, *_, said = commands.run([*arguments, "run.tensorboard=true"], root)
+        assert code == 0, said
+        shutil.rmtree(root / "cache" / "metaevo" / "runs")  # it is a stranger's
+        (root / "usual").mkdir()
+        usual = {}
+        for word, line in READERS.items():
+            code, *taken, said = once(commands, root / "whole", root / "usual", line)
+            assert code in EXIT_CODES, (word, said)
+            usual[word] = taken
+        assert not met
+        yield types.SimpleNamespace(
+            root=root, home=home, url=url, met=met, commands=commands, usual=usual
+        )
+        commands.close()
+
+
+def once(commands, whole, folder, line, alter=lambda run: None):
+    """Run a command on a copy of a run, in a folder of its own."""
+    shutil.rmtree(folder)
+    shutil.copytree(whole, folder / "evil", symlinks=True)
+    alter(folder / "evil")
+    return commands.run(list(line), folder)
+
+
+def beside(root):
+    """All files that are neither a run's nor a cache's, with their contents."""
+    return {
+        str(path): path.read_bytes()
+        for folder in (root / "home", root / "canary")
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def may_link(name):
+    return wandb_files.may_link(name.split("/"))
+
+
+@pytest.mark.parametrize("case", [*QUICK, *SLOW])
+def test_planted_file(case, readers, tmp_path):
+    """No command obeys it, follows it, is steered or stopped by it, or takes long."""
+    canary = readers.root / "canary"
+    canary.mkdir(exist_ok=True)
+    place = {"url": readers.url, "canary": canary, "secret": readers.home / "secret"}
+    before = beside(readers.root)
+    kind, name = planted.CASES[case]
+    all_read = kind in planted.REFUSED or name in planted.OURS.split()
+
+    def planted_here(run):
+        planted.plant(case, run, place)
+
+    for word in READERS if all_read else RARELY:
+        try:
+            code, wall, cpu, peak, said = once(
+                readers.commands,
+                readers.root / "whole",
+                tmp_path,
+                READERS[word],
+                planted_here,
+            )
+        except PermissionError:
+            pytest.skip("only a superuser makes devices")
+        where = f"metaevo {word}, {case}: exit {code}\n{said}"
+        assert code in EXIT_CODES, where
+        # An export reads the solution alone.
+        if kind in planted.REFUSED and word != "export":
+            assert code == 4 or (kind == "link" and may_link(name)), where
+        assert "Traceback" not in said, where
+        shown = {c for c in said if unicodedata.category(c) in UNSEEN} - {*"\n\t"}
+        assert not shown, where
+        assert SECRET not in said, where
+        assert {p.name for p in tmp_path.iterdir()} <= {"evil", "exported.py"}, where
+        assert beside(readers.root) == before, where
+        assert readers.met == [], where
+        usual_wall, usual_cpu, usual_peak = readers.usual[word]
+        assert peak < usual_peak + MEBIBYTES, f"{peak:.0f} MiB. {where}"
+        # Of time on the wall, a machine with other work has less to give.
+        assert wall < 3 * usual_wall + 15, f"{wall:.1f} s, {usual_wall:.1f} s. {where}"
+        for _ in range(3):
+            if cpu < usual_cpu + SECONDS:
+                break
+            # The same work takes a third more at times: both again, side by side.
+            usual_cpu, cpu = (
+                once(readers.commands, readers.root / "whole", tmp_path, *what)[2]
+                for what in ((READERS[word],), (READERS[word], planted_here))
+            )
+        else:
+            pytest.fail(
+                f"{cpu:.1f} s of CPU, {usual_cpu:.1f} s on a whole run. {where}"
+            )

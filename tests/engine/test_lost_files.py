@@ -5,6 +5,7 @@ import os
 import shutil
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 import tiny_search
@@ -13,7 +14,7 @@ from runs import sign
 import metaevo
 from metaevo.cli import findings, main, verify
 from metaevo.config import RunConfig
-from metaevo.engine import finish
+from metaevo.engine import finish, loop
 from metaevo.errors import CheckpointError, ConfigError
 from metaevo.storage import checkpoint, history, provenance, run_directory
 
@@ -189,6 +190,47 @@ def test_other_versions_device_and_flags_are_named_and_kept(run, capsys):
         assert f"warning: {name}" in printed
         assert any(event.startswith(name) for event in events)
     assert printed.count("warning:") == 3
+
+
+OTHER_SETTINGS = {
+    "jax_default_prng_impl": "rbg",
+    "jax_threefry_partitionable": False,
+    "jax_random_seed_offset": 1,
+    "jax_default_matmul_precision": "float32",
+    "jax_numpy_dtype_promotion": "strict",
+    "jax_disable_jit": True,
+}
+
+
+@pytest.mark.parametrize("setting", OTHER_SETTINGS)
+def test_other_settings_of_jax_are_named_and_kept(setting, run, capsys, monkeypatch):
+    before = jax.config.values[setting]
+    # A generation is left out: it may take long, and need not be possible.
+    monkeypatch.setattr(loop, "_search", lambda job, journal, progress: progress)
+    jax.config.update(setting, OTHER_SETTINGS[setting])
+    try:
+        started(run, 4)
+    finally:
+        jax.config.update(setting, before)
+    said = f"{setting} was "
+    assert f"warning: {said}" in " ".join(capsys.readouterr().out.split())
+    named = [x["event"] for x in history.read(run) if x["event"].startswith(said)]
+    assert len(named) == 1
+    assert f"and is {OTHER_SETTINGS[setting]!r}" in named[0]
+
+
+def test_runs_that_recorded_fewer_versions_and_no_settings_resume_in_silence(
+    run, capsys
+):
+    versions = run_directory.read_manifest(run)["versions"]
+    assert {"numpy", "scipy"} <= versions.keys()
+    edited(run, versions={"jax": versions["jax"]})
+    manifest = json.loads((run / "manifest.json").read_text())
+    del manifest["jax_settings"]
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    sign(run)
+    started(run, 4)
+    assert "warning" not in capsys.readouterr().out
 
 
 def test_half_a_first_record_without_a_checkpoint_starts_over(run):

@@ -159,3 +159,30 @@ def test_function_of_no_file_is_run_with_a_warning(tmp_path, capsys, monkeypatch
         ["num_generations=3"],
     )
     assert source is None
+
+
+def test_a_search_is_run_by_its_name(finished, capsys):
+    again = metaevo.run(
+        "pbt_toy", options(finished.directory), num_generations=3, noise=0.2
+    )
+    assert again is not None
+    assert again.directory == finished.directory
+    assert "warning" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: metaevo.run("ppo_valueloss"), "Did you mean 'ppo_value_loss'?"),
+        (lambda: metaevo.run(ppo_value_loss), "got the module .*; give ppo_value_l"),
+        (lambda: metaevo.run(ppo), r"got the module inner_loops\.ppo$"),
+        (lambda: metaevo.run(3), "expected a search function, the name .* got 3$"),
+        (lambda: metaevo.run(ppo.make), "make: parameter 'env' has no default"),
+        (lambda: metaevo.train(ppo), r"expected an inner loop, .* inner_loops\.ppo$"),
+        (lambda: metaevo.train("ppo"), "expected an inner loop, .*; got 'ppo'$"),
+    ],
+)
+def test_what_is_no_search_and_no_loop_is_one_line(call, message):
+    with pytest.raises(ConfigError, match=message) as error:
+        call()
+    assert "\n" not in str(error.value)

@@ -212,7 +212,7 @@ def test_runs_from_before_new_settings_are_the_same(tmp_path):
         run_directory.default_directory("ppo", 0, now)
     )
     now["inner"]["torso"] = "cnn"
-    with pytest.raises(ConfigError, match="torso: None -> cnn"):
+    with pytest.raises(ConfigError, match="torso: mlp -> cnn"):
         run_directory.check_same_run(tmp_path, manifest, "ppo", config, now)
 
 

@@ -83,6 +83,28 @@ def test_missing_and_doubled_generations_are_found(run):
     assert bad(run) == {"metrics.jsonl"}
 
 
+FOREIGN = (b'{"my": "data"}\n', b"text\n", b"[]\n", b"\n")
+
+
+@pytest.mark.parametrize("line", FOREIGN)
+def test_foreign_lines_in_the_log_are_found(run, line):
+    log = run / "metrics.jsonl"
+    ours = log.read_bytes()
+    log.write_bytes(ours + line)
+    assert bad(run) == {"metrics.jsonl"}
+    log.write_bytes(line + ours)
+    assert bad(run) == {"metrics.jsonl"}
+    # A doubled generation, and a gap after the checkpoint.
+    record = json.loads(ours.splitlines()[-1])
+    for generation in (3, 5):
+        log.write_bytes(ours + json.dumps(record | {"generation": generation}).encode())
+        assert bad(run) == set()  # cut short: a run that is killed leaves it
+        log.write_bytes(log.read_bytes() + b"\n")
+        assert bad(run) == {"metrics.jsonl"}
+    log.write_bytes(ours + json.dumps(record | {"generation": 4}).encode() + b"\n")
+    assert bad(run) == set()
+
+
 def command(capsys, *arguments, monkeypatch):
     monkeypatch.setattr("sys.argv", ["metaevo", *map(str, arguments)])
     with pytest.raises(SystemExit) as exit:

@@ -16,7 +16,7 @@ from inner_loops import ppo
 from metaevo import envs, fitness, losses, spaces
 from metaevo.cli import config, listing, main, program
 from metaevo.config import RunConfig
-from metaevo.engine import checks, identity
+from metaevo.engine import checks, elements, identity
 from metaevo.errors import ConfigError
 from metaevo.evaluators import chunking
 from metaevo.storage import run_directory, verified
@@ -66,7 +66,8 @@ def start(*argv, name="ppo_value_loss"):
         ("inner.num_envs=None", "inner.num_envs=None: expected an integer"),
         ("run.seed=1.5", "run.seed=1.5: expected an integer"),
         ("run.max_seconds=1h", "run.max_seconds=1h: expected a number or null"),
-        ("sigma=nan", "sigma=nan: expected a number"),
+        ("sigma=nan", "sigma=nan: expected a finite number"),
+        ("run.max_seconds=.NaN", "=.NaN: expected a finite number or null"),
         ("inner.num_steps=10k", "Did you mean 'inner.num_steps=10000'?"),
         ("inner.total_timesteps=2**20", "Did you mean 'inner.total_timesteps=1048576'"),
         ("num_generations=1.000.000", "Did you mean 'num_generations=1000000'?"),
@@ -272,6 +273,68 @@ def test_a_wrong_command_line_ends_with_its_code_and_one_line(
     assert message.count("is damaged") <= 1
 
 
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        *[(f"{name} runs", WRONG) for name in ("report", "resume", "play", "compare")],
+        *[(f"{name} runs", WRONG) for name in ("wandb-push", "distill", "verify")],
+        ("rerun runs generation=0 member=0", WRONG),
+        ("export runs", REFUSED),
+        (f"{RUN} run.start_from=runs", WRONG),
+    ],
+)
+def test_the_folder_of_several_runs_lists_them(line, code, command, folder):
+    for name in ("first", "demo/seed0-1", "demo/seed1-1", "demo/seed2-1", "z"):
+        run = folder / "runs" / name
+        if not run.exists():
+            run.mkdir(parents=True)
+            run_directory.create_manifest(run, "x", RunConfig(), {}, 4, "cpu", [])
+            (run / "wandb").mkdir()
+            (run / "wandb" / "latest-run").symlink_to(".")
+    ended, shown = command(line)
+    assert ended == code
+    (message,) = shown.splitlines()
+    assert message.startswith("error: ")
+    assert (
+        "; runs holds 5 runs: runs/demo/seed0-1, runs/demo/seed1-1, runs/demo/seed2-1, "
+        "runs/first and 1 more; give one of them" in message
+    )
+    assert "remove it" not in message
+
+
+UNFIT = [
+    ("run ppo_pbt run.evaluator=ray", "its agents live on from generation to"),
+    (f"{RUN} run.stop=rturn>=1", "no metric 'rturn'. Did you mean 'return'?"),
+    (f"{RUN} run.start_from=nowhere", "run.start_from=nowhere: no artifact here"),
+    (f"{RUN} run.devices=99", "run.devices=99: there are "),
+    (f"{RUN} run.held_out_tasks=gymnax/CartPole-v1", "run.held_out_tasks"),
+    (f"{RUN} meta.gamma=1.5", "meta.gamma=1.5 must be in [0, 1]"),
+    (f"{RUN} sigma=-1", "sigma=-1.0 must be positive and finite"),
+    (f"{RUN} inner.total_timesteps=100", "give at least 4096 or lower"),
+    ("train ppo run.seeds=2", "other seeds are num_seeds=2"),
+    ("train ppo meta.gamma=1.5", "meta.gamma=1.5 must be in [0, 1]"),
+]
+
+
+@pytest.mark.parametrize("flag", ["", "--dry-run", "--cfg", "--cfg-diff"])
+@pytest.mark.parametrize(("line", "remedy"), UNFIT)
+def test_dry_run_and_cfg_refuse_what_the_run_refuses(line, remedy, flag, command):
+    code, shown = command(f"{line} {flag}")
+    assert code == WRONG
+    (message,) = shown.splitlines()
+    assert remedy in message
+
+
+def test_a_dry_run_refuses_a_directory_that_holds_another_run(command, folder):
+    for key in ("run.directory=unfinished", "run.directory=files"):
+        code, shown = command(f"{RUN} {key} --dry-run")
+        assert code == WRONG
+        assert "holds" in shown
+    code, shown = command(f"{RUN} run.seeds=2 run.directory=unfinished --dry-run")
+    assert code == WRONG
+    assert "unfinished holds " in shown
+
+
 def test_a_package_file_that_hides_the_installed_searches_is_named(
     command, tmp_path, monkeypatch
 ):
@@ -322,6 +385,23 @@ def test_the_key_of_a_second_config_is_named(argument, remedy):
     with pytest.raises(ConfigError) as error:
         start(argument, name="mfos_coin")
     assert remedy in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("argument", "remedy"),
+    [
+        ("coefficients=lambda t: 0.3", "expected a list of numbers, such as [0.5,1]"),
+        ("coefficients=[[1]]", "expected a list of numbers"),
+        ("coefficients=[0.3,nan]", "expected a list of numbers"),
+        ("coefficients=[0.3,x]", "expected a list of numbers"),
+        ("inner.features=[{a: 1}]", "expected a list of integers"),
+    ],
+)
+def test_a_list_holds_numbers_alone(argument, remedy):
+    with pytest.raises(ConfigError) as error:
+        start(argument, name="td3_dvd")
+    assert str(error.value).startswith(f"{argument}: {remedy}")
+    assert start("coefficients=0.3", name="td3_dvd")["coefficients"] == (0.3,)
 
 
 @pytest.mark.parametrize(
@@ -378,6 +458,36 @@ def test_a_function_of_another_kind_is_refused_in_a_space_and_for_a_number():
         checks.check(search)
     with pytest.raises(ConfigError, match=r"lr=square.*a function of \(context\)"):
         ppo.make(loop.env, meta=ppo.Meta(lr=losses.square))
+
+
+LOSSES = {
+    "mean": (
+        lambda v, t, old, context: ((v - t) ** 2).mean(),
+        "gives one number for a who",
+    ),
+    "outer": (lambda v, t, old, context: (v[:, None] - t) ** 2, r"gives \[3, 3\] for"),
+}
+
+
+@pytest.mark.parametrize(("loss", "message"), LOSSES.values(), ids=LOSSES)
+def test_a_loss_of_other_values_than_one_for_each_element_is_refused(loss, message):
+    made = ppo.make(envs.make("gymnax/CartPole-v1"), meta=ppo.Meta(value_loss=loss))
+    with pytest.raises(ConfigError, match=f"meta.value_loss=<lambda>: it {message}"):
+        metaevo.train(made, 1)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda v, t, old, context: 0.0,
+        lambda v, t, old, context: context.stats["any"] * (v - t) ** 2,
+        lambda v, t, old, context: (v - t) ** 2 / context.return_std,
+        lambda v, t, old, context: 1 / 0,  # is said where it is used
+    ],
+)
+def test_losses_of_one_value_for_each_element_are_taken(loss):
+    made = ppo.make(envs.make("gymnax/CartPole-v1"), meta=ppo.Meta(value_loss=loss))
+    elements.check(made.meta)
 
 
 @pytest.mark.parametrize("rate", [0.0, optax.linear_schedule(0.0, 0.1, 10)])

@@ -16,6 +16,7 @@ import numpy as np
 from loops import GAMES, SMALL
 
 from metaevo import advantages, slots, spaces
+from metaevo.export import inputs as of_users
 from metaevo.learned import operations
 from metaevo.learned.operations import Operation
 from metaevo.storage import numpy_export
@@ -148,6 +149,20 @@ class Case(NamedTuple):
             size = 1e6 if huge else 1.0
             found = [_drawn(name, shape, size) for name, shape in given.items()]
         return [*found, *(np.float64(READ[name]) for name in seen)]
+
+    def tensors(self):
+        """Inputs of its exported function by name, float64: no differences."""
+        usual = numpy_export.signature(self.make().spec)
+        names = (*usual.given, *usual.seen)
+        found = dict(zip(names, self.inputs(), strict=True))
+        if "td_error" in found:
+            found.setdefault("q", 0.3 * found["td_error"][::-1])
+            found["target"] = found["q"] + found["td_error"]
+        if "log_ratio" in found:
+            found.setdefault("log_prob", -1 - found["log_ratio"] ** 2)
+            found["old_log_prob"] = found["log_prob"] - found["log_ratio"]
+        given, seen, _ = of_users.signature(self.make().spec)
+        return {name: found.get(name, READ.get(name)) for name in (*given, *seen)}
 
 
 def cases() -> dict[str, Case]:

@@ -63,6 +63,10 @@ class Server:
         self.handed_out = {}  # run -> values
         self.runs = {}
         self.unknown = []
+        self.keys = set()  # the Authorization of every request
+        self.refuses = None  # status with which every request is refused
+        self.texts = []  # bodies of all requests
+        self.forgets = False  # takes the history, and keeps none of it
         self._source = random.Random(seed)
         self._lock = threading.Lock()
 
@@ -84,6 +88,9 @@ class Server:
         teams = {"edges": []}
         known = {"entity": ENTITY, "username": ENTITY, "email": "", "flags": "{}"}
         return {"viewer": {"id": "user", "teams": teams} | known}
+
+    def on_GetDefaultEntity(self, _):  # noqa: N802
+        return {"viewer": {"id": "user", "entity": ENTITY}}
 
     def on_ServerFeaturesQuery(self, _):  # noqa: N802
         return {"serverInfo": {"features": []}}
@@ -163,6 +170,38 @@ class Server:
         }
         return {"upsertBucket": {"bucket": bucket, "inserted": True}}
 
+    def kept(self, variables, **fields):
+        """A run as the public API asks for it; None if there is none."""
+        found = self.runs.get(variables["name"])
+        return {"project": {"run": found and fields}}
+
+    def on_Run(self, variables):  # noqa: N802
+        found = self.of(variables["name"])
+        empty = "commit createdAt heartbeatAt description notes jobType group"
+        return self.kept(
+            variables,
+            **dict.fromkeys(empty.split()),
+            projectId="1",
+            user={"name": ENTITY, "username": ENTITY},
+            id=f"id-{found.name}",
+            tags=found.tags,
+            name=found.name,
+            displayName=found.name,
+            sweepName=found.sweep,
+            state="running" if found.exit_code is None else "finished",
+            config="{}",
+            readOnly=False,
+            systemMetrics="{}",
+            summaryMetrics=json.dumps(found.summary),
+            historyLineCount=len(found.history),
+            historyKeys={},
+        )
+
+    def on_RunHistoryKeys(self, variables):  # noqa: N802
+        steps = [row["_step"] for row in self.of(variables["name"]).history]
+        keys = {"lastStep": max(steps, default=-1)}
+        return self.kept(variables, historyKeys=keys)
+
     def on_CreateRunFiles(self, variables):  # noqa: N802
         name = variables["run"]
         files = [
@@ -178,6 +217,8 @@ class Server:
     def stream(self, name, data):
         """Keep what a run's file stream sends: history, summary and the exit code."""
         found = self.of(name)
+        if self.forgets:
+            return
         for file, part in data.get("files", {}).items():
             lines = [json.loads(x) for x in part["content"] if file.startswith("wandb")]
             if file == "wandb-history.jsonl":
@@ -279,11 +320,14 @@ def handler(server):
         def body(self):
             data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             packed = self.headers.get("Content-Encoding") == "gzip"
-            return gzip.decompress(data) if packed else data
+            data = gzip.decompress(data) if packed else data
+            server.keys.add(self.headers.get("Authorization"))
+            server.texts.append(data)
+            return data
 
-        def reply(self, answer):
+        def reply(self, answer, status=200):
             data = json.dumps(answer).encode()
-            self.send_response(200)
+            self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
@@ -291,6 +335,8 @@ def handler(server):
 
         def do_POST(self):
             data = self.body()
+            if server.refuses is not None:
+                return self.reply({}, server.refuses)
             if self.path == "/graphql":
                 return self.reply(server.answer(json.loads(data)))
             if self.path.endswith("/file_stream"):
@@ -319,6 +365,33 @@ def serve(seed=0):
     thread.start()
     try:
         yield server
+    finally:
+        http.shutdown()
+        http.server_close()
+        thread.join()
+
+
+@contextlib.contextmanager
+def stranger():
+    """The URL of a server that nobody named, and the requests that it got."""
+    requests = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+        def answer(self):
+            requests.append((self.command, self.path, dict(self.headers)))
+            self.send_error(401)
+
+    for word in ("GET", "POST", "PUT", "HEAD", "OPTIONS"):
+        setattr(Handler, f"do_{word}", Handler.answer)
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    http.daemon_threads = True
+    thread = threading.Thread(target=http.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{http.server_address[1]}", requests
     finally:
         http.shutdown()
         http.server_close()

@@ -5,7 +5,6 @@
 Pushes to one side until the pole falls, and saves each transition with both rewards.
 """
 
-import runpy
 import sys
 from pathlib import Path
 
@@ -18,7 +17,7 @@ import sb3_reward
 
 exported, out = sys.argv[1:]
 env = sb3_reward.EvolvedReward(
-    gymnasium.make("CartPole-v1"), runpy.run_path(exported)["reward"]
+    gymnasium.make("CartPole-v1"), sb3_reward.evolved(exported, sb3_reward.GAMMA)
 )
 obs, _ = env.reset(seed=3)
 rows = []

@@ -9,44 +9,16 @@ from pathlib import Path
 
 import pytest
 import yaml
+from pages import FENCE, commands, fits
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
-FENCE = re.compile(r"^```(.*)\n((?:.*\n)*?)```$", re.M)
 
 
 def nav():
     """The pages of the site, in its order."""
     listed = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
     return [ROOT / "docs" / page for entry in listed for page in entry.values()]
-
-
-def commands(block):
-    """(command, shown output, exit code) of each `$ ` line.
-
-    `[exit 2]` on a line of its own says that a command fails so.
-    """
-    for part in re.split(r"^\$ ", block, flags=re.M)[1:]:
-        command, *shown = part.splitlines()
-        code = 0
-        if shown and (match := re.fullmatch(r"\[exit (\d+)\]", shown[-1])):
-            code, shown = int(match[1]), shown[:-1]
-        yield command, shown, code
-
-
-def fits(shown, printed):
-    """Return True if the output is as shown.
-
-    `...` stands for anything, on a line of its own for any number of lines.
-    """
-    pattern = ""
-    for line in shown:
-        if line.strip() == "...":
-            pattern += r"(?:.*\n)*?"
-        else:
-            pattern += re.escape(line.rstrip()).replace(r"\.\.\.", ".*") + r"\s*\n"
-    text = "".join(f"{line.rstrip()}\n" for line in printed.splitlines())
-    return re.fullmatch(pattern, text) is not None
 
 
 def test_dots_fit_anything_and_text_only_itself():

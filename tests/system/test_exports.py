@@ -18,12 +18,15 @@ import learned as helper
 import numpy as np
 import pytest
 
+from metaevo import slots
 from metaevo.export import files
+from metaevo.export import inputs as of_users
 from metaevo.learned import optimizers
 from metaevo.slots import Context
 from metaevo.storage import artifacts, numpy_export
 
 ROOT = Path(__file__).parents[2]
+HELPERS = ROOT / "tests" / "helpers"
 HERE = Path(sys.executable)
 ELSEWHERE = ROOT / ".venv-torch" / "bin" / "python"
 # Format -> the environment that it runs in, and packages that its writer needs.
@@ -57,7 +60,7 @@ def expected(name):
     params = helper.away(made)
     if case.operation.slot == "optimizer":
         return _steps(case, made, params)
-    given, seen, call = numpy_export.signature(made.spec)
+    given, seen, call = of_users.signature(made.spec)
 
     @jax.jit
     def both(*inputs):
@@ -69,10 +72,15 @@ def expected(name):
         found, pull = jax.vjp(value, *inputs)
         return found, pull(jnp.ones_like(found))
 
-    inputs = dict(zip((*given, *seen), map(np.float32, case.inputs()), strict=True))
+    inputs = {name: np.float32(x) for name, x in case.tensors().items()}
     value, slopes = both(*inputs.values())
     found = {f"gradient_{x}": g for x, g in zip(inputs, slopes, strict=True)}
-    return {"slot": case.slot}, inputs, found | {"value": value}
+    shapes = {**given, **dict.fromkeys(seen, ())}
+    axes = {name: len(x) - 1 if x else None for name, x in shapes.items()}
+    if case.operation.slot in slots.OVER_TIME:
+        axes = {name: None if x is None else 0 for name, x in axes.items()}
+    described = {"slot": case.slot, "axes": axes}
+    return described, inputs, found | {"value": value}
 
 
 def _steps(case, made, params):
@@ -103,7 +111,7 @@ def _steps(case, made, params):
         "steps": len(scales),
         "params": list(by_path(agent)),
         "networks": NETWORKS,
-        "layers": {k: float(x) for k, x in by_path(optimizers._layers(agent)).items()},
+        "layers": {k: float(x) for k, x in by_path(optimizers.depths(agent)).items()},
         "noise": noisy,
         "temporal": case.temporal,
         "inputs": described["inputs"],
@@ -152,14 +160,15 @@ def _evaluated(to, python, saved, folder):
     # Ours is hidden; where the tests run, other folders of packages are not.
     paths = os.environ.get("PYTHONPATH", "") if python == HERE else ""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), paths])}
-    helpers = ROOT / "tests" / "helpers" / "exported.py"
-    done = subprocess.run(
-        [python, "-W", "error", helpers, folder],
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    used = ["exported_use"] if to in ("torch", "numpy", "jax") else []
+    for script in ("exported", *used):
+        done = subprocess.run(
+            [python, "-W", "error", HELPERS / f"{script}.py", folder],
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
     return folder
 
 
@@ -187,3 +196,12 @@ def test_exported_source_compiles_and_fits_a_page(to, found):
             text = path.read_text()
             assert max(map(len, text.splitlines())) <= 88
             assert text.startswith('"""')
+
+
+@pytest.mark.parametrize("to", ["torch", "numpy", "jax"])
+@pytest.mark.parametrize("name", CASES)
+def test_exported_function_is_safe_to_use(name, to, found):
+    """Shapes, half precision, one element, types and the example: `exported_use.py`."""
+    wrong = json.loads((found(to) / name / "wrong.json").read_text())
+    assert len(wrong) >= 3
+    assert {check: said for check, said in wrong.items() if said} == {}

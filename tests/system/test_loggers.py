@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import time
-import types
 from pathlib import Path
 
 import psutil
@@ -18,7 +17,9 @@ import wandb_reader
 from PIL import Image
 from runs import records, solution_bytes
 
+from metaevo.engine.loggers import event_files
 from metaevo.engine.loggers import wandb as mirror
+from metaevo.engine.loggers.tensorboard import TensorboardLogger
 from metaevo.errors import ConfigError
 
 TINY = Path(tiny_search.__file__)
@@ -100,20 +101,22 @@ def test_the_evolved_loss_is_drawn_while_it_evolves(tmp_path):
 
 
 def test_pictures_are_spread_over_a_run_and_cost_little(tmp_path, monkeypatch):
-    for name in ("DATA", "CACHE", "CONFIG"):
-        monkeypatch.setenv(f"WANDB_{name}_DIR", str(tmp_path))
-    monkeypatch.setenv("WANDB_SILENT", "true")
-    logged = {}
-    run = types.SimpleNamespace(
-        log=lambda data, step: logged.update({step: data}),
-        define_metric=lambda *_, **__: None,
-    )
-    fake = types.SimpleNamespace(
-        init=lambda **_: run, Settings=dict, Image=lambda x: x, Histogram=list
-    )
-    monkeypatch.setitem(sys.modules, "wandb", fake)
+    import wandb
+
+    for name in list(os.environ):
+        if name.startswith("WANDB_"):
+            monkeypatch.delenv(name)
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / "home"))
+    logged, log = {}, wandb.Run.log
+
+    def spy(self, data, step):
+        logged[step] = data
+        log(self, data, step=step)
+
+    monkeypatch.setattr(wandb.Run, "log", spy)
     now = [0.0]
-    monkeypatch.setattr(mirror.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(mirror, "clock", lambda: now[0])
     png = io.BytesIO()
     Image.new("RGB", (2, 3)).save(png, "png")
 
@@ -130,8 +133,12 @@ def test_pictures_are_spread_over_a_run_and_cost_little(tmp_path, monkeypatch):
             now[0] += 10.0
             record = {"generation": generation, "population": [1.0]}
             logger.log(record, lambda: draw(seconds))
+        logger.close()
+        wandb.teardown()
         assert list(logged) == list(range(100))
-        return [step for step, data in logged.items() if "evolved" in data]
+        history, _, _, _ = wandb_reader.read(folder)
+        assert [row["_step"] for row in history] == list(range(100))
+        return [row["_step"] for row in history if "evolved.path" in row]
 
     assert pictures(0.1, "cheap") == list(range(0, 100, 5))
     assert pictures(4.0, "expensive") == [0, 40, 80]  # 1 % of 10 s x 40
@@ -145,6 +152,8 @@ def test_pictures_are_spread_over_a_run_and_cost_little(tmp_path, monkeypatch):
     with pytest.warns(UserWarning, match="no picture of what evolves.*no fonts"):
         logger.log({"generation": 0, "population": [1.0]}, broken)
     assert logged[0]["generation"] == 0  # the mirror goes on
+    logger.close()
+    wandb.teardown()
 
 
 def test_kill_and_resume_continue_one_wandb_run_without_doubles(tmp_path, plain):
@@ -303,8 +312,8 @@ def test_values_that_are_not_the_sweeps_are_refused(tmp_path, monkeypatch):
 
 def test_push_sends_seed_tags_and_card(tmp_path, plain):
     shutil.copytree(plain[0], tmp_path / "run")
-    program = "import sys; from metaevo.engine.loggers import wandb\n"
-    program += "print(wandb.push(sys.argv[1], 'offline'))"
+    program = "import sys; from metaevo.engine.loggers import wandb_push\n"
+    program += "print(wandb_push.push(sys.argv[1], 'offline').generations)"
     clean = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")}
     out = subprocess.run(
         [sys.executable, "-c", program, tmp_path / "run"],
@@ -363,3 +372,61 @@ def test_tensorboard_has_every_generation_once(tmp_path):
         if value.tag == "report/fitness"
     ]
     assert Image.open(io.BytesIO(pictures[-1])).size[0] > 100
+
+
+def generations_of(directory):
+    """The generations whose scalars are in the event files, in order."""
+    found = list(events(directory))
+    values = [(event.step, x.tag) for event in found for x in event.summary.value]
+    return sorted(step for step, tag in values if tag == "fitness_mean")
+
+
+def test_a_killed_run_misses_nothing_in_tensorboard(tmp_path, plain):
+    directory = tmp_path / "run"
+    log, options = directory / "metrics.jsonl", ("run.tensorboard=true",)
+    for until in (30, 80):
+        process = start(directory, "run.wandb=disabled", *options)
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            if log.exists() and log.read_bytes().count(b"\n") >= until:
+                break
+            time.sleep(0.005)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    assert finish(start(directory, "run.wandb=disabled", *options))[0] == 0
+    assert same_result(directory, plain[0])
+    assert generations_of(directory) == list(range(150))
+
+
+def test_what_the_event_files_lack_is_written_at_the_next_start(tmp_path, plain):
+    directory = Path(shutil.copytree(plain[0], tmp_path / "run"))
+    rows = records(directory)
+    logger = TensorboardLogger(directory, 0)
+    for record in rows[:20]:
+        logger.log(record)
+    logger.close()
+    (file,) = (directory / "tensorboard").iterdir()
+    with open(file, "ab") as cut:
+        cut.write(b"\x40" + bytes(7) + b"torn")  # what a killed process leaves
+    assert event_files.steps(directory / "tensorboard") == set(range(20))
+    logger = TensorboardLogger(directory, 120)
+    for record in rows[120:]:
+        logger.log(record)
+    logger.close()
+    file.write_bytes(file.read_bytes()[:-12])
+    assert generations_of(directory) == list(range(150))
+    written = [x for x in events(directory) if x.step == 60 and x.summary.value]
+    values = {x.tag: x.simple_value for x in written[0].summary.value}
+    assert values["fitness_mean"] == pytest.approx(rows[60]["fitness_mean"])
+
+
+def test_event_files_of_a_stranger_are_read_in_bounds(tmp_path):
+    (tmp_path / "events.folder").mkdir()
+    (tmp_path / "events.link").symlink_to("/dev/zero")
+    (tmp_path / "events.noise").write_bytes(os.urandom(5000))
+    (tmp_path / "events.long").write_bytes(b"\xff" * 100)
+    with open(tmp_path / "events.sparse", "wb") as file:
+        file.truncate(1 << 34)
+    began = time.monotonic()
+    assert event_files.steps(tmp_path) == set()
+    assert time.monotonic() - began < 1

@@ -92,9 +92,9 @@ def test_loss_takes_the_place_of_the_huber_loss_of_stable_baselines(tmp_path):
     exported = export(tmp_path, "td_loss", critic_losses.td_weighted_square())
     huber = tmp_path / "huber.py"
     huber.write_text(
-        "def td_loss(td_error, q, target):\n"
-        "    size = abs(td_error)\n"
-        "    return (0.5 * td_error**2).where(size < 1, size - 0.5)\n"
+        "def td_loss(q, target):\n"
+        "    size = abs(target - q)\n"
+        "    return (0.5 * size**2).where(size < 1, size - 0.5)\n"
     )
     by_huber, by_exported = run(AGAINST_ITSELF, "sb3_dqn", exported, huber)
     assert by_huber < 1e-5

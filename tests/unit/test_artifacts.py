@@ -19,6 +19,7 @@ from metaevo.errors import CheckpointError
 from metaevo.storage import artifacts, checkpoint, verified
 
 ROOT = Path(__file__).parents[2]
+LOAD = ROOT / ".github" / "load_artifact.py"
 
 
 def saved(path, base="zero", move=0.3):
@@ -101,6 +102,41 @@ def test_loading_needs_jax_numpy_and_safetensors_alone(solution):
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert np.isfinite(float(out.stdout))
+
+
+def test_loading_and_saving_need_no_function_of_posix(solution, tmp_path):
+    """As on Windows: flags and functions are missing, and folders cannot be opened."""
+    program = textwrap.dedent(
+        f"""
+        import os, pathlib, runpy, sys
+        import jax, numpy, safetensors.numpy
+        for name in ("O_NOFOLLOW O_NONBLOCK O_CLOEXEC O_DIRECTORY mkfifo fork getuid "
+                     "sched_getaffinity statvfs fchmod").split():
+            if hasattr(os, name):
+                delattr(os, name)
+        for name in "fcntl resource pwd grp termios".split():
+            sys.modules[name] = None
+        opened = os.open
+        def open_file(path, flags, *rest, **others):
+            if os.path.isdir(path):
+                raise PermissionError(13, "Permission denied", path)
+            return opened(path, flags, *rest, **others)
+        os.open = open_file
+        import metaevo
+        from metaevo.storage import artifacts, verified
+        loss = metaevo.load({str(solution)!r}).value_loss
+        print(loss(1.0, 2.0, 0.0))
+        folder = pathlib.Path({str(tmp_path / "a")!r})
+        verified.write(folder, {{"x": numpy.ones(3)}}, {{}})
+        print(verified.read(folder)[0]["x"].sum())
+        runpy.run_path({str(LOAD)!r})
+        """
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert out.returncode == 0, out.stderr
+    assert "posix" in out.stdout
 
 
 def test_an_unknown_slot_names_those_there_are(solution):
@@ -242,6 +278,58 @@ def test_an_altered_manifest_is_refused(solution, change):
     edit(solution, change)
     with pytest.raises(metaevo.ArtifactError):
         metaevo.load(solution)
+
+
+ODD_NAMES = [
+    "../../evil",
+    "__class__",
+    "_private",
+    "class",
+    "a.b",
+    "a-b",
+    "x;import os",
+]
+ODD_NAMES += ["a\x1b[31m", "a\nb", "x" * 65, "", "Lr", "1lr", "lr\n", "\u0430"]
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_both_loaders_refuse_slots_that_are_no_plain_names(solution, name):
+    """A caller writes attributes, arguments and files by the names of slots."""
+
+    def renamed(manifest):
+        manifest["slots"][name] = {"op": "number", "value": 1.0}
+
+    def referred(manifest):
+        manifest["slots"].pop(name)
+        manifest["reference"][name] = manifest["reference"]["value_loss"]
+
+    metaevo.reference.load(solution)
+    edit(solution, renamed)
+    for load in (metaevo.load, metaevo.reference.load, artifacts.params):
+        errors = (ValueError, metaevo.ArtifactError)
+        with pytest.raises(errors, match="is not a plain name") as refused:
+            load(solution)
+        assert len(str(refused.value)) < 400
+    edit(solution, referred)
+    with pytest.raises(ValueError, match="is not a plain name"):
+        metaevo.reference.load(solution)
+
+
+def test_no_folder_of_the_machine_is_in_an_artifact(tmp_path):
+    home = str(tmp_path / "home" / "me")
+    run = {
+        "changes": [f"run.directory={home}/runs/a", f"data={home}/x.npz", "env=a/b-v1"],
+        "run": {"start_from": f"{home}/old", "directory": None},
+        "xla_flags": f"--xla_dump_to={home}/dump --xla_foo=1",
+        "sources": {f"{home}/search.py": "0"},
+    }
+    slot = {"lr": {"op": "number"}}
+    artifacts.save(tmp_path / "a", {"lr": np.float32(1)}, slot, {"lr": 1}, {"run": run})
+    for path in (tmp_path / "a").iterdir():
+        assert home.encode() not in path.read_bytes(), path
+    held = metaevo.load(tmp_path / "a").manifest["provenance"]["run"]
+    assert held["changes"] == ["data=.../x.npz", "env=a/b-v1"]
+    assert held["xla_flags"] == "--xla_dump_to=.../dump --xla_foo=1"
 
 
 def test_a_manifest_altered_by_accident_is_refused(solution):

@@ -4,6 +4,7 @@ That each format equals JAX is in `tests/system/test_exports.py`.
 """
 
 import ast
+import inspect
 import json
 import subprocess
 import sys
@@ -15,9 +16,10 @@ import learned as helper
 import numpy as np
 import pytest
 
-from metaevo import advantages, drifts, losses, rewards, schedules
+from metaevo import activations, advantages, drifts, losses, rewards, schedules
 from metaevo.errors import ArtifactError, ConfigError
 from metaevo.export import files, helpers, programs, source
+from metaevo.export import inputs as of_users
 from metaevo.learned import operations, optimizers
 from metaevo.storage import artifacts, numpy_export, numpy_reference
 
@@ -62,16 +64,90 @@ def test_numpy_file_equals_the_reference_over_any_leading_axes(loss):
         np.testing.assert_allclose(a.ravel(), b, rtol=1e-6, atol=1e-9)
 
 
-def test_inputs_broadcast_and_take_the_type_of_the_first_array(loss):
+def test_scalars_broadcast_and_inputs_take_the_type_of_the_first_array(loss):
     value_loss = imported(loss)["value_loss"]
     value = np.float32([[1.0], [2.0]])
-    found = value_loss(value, [0.0, 1, 2], 0)
+    found = value_loss(value, 0.5, np.float64(0))
     assert found.dtype == np.float32
-    wide = value_loss(
-        *np.broadcast_arrays(value, np.float32([[0, 1, 2]]), np.float32(0))
-    )
+    wide = value_loss(*np.broadcast_arrays(value, np.float32(0.5), np.float32(0)))
     np.testing.assert_array_equal(found, wide)
     assert np.shape(value_loss(1.0, 2.0, 3.0)) == ()
+
+
+@pytest.mark.parametrize("to", ["numpy", "jax"])
+def test_a_column_beside_a_row_is_refused_in_one_line(loss, to):
+    """A critic's [n, 1] and targets [n] would give a loss [n, n]."""
+    value_loss = imported(loss, to)["value_loss"]
+    expected = r"^value_loss: value has shape \(3, 1\) and target \(3,\): [^\n]*$"
+    with pytest.raises(ValueError, match=expected):
+        value_loss(np.ones((3, 1)), np.ones(3), np.ones(3))
+    if to == "numpy":
+        with pytest.raises(ValueError, match="value_loss: value has shape"):
+            imported(loss)["value_loss_gradient"](np.ones((3, 1)), np.ones(3), 0.0)
+
+
+def test_a_loss_of_a_difference_takes_both_tensors(tmp_path):
+    """There is no sign to get wrong: it is that of the loaded loss at target - q."""
+    path = saved(tmp_path / "solution", td_loss=losses.td_network())
+    q, target = np.random.default_rng(0).normal(size=(2, 7))
+    mine, reference = imported(path), numpy_reference.load(path).td_loss
+    found = mine["td_loss"](q, target)
+    np.testing.assert_allclose(found, reference(target - q, q, target), rtol=1e-6)
+    of_error, of_q, of_target = reference.gradient(target - q, q, target)
+    slopes = mine["td_loss_gradient"](q, target)
+    np.testing.assert_allclose(slopes[0], of_q - of_error, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(slopes[1], of_target + of_error, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        ("td_loss", ("q", "target")),
+        ("priority", ("q", "target", "age", "visits", "reward", "terminated")),
+        ("policy_loss", ("log_prob", "old_log_prob", "advantage", "entropy")),
+        ("drift", ("log_prob", "old_log_prob", "advantage", "clip_eps")),
+        ("correction", ("log_prob", "old_log_prob")),
+    ],
+)
+def test_no_exported_function_takes_a_difference(kind, names):
+    for case in helper.cases().values():
+        if case.operation.slot == kind:
+            found = of_users.signature(case.make().spec).given
+            assert tuple(found) == names
+
+
+def test_the_discount_of_a_potential_is_an_argument(tmp_path):
+    learned = rewards.potential((1.0, 2.0), gamma=0.9)
+    reward = imported(saved(tmp_path / "solution", reward=learned))["reward"]
+    obs, after = np.ones((4, 2)), np.zeros((4, 2))
+    assert list(inspect.signature(reward).parameters)[-1] == "gamma"
+    low, high = (reward(obs, 0, 1.0, after, 0.0, gamma=x) for x in (0.9, 0.99))
+    assert not np.allclose(low, high)
+    mine = numpy_reference.load(tmp_path / "solution").reward
+    given = (obs, np.zeros(4), np.ones(4), after, np.zeros(4))
+    np.testing.assert_allclose(low, mine(*given), rtol=1e-6)
+    # It does not read the action, which has any shape.
+    np.testing.assert_array_equal(reward(obs, np.ones((4, 3)), 1, after, 0, 0.9), low)
+
+
+@pytest.mark.parametrize("to", ["numpy", "jax"])
+def test_the_example_at_the_top_runs(loss, to, tmp_path):
+    written = files.write(loss, to, tmp_path / "evolved.py")
+    assert ">>> from evolved import LR, value_loss" in written.read_text()
+    done = subprocess.run(
+        [sys.executable, "-m", "doctest", "-v", written],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "value_loss(value, target, old_value)" in done.stdout
+
+
+@pytest.mark.parametrize("stem", ["my-loss", "class", "torch"])
+def test_a_name_that_cannot_be_imported_is_not_in_the_example(loss, stem, tmp_path):
+    text = files.write(loss, "torch", tmp_path / f"{stem}.py").read_text()
+    assert ">>> value, target, old_value = torch.randn(3, 32)" in text
+    assert ">>> from" not in text
 
 
 def test_jax_file_runs_without_metaevo(loss):
@@ -123,8 +199,9 @@ def test_large_weights_are_packed_and_equal(tmp_path):
     assert "base64" in text
     inputs = helper.USUAL["drift"]
     inputs = [np.broadcast_to(np.float64(x), (41,)) for x in inputs]
+    log_ratio, *rest = inputs
     np.testing.assert_allclose(
-        imported(path)["drift"](*inputs),
+        imported(path)["drift"](log_ratio - 1, -1.0, *rest),
         numpy_reference.load(path).drift(*inputs),
         atol=1e-7,
     )
@@ -150,10 +227,27 @@ def test_schedule_and_optimizer_stand_in_one_file(tmp_path):
     assert float(mine["lr"](0.9)) == pytest.approx(float(last), rel=1e-6)
 
 
-def test_jax_file_keeps_bfloat16(loss):
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+def test_jax_file_computes_a_loss_of_half_precision_in_float32(loss, dtype):
     value_loss = imported(loss, "jax")["value_loss"]
-    x = jnp.asarray([0.5, 2.0], jnp.bfloat16)
-    assert value_loss(x, 0.0, 1.0).dtype == jnp.bfloat16
+    x = jnp.asarray([0.5, 2.0, 400.0], dtype)
+    found = value_loss(x, 0.0, 1.0)
+    assert found.dtype == jnp.float32
+    assert jnp.isfinite(found).all()
+    slope = jax.grad(lambda x: value_loss(x, 0.0, 1.0).sum())(x)
+    assert slope.dtype == dtype
+
+
+def test_an_activation_has_the_type_of_its_input(tmp_path):
+    path = saved(tmp_path / "solution", activation=activations.piecewise())
+    for to, types in (
+        ("jax", "float16 bfloat16 float32"),
+        ("numpy", "float16 float64"),
+    ):
+        activation = imported(path, to)["activation"]
+        for dtype in types.split():
+            x = (jnp if to == "jax" else np).ones(3, dtype)
+            assert activation(x).dtype == x.dtype
 
 
 def test_clamp_has_the_derivative_of_jax_at_its_bounds():
@@ -199,18 +293,24 @@ def test_two_optimizers_do_not_fit_into_one_file(to, tmp_path):
     assert imported(path, to="numpy", slot="actor")["optimizer_update"]
 
 
-@pytest.mark.parametrize("name", ["value-loss", "lambda", "torch", "zip", "2x"])
+@pytest.mark.parametrize("name", ["torch", "zip"])
 def test_slot_that_a_file_cannot_define_is_refused(name, tmp_path):
     path = saved(tmp_path / "solution", **{name: losses.residual_network()})
     with pytest.raises(ConfigError, match=f"slot '{name}' cannot be a name"):
         files.write(path, "torch")
 
 
-def test_number_that_a_file_cannot_define_is_refused(tmp_path):
-    path = saved(tmp_path / "solution", **{"a-b": 0.3, "lambda": 0.5})
-    with pytest.raises(ConfigError, match="slot 'a-b' cannot be a name"):
+@pytest.mark.parametrize("name", ["value-loss", "lambda", "2x"])
+@pytest.mark.parametrize("value", [losses.residual_network(), 0.3])
+def test_slot_that_is_not_a_plain_name_is_refused(name, value, tmp_path):
+    path = saved(tmp_path / "solution", **{name: value})
+    with pytest.raises(ArtifactError, match=f"slot name '{name}' is not a plain name"):
         files.write(path, "numpy")
-    assert imported(path, slot="lambda")["LAMBDA"] == 0.5
+
+
+def test_number_is_a_constant_in_capitals(tmp_path):
+    path = saved(tmp_path / "solution", gamma=0.5)
+    assert imported(path, slot="gamma")["GAMMA"] == 0.5
 
 
 @pytest.mark.parametrize(
@@ -250,7 +350,7 @@ def test_function_over_time_keeps_trajectories_apart(tmp_path):
     path = saved(tmp_path / "solution", advantage=learned)
     mine = imported(path)
     rng = np.random.default_rng(0)
-    arrays = [*rng.normal(size=(4, 7, 2, 3)), *(rng.random((2, 7, 2, 3)) < 0.2)]
+    arrays = [*rng.normal(size=(5, 7, 2, 3)), *(rng.random((2, 7, 2, 3)) < 0.2)]
     scalars = (1.7, 0.9, 0.8)
     found = mine["advantage"](*arrays, *scalars)
     slopes = mine["advantage_gradient"](*arrays, *scalars)
@@ -264,7 +364,7 @@ def test_function_over_time_keeps_trajectories_apart(tmp_path):
         one = mine["advantage_gradient"](*alone, *scalars)
         np.testing.assert_allclose(slopes[1][:, i, j], one[1], rtol=1e-9, atol=1e-12)
     # A later step matters to an earlier one of its trajectory, and to no other.
-    arrays[5][:], changed = 0, arrays[0].copy()
+    arrays[6][:], changed = 0, arrays[0].copy()
     before = mine["advantage"](*arrays, *scalars)
     changed[5, 1, 2] += 1
     moved = mine["advantage"](changed, *arrays[1:], *scalars) != before

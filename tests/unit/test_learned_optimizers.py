@@ -161,7 +161,7 @@ def test_permuted_units_give_a_permuted_direction():
 
 
 def test_layers_are_placed_from_0_to_1():
-    depths = learned_optimizers._layers(AGENT)
+    depths = learned_optimizers.depths(AGENT)
     layers = depths["actor"]["params"]
     assert [x["bias"] for x in layers.values()] == [0.0, 0.5, 1.0]
     assert [x["kernel"] for x in layers.values()] == [0.0, 0.5, 1.0]

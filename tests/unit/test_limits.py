@@ -3,13 +3,15 @@
 import errno
 import json
 import os
+import shutil
 import sys
 import time
-import types
 import warnings
 
 import numpy as np
 import pytest
+import wandb_reader
+import wandb_server
 
 from metaevo.analysis import holdout, results
 from metaevo.analysis.holdout import HeldOut
@@ -19,69 +21,47 @@ from metaevo.engine.loggers.tensorboard import TensorboardLogger
 from metaevo.engine.loggers.wandb import WandbLogger
 from metaevo.storage import run_directory, verified
 
-CALLS = "init", "define_metric", "log", "Histogram", "Artifact", "update", "finish"
-
-
-class Service:
-    """A stand-in for the package wandb that keeps what it is told.
-
-    Args:
-        broken: calls that raise.
-    """
-
-    def __init__(self, *broken):
-        self.broken, self.calls, self.logged, self.told = set(broken), [], {}, {}
-        self.folders = []
-        run = types.SimpleNamespace(
-            log=self.named("log", lambda data, step: self.logged.update({step: data})),
-            define_metric=self.named("define_metric"),
-            summary=types.SimpleNamespace(
-                update=self.named("update", lambda data: self.told.update(data))
-            ),
-            finish=self.named("finish"),
-            log_artifact=self.named("log_artifact"),
-        )
-
-        def init(mode, id, **_):
-            self.ids = id
-            self.folders.append(os.environ["WANDB_DATA_DIR"])
-            if mode == "online":
-                raise OSError("no network")
-            return run
-
-        self.module = types.SimpleNamespace(
-            init=self.named("init", init),
-            Settings=dict,
-            Histogram=self.named("Histogram", list),
-            Image=str,
-            Artifact=self.named(
-                "Artifact",
-                lambda *_, **__: types.SimpleNamespace(add_file=self.named("add_file")),
-            ),
-            teardown=self.named("teardown"),
-        )
-
-    def named(self, name, body=lambda *_, **__: None):
-        def call(*args, **options):
-            self.calls.append((name, options.get("mode")))
-            if name in self.broken:
-                raise SystemExit(f"{name} is broken")
-            return body(*args, **options)
-
-        return call
+CALLS = {
+    "init": "wandb.init",
+    "define_metric": "wandb.Run.define_metric",
+    "log": "wandb.Run.log",
+    "Histogram": "wandb.Histogram.__init__",
+    "Artifact": "wandb.Artifact.__init__",
+    "update": "wandb.sdk.wandb_summary.SummaryDict.update",
+    "finish": "wandb.Run.finish",
+}
+"""Calls of the package, and their places in it."""
 
 
 @pytest.fixture
-def service(monkeypatch):
-    def install(*broken):
-        found = Service(*broken)
-        monkeypatch.setitem(sys.modules, "wandb", found.module)
-        return found
+def client(tmp_path, monkeypatch):
+    """The package wandb, for a user who has a key and set nothing else."""
+    import wandb
 
     for name in list(os.environ):
         if name.startswith("WANDB_"):
             monkeypatch.delenv(name)
-    return install
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / "home"))
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    wandb.teardown()
+    yield wandb
+    monkeypatch.undo()
+    wandb.teardown()
+
+
+@pytest.fixture
+def directory(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    return folder
+
+
+def named_server(home, server):
+    """What `wandb login --host URL` writes."""
+    path = home / ".config" / "wandb" / "settings"
+    path.parent.mkdir(parents=True)
+    path.write_text(f"[default]\nbase_url = {server.url}\n")
 
 
 def used(directory, mode="offline"):
@@ -97,84 +77,145 @@ def used(directory, mode="offline"):
     return logger
 
 
+def logged_steps(directory):
+    """The generations and the ids of all offline runs of a directory."""
+    sys.modules["wandb"].teardown()  # its service writes late
+    history, _, ids, _ = wandb_reader.read(directory)
+    return [row["_step"] for row in history if "x" in row], ids
+
+
 @pytest.mark.parametrize("broken", CALLS)
 @pytest.mark.parametrize("strict", [False, True], ids=["warned", "warnings are errors"])
-def test_whatever_of_wandb_breaks_is_one_warning(tmp_path, service, broken, strict):
-    service(broken)
+def test_whatever_of_wandb_breaks_is_one_warning(
+    directory, client, monkeypatch, broken, strict
+):
+    def raising(*_, **__):
+        raise SystemExit(f"{broken} is broken")
+
+    monkeypatch.setattr(CALLS[broken], raising)
     with warnings.catch_warnings(record=not strict) as seen:
         warnings.simplefilter("error" if strict else "always")
-        used(tmp_path)
+        used(directory)
     if not strict:
-        (warning,) = seen
+        (warning,) = [x for x in seen if "wandb: " in str(x.message)]
         assert f"SystemExit: {broken} is broken; wandb is off" in str(warning.message)
 
 
 @pytest.mark.parametrize(
     "content", ["", '{"id": "a', "[]", "3", '{"id": "a"}', "\udcff", "[" * 9999]
 )
-def test_a_damaged_state_file_gives_a_new_run(tmp_path, service, content):
-    path = tmp_path / "wandb.json"
+def test_a_damaged_state_file_gives_a_new_run(directory, client, content):
+    path = directory / "wandb.json"
     path.write_bytes(content.encode(errors="surrogateescape"))
-    found = service()
-    used(tmp_path)
-    assert sorted(found.logged) == [0, 1, 2]
-    assert json.loads(path.read_text()) == {"id": found.ids, "generation": 2}
-    again = service()
-    used(tmp_path)
-    assert (again.ids, again.logged) == (found.ids, {})
+    used(directory)
+    steps, ids = logged_steps(directory)
+    assert steps == [0, 1, 2]
+    assert json.loads(path.read_text()) == {"id": ids.pop(), "generation": 2}
+    used(directory)
+    assert logged_steps(directory)[0] == [0, 1, 2]  # nothing twice
+    assert len(logged_steps(directory)[1]) == 1
 
 
-def test_state_that_cannot_be_written_turns_wandb_off(tmp_path, service):
-    (tmp_path / "wandb.json").mkdir()
-    service()
+def test_a_wandb_run_that_this_user_did_not_begin_is_not_continued(
+    directory, client, monkeypatch
+):
+    path = directory / "wandb.json"
+    path.write_text('{"id": "victim", "generation": -1}')
+    used(directory)
+    (own,) = logged_steps(directory)[1]
+    assert own != "victim"
+    copied = shutil.copytree(directory, directory.parent / "copied", symlinks=True)
+    used(copied)
+    (other,) = logged_steps(copied)[1] - {own}
+    assert json.loads((copied / "wandb.json").read_text())["id"] == other
+    # A user who names it means it.
+    path.write_text('{"id": "victim", "generation": 1}')
+    monkeypatch.setenv("WANDB_RUN_ID", "victim")
+    client.teardown()
+    used(directory)
+    assert logged_steps(directory)[1] == {own, "victim"}
+
+
+def test_state_that_cannot_be_written_turns_wandb_off(directory, client):
+    (directory / "wandb.json").mkdir()
     with pytest.warns(UserWarning, match="wandb is off from here on"):
-        used(tmp_path)
+        used(directory)
 
 
-def test_offline_follows_online_after_the_service_is_ended(tmp_path, service):
-    found = service()
-    with pytest.warns(UserWarning, match="OSError: no network.; continuing offline"):
-        used(tmp_path, "online")
-    assert found.calls[:3] == [
-        ("init", "online"),
-        ("teardown", None),
-        ("init", "offline"),
-    ]
-    assert sorted(found.logged) == [0, 1, 2]
+def test_offline_follows_online_after_the_service_is_ended(
+    directory, client, monkeypatch
+):
+    calls = []
+
+    def spied(name):
+        body = getattr(client, name)
+
+        def call(*args, **options):
+            calls.append((name, options.get("mode")))
+            return body(*args, **options)
+
+        monkeypatch.setattr(client, name, call)
+
+    spied("init")
+    spied("teardown")
+    with wandb_server.serve() as server:
+        server.refuses = 403
+        named_server(directory.parent / "home", server)
+        with pytest.warns(UserWarning, match="CommError: .*403.*; continuing offline"):
+            used(directory, "online")
+    assert calls[:3] == [("init", "online"), ("teardown", None), ("init", "offline")]
+    assert logged_steps(directory)[0] == [0, 1, 2]
+    assert server.runs == {}
 
 
 def test_folders_are_the_runs_own_and_the_environment_is_restored(
-    tmp_path, service, monkeypatch
+    tmp_path, client, monkeypatch
 ):
-    found, before = service(), dict(os.environ)
+    seen, init = [], client.init
+
+    def spy(**options):
+        seen.append({k: v for k, v in os.environ.items() if k.startswith("WANDB_")})
+        return init(**options)
+
+    monkeypatch.setattr(client, "init", spy)
+    monkeypatch.setenv("WANDB_DISABLE_GIT", "false")
+    before = dict(os.environ)
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         used(tmp_path / name)
-        assert dict(os.environ) == before
-    assert found.folders == [str(tmp_path / x / "wandb" / "data") for x in "ab"]
-    monkeypatch.setenv("WANDB_DATA_DIR", "/users/own")
+        assert {k: v for k, v in os.environ.items() if k != "WANDB_SERVICE"} == before
+    folders = [str(tmp_path / x / "wandb" / "data") for x in "ab"]
+    assert [x["WANDB_DATA_DIR"] for x in seen] == folders
+    for variables in seen:
+        assert "WANDB_CONFIG_DIR" not in variables  # it names the user's server
+        assert variables["WANDB_ERROR_REPORTING"] == "false"
+        assert variables["WANDB_DISABLE_GIT"] == "true"
+    monkeypatch.setenv("WANDB_DATA_DIR", str(tmp_path / "own"))
     used(tmp_path / "a")
-    assert found.folders[2:] == ["/users/own"]
+    assert seen[2]["WANDB_DATA_DIR"] == str(tmp_path / "own")
 
 
-def test_a_run_tells_wandb_what_it_came_to(tmp_path, service):
+def test_a_run_tells_wandb_what_it_came_to(directory, client):
     def runs(mean):
         x = np.array([[mean, mean + 1.0, np.nan]])
         return HeldOut(x, 10 * x, ({},))
 
     held_out = {"solution": runs(2.0), "hand-made": runs(1.0)}
-    holdout.save(tmp_path / "held_out", held_out, {"measure": "area"})
+    holdout.save(directory / "held_out", held_out, {"measure": "area"})
     scores = results.Scores(0, {results.BEST: np.array([3.0, 5.0])})
-    results.write_scores(tmp_path, scores)
-    found = service()
-    used(tmp_path)
-    assert found.told["held_out/solution/fitness"] == 2.5
-    assert found.told["held_out/hand-made/final_return"] == 15.0
-    assert found.told["agents/best agent/return"] == 4.0
-    assert found.told["held_out/verdict/fitness/difference"] == 1.0
-    assert found.told["held_out/verdict/final_return/difference"] == 10.0
+    results.write_scores(directory, scores)
+    with wandb_server.serve() as server:
+        named_server(directory.parent / "home", server)
+        used(directory, "online")
+    (found,) = server.runs.values()
+    told = found.summary
+    assert told["held_out/solution/fitness"] == 2.5
+    assert told["held_out/hand-made/final_return"] == 15.0
+    assert told["agents/best agent/return"] == 4.0
+    assert told["held_out/verdict/fitness/difference"] == 1.0
+    assert told["held_out/verdict/final_return/difference"] == 10.0
     # Two equal differences are too few for a verdict.
-    assert found.told["held_out/verdict/fitness/verdict"] == "no difference"
+    assert told["held_out/verdict/fitness/verdict"] == "no difference"
 
 
 # --- TensorBoard ----------------------------------------------------------------------
@@ -210,7 +251,7 @@ def test_a_full_disk_turns_tensorboard_off(tmp_path, monkeypatch):
 def test_a_folder_that_hangs_turns_tensorboard_off(tmp_path, monkeypatch):
     from tensorboardX import event_file_writer
 
-    monkeypatch.setattr(tensorboard, "LIMIT", 0.2)
+    monkeypatch.setattr(tensorboard, "START", 0.2)
     monkeypatch.setattr(event_file_writer, "RecordWriter", lambda _: time.sleep(5))
     began = time.monotonic()
     with pytest.warns(UserWarning, match=r"no answer within.*tensorboard is off"):

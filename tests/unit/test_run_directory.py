@@ -2,13 +2,19 @@
 
 import functools
 import json
+import shutil
+import subprocess
 
+import matplotlib
 import numpy as np
 import pytest
+from planted import sparse
 
+from metaevo.analysis.plots import figures
+from metaevo.cli import main
 from metaevo.config import RunConfig
 from metaevo.errors import CheckpointError, ConfigError
-from metaevo.storage import run_directory, verified
+from metaevo.storage import nearby, provenance, run_directory, verified
 
 
 def create(directory, settings=None, name="toy", **config):
@@ -50,6 +56,34 @@ def test_damaged_manifest_is_a_checkpoint_error(tmp_path, content):
     assert CheckpointError.exit_code == 4
 
 
+def test_runs_below_a_folder_are_found_by_their_manifests(tmp_path):
+    runs = tmp_path / "runs"
+    made = ["b", "a/seed0-1", "a/sweep-x/y"]
+    for name in made:
+        (runs / name).mkdir(parents=True)
+        create(runs / name)
+    inside = runs / "b" / "checkpoints" / "copy"
+    inside.mkdir(parents=True)
+    create(inside)  # of a run, and none of its own
+    for name, text in (("c", "{}"), ("d", "[]"), ("e", "{"), ("f", "[" * 9_999)):
+        (runs / name).mkdir()
+        (runs / name / "manifest.json").write_text(text)
+    (runs / "loop").symlink_to(runs)
+    found = nearby.below(runs)
+    assert found == sorted(runs / name for name in made)
+    assert nearby.hint(runs).startswith(f"{runs} holds 3 runs: {runs}/a/seed0-1, ")
+    assert nearby.hint(runs / "c") == nearby.hint(tmp_path / "nowhere") == ""
+    assert nearby.hint(runs / "a" / "sweep-x").endswith("holds 1 run: " + str(found[1]))
+
+
+def test_a_folder_of_very_many_entries_is_looked_at_in_part(tmp_path, monkeypatch):
+    monkeypatch.setattr(nearby, "MOST_LOOKED_AT", 5)
+    for i in range(20):
+        (tmp_path / str(i)).mkdir()
+        create(tmp_path / str(i))
+    assert len(nearby.below(tmp_path)) <= 5
+
+
 def test_manifest_of_a_newer_schema_is_refused(tmp_path):
     manifest = create(tmp_path) | {"schema": 99}
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
@@ -80,6 +114,24 @@ def test_other_settings_are_refused_with_the_keys_that_differ(tmp_path):
         check({"sigma": 0.5, "a": {"b": 1}}, seed=3)
     with pytest.raises(ConfigError, match=r"run\.resume=false"):
         check({"sigma": 0.5, "a": {"b": 1}}, resume=False)
+
+
+def test_values_that_differ_are_those_that_were_typed(tmp_path):
+    """Also where one of them is that of versions without the setting."""
+
+    def refused(then, now):
+        created = {"settings": {"inner": then}, "search": "toy", "seed": 0}
+        with pytest.raises(ConfigError) as error:
+            run_directory.check_same_run(
+                tmp_path, {"identity": created}, "toy", RunConfig(), {"inner": now}
+            )
+        return str(error.value)
+
+    assert "inner.num_step_return: 3 -> 1." in refused(
+        {"num_step_return": 3}, {"num_step_return": 1}
+    )
+    assert "inner.num_step_return: 1 -> 3." in refused({}, {"num_step_return": 3})
+    assert "inner.torso: mlp -> cnn." in refused({"torso": "mlp"}, {"torso": "cnn"})
 
 
 def test_default_directory_depends_on_all_settings_but_the_horizon(monkeypatch):
@@ -142,3 +194,90 @@ def test_parts_of_an_interrupted_write_are_replaced(tmp_path):
     arrays, manifest = verified.read(tmp_path / "folder")
     assert (arrays["a"].tolist(), manifest["x"]) == ([0, 1, 2], 1)
     assert [p.name for p in tmp_path.iterdir()] == ["folder"]
+
+
+# --- working directories of a stranger ------------------------------------------------
+
+
+def git(folder, *arguments):
+    names = ("-c", "user.name=x", "-c", "user.email=x@y")
+    subprocess.run(["git", *names, *arguments], cwd=folder, check=True, timeout=20)
+
+
+def program(folder, name):
+    """A program that leaves a file when it is run."""
+    path = folder / name
+    path.write_text(f"#!/bin/sh\ntouch {folder}/ran-{name}\ncat\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+def test_git_runs_no_program_that_a_repository_names(tmp_path, monkeypatch):
+    ours, repository = tmp_path / "programs", tmp_path / "repository"
+    for folder in (ours, repository / "inner"):
+        folder.mkdir(parents=True)
+    for folder in (repository / "inner", repository):
+        git(folder, "init", "-q")
+        (folder / "file.py").write_text("1")
+        (folder / ".gitattributes").write_text("*.py filter=evil diff=evil\n")
+        git(folder, "add", ".")
+        git(folder, "commit", "-qm", "first")
+        for name in ("clean", "process", "smudge"):
+            git(folder, "config", f"filter.evil.{name}", program(ours, name))
+        for key in ("core.fsmonitor", "diff.external", "diff.evil.textconv"):
+            git(folder, "config", key, program(ours, key.replace(".", "-")))
+        hooks = folder / ".git" / "hooks"
+        hooks.mkdir(exist_ok=True)
+        for hook in ("post-index-change", "pre-commit"):
+            shutil.copy(program(ours, hook), hooks / hook)
+        (folder / "file.py").write_text("2")  # git must read it again
+    monkeypatch.chdir(repository)
+    monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
+    monkeypatch.setenv("GIT_CONFIG_KEY_0", "safe.directory")
+    monkeypatch.setenv("GIT_CONFIG_VALUE_0", "*")
+    found = provenance.git_state([repository / "file.py"])
+    assert found["git"].endswith("-dirty")
+    assert found["uncommitted"] == ["repository/file.py: modified"]
+    assert not list(ours.glob("ran-*"))
+    subprocess.run(["git", "status"], check=False, timeout=20, capture_output=True)
+    assert list(ours.glob("ran-*"))  # git alone does run them
+
+
+def test_a_matplotlibrc_in_a_run_directory_is_refused_from_there(
+    tmp_path, monkeypatch, capsys
+):
+    create(tmp_path)
+    (tmp_path / "report").mkdir()
+    (tmp_path / "report" / "matplotlibrc").write_text("text.usetex: True\n")
+    with pytest.raises(CheckpointError, match="would steer matplotlib"):
+        run_directory.read_manifest(tmp_path)
+    for folder, code in ((tmp_path / "report", 4), (tmp_path.parent, 0)):
+        monkeypatch.chdir(folder)
+        monkeypatch.setattr("sys.argv", ["metaevo", "list", "zoo"])
+        with pytest.raises(SystemExit) as exit:
+            main.command()
+        assert exit.value.code == code
+    assert "matplotlibrc would steer matplotlib" in capsys.readouterr().err
+
+
+def test_figures_are_drawn_in_our_style_alone(monkeypatch):
+    def draw(panel):
+        panel.plot([1, 2], [1, 2])
+        panel.set_title("title")
+
+    ours = figures.png(draw, 1, dpi=40)
+    for key, value in (("text.usetex", True), ("lines.linewidth", 30.0)):
+        monkeypatch.setitem(matplotlib.rcParams, key, value)
+        assert figures.png(draw, 1, dpi=40) == ours
+        assert matplotlib.rcParams[key] == value
+
+
+@pytest.mark.parametrize("name", ["report/a.png", "solution/README.md"])
+def test_no_file_of_terabytes_is_sent(tmp_path, name):
+    (tmp_path / name).parent.mkdir()
+    (tmp_path / name).write_text("x")
+    assert run_directory.artifact_files(tmp_path) == [tmp_path / name]
+    sparse(tmp_path / name, 1 << 42)
+    with pytest.raises(CheckpointError, match="larger than 64 MiB"):
+        run_directory.artifact_files(tmp_path)

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import unicodedata
 import warnings
 
 import numpy as np
@@ -16,6 +17,7 @@ from metaevo.analysis.plots import figures
 from metaevo.cli import signals
 from metaevo.engine.loggers import streams
 from metaevo.engine.loggers.console import ConsoleLogger
+from metaevo.errors import ConfigError, printable
 from metaevo.storage import jsonl
 
 RECORD = {
@@ -136,3 +138,56 @@ def test_float32_is_logged_with_few_digits_and_read_to_the_bit(tmp_path):
     one = np.float32(first["numbers/lr"][-4])
     assert json.dumps(first["numbers/lr"][-4]) == "0.1"
     assert one == np.float32(0.1)
+
+
+# --- text of a stranger ---------------------------------------------------------------
+
+FORGED = "x\x1b]0;title\x07\x1b[2J\x1b[32mwhole\x1b[0m \u202etxt.exe\u2066 \x9b31m\r"
+
+
+def raw(text):
+    """Characters of a text that steer a terminal or are not seen."""
+    return [c for c in text if unicodedata.category(c) in UNSEEN and c not in "\n\t"]
+
+
+UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
+
+
+def test_characters_that_are_not_seen_are_escaped_and_all_others_stay():
+    for number in range(0x110000):
+        c = chr(number)
+        shown = printable(c)
+        if unicodedata.category(c) in UNSEEN:
+            assert shown.isascii(), hex(number)
+            assert shown.isprintable(), hex(number)
+        elif unicodedata.category(c) != "Cn":
+            assert shown == c, hex(number)
+    assert printable("a\nb\tc", "\n") == "a\nb\\tc"
+    assert printable(printable(FORGED)) == printable(FORGED)
+
+
+def test_errors_and_streams_escape_what_a_terminal_would_obey():
+    shown = str(ConfigError(FORGED + "\nwhole: everything verified\n  more"))
+    assert raw(shown) == []
+    assert shown.count("\n") == 1  # the indented one is ours
+    assert len(str(ConfigError("x" * 100_000))) < 5000
+    for name in ("stdout", "stderr"):
+        buffer = io.StringIO()
+        print(FORGED, end="", file=streams.Unbreakable(name, buffer))
+        assert raw(buffer.getvalue()) == []
+        assert "\\x1b]0;title\\x07" in buffer.getvalue()
+
+
+def test_the_console_escapes_its_lines_and_keeps_its_own_codes(monkeypatch):
+    buffer = io.StringIO()
+    monkeypatch.setattr("sys.stdout", buffer)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes it for a terminal
+    streams.protect()
+    console = ConsoleLogger(2)
+    console.say(FORGED)
+    assert raw(buffer.getvalue()) == []
+    console.now(FORGED)
+    console.close()
+    assert "\x1b[" in buffer.getvalue()  # rich's
+    assert "\x1b]0;" not in buffer.getvalue()
+    assert not set("\u202e\u2066\x9b\x07") & set(buffer.getvalue())

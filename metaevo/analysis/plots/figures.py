@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import re
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from metaevo.errors import printable
 from metaevo.storage._files import replace_file
 
 __all__ = [
@@ -78,13 +80,12 @@ def figure(
 def png(draw: Callable, num_panels: int, dpi: int = 150) -> bytes:
     """All panels, at most three in a row; four are two by two."""
     # Not pyplot: no window system, no global state.
-    import matplotlib
     from matplotlib.figure import Figure
 
     buffer = io.BytesIO()
     columns = 2 if num_panels == 4 else min(num_panels, 3)
     rows = -(-num_panels // columns)
-    with matplotlib.rc_context(STYLE):
+    with _style():
         figure = Figure(figsize=(PANEL[0] * columns, PANEL[1] * rows))
         panels = np.ravel(figure.subplots(rows, columns))
         draw(*panels[:num_panels])
@@ -94,12 +95,22 @@ def png(draw: Callable, num_panels: int, dpi: int = 150) -> bytes:
     return buffer.getvalue()
 
 
+@contextlib.contextmanager
+def _style() -> Iterator[None]:
+    """Draw in our style, whatever a `matplotlibrc` says."""
+    import matplotlib
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(STYLE)
+        yield
+
+
 def _svgs(draw: Callable, num_panels: int, name: str) -> list[str]:
     """A picture per panel, so that they find their places on a page of any width."""
-    import matplotlib
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(STYLE):
+    with _style():
         figures = [Figure(figsize=PANEL) for _ in range(num_panels)]
         draw(*(figure.subplots() for figure in figures))
         return [_svg(figure, f"{name}{i}") for i, figure in enumerate(figures)]
@@ -149,13 +160,16 @@ def plain(name: str) -> str:
 
 
 def page(template: str, **values: Any) -> str:
-    """A template of `analysis/templates` as an HTML page; values are escaped."""
+    """A template of `analysis/templates` as an HTML page.
+
+    Values are escaped, and so are control characters and direction marks.
+    """
     import jinja2
 
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("metaevo.analysis"), autoescape=True
     )
-    return environment.get_template(template).render(**values)
+    return printable(environment.get_template(template).render(**values), "\n\t")
 
 
 def legend_above(axes: Any, num_columns: int) -> None:

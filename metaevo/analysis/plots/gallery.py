@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from metaevo import slots
 from metaevo.analysis.plots import numbers
 from metaevo.analysis.plots.portraits import Evolved, Portrait
 from metaevo.learned import operations
@@ -38,7 +39,7 @@ def gallery(
     together: dict[str, list[Evolved]] = {}
     fixed = []
     for name, op in spec.items():
-        one = Evolved(name, op, bound[name], params[name])
+        one = Evolved(name, op, slots.unchecked(bound[name]), params[name])
         if op["op"] == "number":
             fixed.append(one)
         elif operations.get(op["op"]).together:
@@ -71,4 +72,4 @@ def portrait(
     if operation.together:
         return None
     draw = operations.resolve(operation.plot)
-    return draw(Evolved(slot, op, function, params, visited))
+    return draw(Evolved(slot, op, slots.unchecked(function), params, visited))

@@ -14,7 +14,8 @@ from rich.live import Live
 from rich.spinner import Spinner
 from rich.text import Text
 
-from metaevo.engine.loggers.streams import Unbreakable
+from metaevo.engine.loggers.streams import KEPT, Unbreakable
+from metaevo.errors import printable
 from metaevo.evaluators.text import duration
 
 HEAD = (
@@ -39,7 +40,8 @@ class ConsoleLogger:
     ):
         self._head = f"{unit:>13} {HEAD}"
         self.num_generations, self.following = num_generations, following
-        stdout: Any = Unbreakable("stdout")  # rich ends a process whose pipe breaks
+        # rich ends a process whose pipe breaks, and writes control characters itself.
+        stdout: Any = Unbreakable("stdout", raw=True)
         self.console = Console(
             file=stdout, highlight=False, soft_wrap=not stdout.isatty()
         )
@@ -51,13 +53,13 @@ class ConsoleLogger:
     def say(self, *lines: str) -> None:
         """Print lines that stay on the screen."""
         for line in lines:
-            self.console.print(line, markup=False)
+            self.console.print(printable(line, KEPT), markup=False)
 
     def now(self, activity: str) -> None:
         """Show an activity in the last line, with the time that it has taken."""
         if not self.console.is_terminal:
             return
-        status = _Status(activity)
+        status = _Status(printable(activity))
         if self._live is None:
             self._live = Live(status, console=self.console, transient=True)
             self._live.start()
@@ -130,5 +132,10 @@ def _count(x: float) -> str:
 
 def error(message: str) -> None:
     """Print an error to stderr."""
+    notice(f"error: {message}")
+
+
+def notice(message: str) -> None:
+    """Print a line to stderr."""
     stderr: Any = Unbreakable("stderr")
-    print(f"error: {message}", file=stderr, flush=True)
+    print(message, file=stderr, flush=True)

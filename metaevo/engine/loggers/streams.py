@@ -1,7 +1,8 @@
-"""Standard output that never stops a run.
+"""Standard output that never stops a run and that no text of a run steers.
 
 A terminal may close, a pipe may lose its reader, a disk with a log on it may be full,
-and an encoding may lack a character. What cannot be written is dropped.
+and an encoding may lack a character. What cannot be written is dropped. Control
+characters and direction marks, which a stranger's run may hold, are written as escapes.
 """
 
 from __future__ import annotations
@@ -9,6 +10,11 @@ from __future__ import annotations
 import os
 import sys
 from typing import Any
+
+from metaevo.errors import printable
+
+KEPT = "\n\t"
+"""Control characters that are written as they are."""
 
 
 class Unbreakable:
@@ -18,21 +24,24 @@ class Unbreakable:
         name: `stdout` or `stderr`: the stream that `sys` has under this name when it
             is written to.
         stream: write to this stream instead.
+        raw: write control characters as they are, for rich, which makes its own. Text
+            of a run must pass `printable` before it gets there.
     """
 
-    def __init__(self, name: str, stream: Any = None):
-        self._name, self._stream = name, stream
+    def __init__(self, name: str, stream: Any = None, raw: bool = False):
+        self._name, self._stream, self._raw = name, stream, raw
 
     def __getattr__(self, attribute: str) -> Any:
         return getattr(self._target, attribute)
 
     def write(self, text: str) -> int:
-        """Write `text`, with escapes for what the encoding lacks."""
+        """Write `text`, with escapes for what is unseen and what the encoding lacks."""
+        shown = text if self._raw else printable(text, KEPT)
         try:
-            self._target.write(text)
+            self._target.write(shown)
         except UnicodeEncodeError:
             encoding = getattr(self._target, "encoding", None) or "ascii"
-            escaped = text.encode(encoding, "backslashreplace").decode(encoding)
+            escaped = shown.encode(encoding, "backslashreplace").decode(encoding)
             self._safely(lambda: self._target.write(escaped))
         except (OSError, ValueError) as error:
             self._dropped(error)
@@ -52,7 +61,8 @@ class Unbreakable:
     @property
     def _target(self) -> Any:
         # None where the process was started with the descriptor closed.
-        return self._stream or getattr(sys, self._name) or _NOWHERE
+        found = self._stream or getattr(sys, self._name) or _NOWHERE
+        return found._target if isinstance(found, Unbreakable) else found
 
     def _safely(self, action: Any) -> None:
         try:
@@ -89,7 +99,11 @@ _NOWHERE = _Nowhere()
 
 
 def protect() -> None:
-    """Make `sys.stdout` and `sys.stderr` unbreakable for the rest of the process."""
+    """Make `sys.stdout` and `sys.stderr` unbreakable for the rest of the process.
+
+    Python's own colors, of tracebacks say, are turned off: they would be escaped.
+    """
+    os.environ.setdefault("PYTHON_COLORS", "0")
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if not isinstance(stream, Unbreakable):

@@ -7,19 +7,21 @@ It writes on a thread that a full disk ends, and waits for that thread for ever.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from metaevo.config import flat
+from metaevo.engine.loggers import event_files
 from metaevo.engine.loggers import wandb as outcome
 from metaevo.engine.loggers.limits import Limited
 from metaevo.errors import ConfigError
-from metaevo.storage import run_directory
+from metaevo.storage import jsonl, run_directory
 
 LIMIT = 10.0  # seconds of a call
+START = 60.0  # of the first, which may write the records of a long run
 
 
 class TensorboardLogger:
@@ -28,7 +30,8 @@ class TensorboardLogger:
     Args:
         directory: the run directory.
         generation: generation at which the run continues. Later steps, which a
-            crashed process may have left, are purged.
+            crashed process may have left, are purged; earlier ones that it left out are
+            written from the log.
         settings: settings as plain data, nested or not, shown as a table.
 
     Raises:
@@ -62,8 +65,34 @@ class TensorboardLogger:
             self._write(generation, session_log=began)
             rows = (f"| {key} | {x} |" for key, x in flat(settings).items())
             self._texts({"configuration": "\n".join(["| | |", "|---|---|", *rows])})
+            self._catch_up(Path(directory), event_files.steps(folder))
 
-        self._limited.call(start, LIMIT)
+        self._limited.call(start, START)
+
+    def _catch_up(self, directory: Path, there: Set[int]) -> None:
+        """Write the records that a killed process left out, from the run's log.
+
+        Args:
+            directory: the run directory.
+            there: generations that the event files hold.
+        """
+        missing = set(range(self._generation)) - there
+        if missing:
+            records = jsonl.read_generations(run_directory.paths(directory).metrics)
+            for record in records[: self._generation]:
+                if record["generation"] in missing:
+                    self._scalars(record)
+
+    def _scalars(self, record: Mapping[str, Any]) -> None:
+        """Write the scalars of a record, of a generation or of the log."""
+        from tensorboardX import summary
+        from tensorboardX.proto import summary_pb2
+
+        proto: Any = summary_pb2
+        numbers = {k: np.nan if x is None else x for k, x in record.items()}
+        scalars = {k: float(x) for k, x in numbers.items() if np.ndim(x) == 0}
+        values = [summary.scalar(k, x).value[0] for k, x in scalars.items()]
+        self._write(record["generation"], summary=proto.Summary(value=values))
 
     def _write(self, step: int, **content: Any) -> None:
         from tensorboardX.proto import event_pb2
@@ -89,13 +118,7 @@ class TensorboardLogger:
         del draw
 
         def write():
-            from tensorboardX import summary
-            from tensorboardX.proto import summary_pb2
-
-            proto: Any = summary_pb2
-            scalars = {k: float(x) for k, x in record.items() if np.ndim(x) == 0}
-            values = [summary.scalar(k, x).value[0] for k, x in scalars.items()]
-            self._write(record["generation"], summary=proto.Summary(value=values))
+            self._scalars(record)
             self._generation = record["generation"]
 
         self._limited.call(write, LIMIT)

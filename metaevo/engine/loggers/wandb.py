@@ -7,11 +7,10 @@ the missing records later, from the run's files.
 from __future__ import annotations
 
 import io
-import json
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +18,22 @@ import numpy as np
 
 from metaevo.analysis import holdout, results, verdicts
 from metaevo.config import flat
+from metaevo.engine.loggers import wandb_client
 from metaevo.engine.loggers.limits import Limited, line
-from metaevo.errors import ConfigError
-from metaevo.storage import jsonl, run_directory
+from metaevo.errors import CheckpointError, ConfigError
+from metaevo.storage import own_wandb, run_directory
+from metaevo.storage._files import read_json
+from metaevo.storage.verified import CARD
 
 # Limits of a call in seconds. Twice START and the others are the most that a dead
 # service costs a run.
 START, LOG, FINISH = 25.0, 5.0, 20.0
+PUSHED = 120.0  # in place of FINISH, where sending is all that is done
 DRAW = 10.0  # added for a record with a picture: the first imports matplotlib
 NUM_PICTURES = 20  # in a run, at most
 DRAWING_SHARE = 0.01  # of the run's time, at most
-FOLDERS = {
-    "WANDB_DATA_DIR": "data",
-    "WANDB_CACHE_DIR": "cache",
-    "WANDB_CONFIG_DIR": "config",
-}
-"""Folders of a run's `wandb/`, by the environment variable that names them."""
+MAX_STATE = 1 << 16  # bytes of wandb.json
+clock = time.monotonic
 
 
 class WandbLogger:
@@ -47,9 +46,15 @@ class WandbLogger:
         config: settings as plain data, nested or not.
         tags: tags of the wandb run.
         num_generations: horizon of the run, to spread pictures over it.
+        name_of_push: id of a new wandb run, which is sent in the given mode or not at
+            all, and waits for the server; None: continue the run's own.
+
+    Attributes:
+        complete: no call failed until the logger was closed.
 
     Raises:
         ConfigError: a wandb sweep asks for other values than the command line.
+        CheckpointError: the working directory is a run's and holds settings of wandb.
     """
 
     def __init__(
@@ -60,15 +65,21 @@ class WandbLogger:
         config: Mapping[str, Any],
         tags: tuple[str, ...] = (),
         num_generations: int = 1,
+        name_of_push: str | None = None,
     ):
-        self.directory = Path(directory)
+        wandb_client.check_here()
+        self.directory = Path(directory).absolute()  # wandb's service is elsewhere
         # Set by `_start` on the worker; both modules' types are wandb's own affair.
         self.run: Any = None
         self.wandb: Any = None
         self._every = max(1, math.ceil(num_generations / NUM_PICTURES))
-        self._began, self._drawing = time.monotonic(), 0.0
-        self._environment: dict[str, str | None] = {}
+        self._began, self._drawing = clock(), 0.0
+        self._environment = wandb_client.Environment()
         self._state: dict[str, Any] = {}
+        self.complete = False
+        self._pushes = name_of_push is not None
+        if self._pushes:
+            self._state = {"id": name_of_push, "generation": -1}
         self._limited = Limited(
             "wandb", "wandb is off from here on (later: metaevo wandb-push RUN)"
         )
@@ -78,10 +89,12 @@ class WandbLogger:
         self._limited.call(lambda: swept.update(_swept()), START)
         _check_sweep(swept, config)
         self._limited.call(
-            lambda: options.update(self._prepare(name, config, tags)), START
+            lambda: options.update(self._prepare(mode, name, config, tags)), START
         )
-        if mode == "online" and not self._limited.attempt(
-            lambda: self._start("online", options), START
+        if (
+            mode == "online"
+            and not self._pushes
+            and not self._limited.attempt(lambda: self._start("online", options), START)
         ):
             # No key, no network: the same run, offline. The service still holds the
             # run that could not be started, and would refuse another of its id.
@@ -92,6 +105,7 @@ class WandbLogger:
                 )
             self._limited.call(lambda: self.wandb.teardown(), FINISH)
             mode = "offline"
+            self._environment.set(self.directory, mode)
         if self.run is None:
             self._limited.call(lambda: self._start(mode, options), START)
 
@@ -99,6 +113,16 @@ class WandbLogger:
     def alive(self) -> bool:
         """True while records are sent."""
         return self._limited.alive
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of the wandb run; None if it has not begun."""
+        return None if self.run is None else Path(self.run.dir).parent
+
+    @property
+    def _patience(self) -> float:
+        """Seconds to wait for the server at the end."""
+        return PUSHED if self._pushes else FINISH
 
     def log(
         self,
@@ -138,7 +162,7 @@ class WandbLogger:
 
     def _picture(self, draw: Callable[[], bytes | None]) -> dict[str, Any]:
         """The picture `evolved`, unless drawing took more than its share of the run."""
-        began = time.monotonic()
+        began = clock()
         if self._drawing > DRAWING_SHARE * (began - self._began):
             return {}
         try:
@@ -152,7 +176,7 @@ class WandbLogger:
             self._limited.warn(f"no picture of what evolves ({line(error)})")
             return {}
         finally:
-            self._drawing += time.monotonic() - began
+            self._drawing += clock() - began
 
     def finish(self, directory: Path) -> None:
         """Send the report's figures, the comparison and the artifact of a run."""
@@ -166,68 +190,58 @@ class WandbLogger:
             self.run.summary.update(summary(directory))
             evolved = [path for path in files if path not in figures]
             if evolved:  # nothing evolves in a training run
-                name = f"solution-{self._state['id']}"
-                card = directory / "solution" / "README.md"
-                artifact = self.wandb.Artifact(
-                    name,
-                    "evolved",
-                    description=card.read_text(encoding="utf-8")
-                    if card.is_file()
-                    else None,
-                    metadata=summary(directory),
-                )
-                for path in evolved:
-                    artifact.add_file(str(path), path.name)
-                self.run.log_artifact(artifact)
+                self.run.log_artifact(self._artifact(directory, evolved))
 
-        self._limited.call(end, FINISH)
+        self._limited.call(end, self._patience)
 
     def close(self) -> None:
-        """End the wandb run; wait at most `FINISH` seconds."""
+        """End the wandb run; wait at most `FINISH` seconds, of a push `PUSHED`."""
         if self.run is not None:
-            self._limited.call(lambda: self.run.finish(), FINISH)
-        self._limited.alive = False
-        for name, value in self._environment.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-        self._environment = {}
+            self._limited.call(lambda: self.run.finish(), self._patience)
+        self.complete, self._limited.alive = self._limited.alive, False
+        self._environment.restore()
 
     # --- on the worker ----------------------------------------------------------------
 
     def _prepare(
-        self, name: str, config: Mapping[str, Any], tags: tuple[str, ...]
+        self, mode: str, name: str, config: Mapping[str, Any], tags: tuple[str, ...]
     ) -> dict[str, Any]:
         """Import wandb, set its folders, and return the options of its `init`."""
+        (self.directory / "wandb").mkdir(exist_ok=True)
+        self._environment.set(self.directory, mode)
         import wandb
 
         self.wandb = wandb
-        folder = self.directory / "wandb"
-        folder.mkdir(exist_ok=True)
-        wanted = {k: str(folder / x) for k, x in FOLDERS.items()}
-        for key, value in ({"WANDB_SILENT": "true"} | wanted).items():
-            if key not in os.environ:
-                self._environment[key] = None
-                os.environ[key] = value
         self._remember()
         return {
-            "project": os.environ.get("WANDB_PROJECT", "metaevo"),
+            "project": wandb.setup().settings.project or "metaevo",
             "dir": str(self.directory),
             "id": self._state["id"],
             "name": f"{name}-{self.directory.name}",
             "group": name,
             "tags": list(tags),
-            "config": dict(config),
+            "config": wandb_client.plain(config),
             "resume": "allow",
-            "settings": wandb.Settings(
-                silent=True,
-                console="off",
-                init_timeout=START - 5,
-                finish_timeout=FINISH - 5,
-                x_disable_stats=True,
-            ),
+            "settings": wandb_client.settings(wandb, START - 5, self._patience - 5),
         }
+
+    def _artifact(self, directory: Path, files: Sequence[Path]) -> Any:
+        """The solution of a run as an artifact of wandb."""
+        card = run_directory.paths(directory).solution / CARD
+        artifact = self.wandb.Artifact(
+            f"solution-{self._state['id']}",
+            "evolved",
+            description=card.read_text(encoding="utf-8") if card.is_file() else None,
+            metadata=summary(directory),
+        )
+        for path in files:
+            described = wandb_client.without_paths(path)
+            if described is None:
+                artifact.add_file(str(path), path.name)
+            else:
+                with artifact.new_file(path.name, encoding="utf-8") as file:
+                    file.write(described)
+        return artifact
 
     def _start(self, mode: str, options: Mapping[str, Any]) -> None:
         run = self.wandb.init(mode=mode, **options)
@@ -235,32 +249,41 @@ class WandbLogger:
         self.run = run
 
     def _remember(self, **changes: Any) -> None:
-        """Read `wandb.json`, and write it if it changes or cannot be read.
+        """Read `wandb.json`, and write it if it changes or cannot be used.
 
-        It holds the wandb run's id and the last generation sent. Without a file that
-        can be read the run is a new one.
+        It holds the wandb run's id and the last generation sent. The run is a new one
+        unless the id is that which this user's cache holds, or WANDB_RUN_ID.
+
+        A push writes nothing.
 
         Args:
             **changes: new values.
         """
+        if self._pushes:
+            self._state |= changes
+            return
         path = self.directory / "wandb.json"
         state = self._state or _read_state(path)
-        if state is None:
-            name = os.environ.get("WANDB_RUN_ID") or f"{time.time_ns():x}"
+        asked = os.environ.get("WANDB_RUN_ID")
+        if not self._state and (
+            state is None or state["id"] != (asked or own_wandb.recall(self.directory))
+        ):
+            name = asked or f"{time.time_ns():x}"
             state = {"id": name, "generation": -1}
             changes = state | changes
+            own_wandb.remember(self.directory, name)
         if changes:
-            state = state | changes
+            state = (state or {}) | changes
             run_directory.write_json_atomic(path, state)
-        self._state = state
+        self._state = state or {}
 
 
 def _read_state(path: Path) -> dict[str, Any] | None:
     """The contents of `wandb.json`; None if there is none, or it is damaged."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = read_json(path, MAX_STATE)
         return {"id": str(found["id"]), "generation": int(found["generation"])}
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+    except (OSError, CheckpointError, ValueError, TypeError, KeyError, OverflowError):
         return None
 
 
@@ -353,36 +376,3 @@ def _swept() -> dict[str, Any]:
         for key, entry in found.items()
         if key != "wandb_version" and isinstance(entry, Mapping) and "value" in entry
     }
-
-
-def push(directory: Path, mode: str = "online") -> int:
-    """Send a run again from its files, from the first generation.
-
-    Args:
-        directory: the run directory.
-        mode: `online` or `offline`.
-
-    Returns:
-        the number of generations sent; 0 if wandb failed.
-    """
-    directory = Path(directory)
-    manifest = run_directory.read_manifest(directory)
-    identity = manifest["identity"]
-    records = jsonl.read_generations(directory / "metrics.jsonl")
-    (directory / "wandb.json").unlink(missing_ok=True)
-    settings = identity["settings"]
-    described = settings.get("search", {}).get("space", {})  # not in a run of 0.1
-    logger = WandbLogger(
-        directory,
-        mode,
-        identity["search"],
-        settings | {"run.seed": identity["seed"]},
-        tuple(described.get("slots", ())),
-    )
-    for record in records:
-        logger.log({k: np.nan if v is None else v for k, v in record.items()})
-    if (directory / "solution").is_dir() or (directory / "agents").is_dir():
-        logger.finish(directory)
-    sent = len(records) if logger.alive else 0
-    logger.close()
-    return sent

@@ -1,0 +1,67 @@
+"""A check that a function in a slot gives one value for each element."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax.core import Tracer
+
+from metaevo import slots
+from metaevo.errors import ConfigError
+
+ELEMENTWISE = ("value_loss", "td_loss", "policy_loss", "drift")
+"""Slots whose functions give a value for each element of their inputs."""
+
+_NUM = 3  # elements
+
+
+class _Stats(dict):
+    """Scalars under any name."""
+
+    def __missing__(self, key: str) -> float:
+        return 0.5
+
+
+def check(meta: Any) -> None:
+    """Check the functions in the slots of `ELEMENTWISE`, on shapes.
+
+    A loss that is averaged already would train a batch, but not its elements: weights
+    of samples would act on nothing. A constant is taken. A function that cannot be
+    called so is left to the algorithm.
+
+    Raises:
+        ConfigError: one gives other values than one for each element; names the slot.
+    """
+    for name in ELEMENTWISE:
+        slot = getattr(meta, name, None)
+        if callable(slot) and (wrong := _wrong(name, slot)):
+            called = getattr(slot, "__name__", "")
+            raise ConfigError(f"meta.{name}{called and '='}{called}: {wrong}")
+
+
+def _wrong(name: str, slot: Any) -> str | None:
+    """Return what is wrong with the values of a function; None if nothing is known."""
+    each = jax.ShapeDtypeStruct((_NUM,), np.float32)
+    inputs = [
+        jax.ShapeDtypeStruct((), np.float32) if x == "clip_eps" else each
+        for x in slots.SIGNATURES[name]
+    ]
+    found: dict[str, Any] = {}
+
+    def call(*values):
+        value = slot(*values, slots.Context(0.5, values[0].sum(), _Stats()))
+        found["constant"] = not isinstance(value, Tracer)
+        return value
+
+    try:
+        shape = jax.eval_shape(call, *inputs).shape
+    except Exception:
+        return None
+    if shape == (_NUM,) or (shape == () and found["constant"]):
+        return None
+    expected = "expected one for each element, which the algorithm averages"
+    if shape == ():
+        return f"it gives one number for a whole batch; {expected}: leave out .mean()"
+    return f"it gives {list(shape)} for inputs of [{_NUM}]; {expected}"

@@ -1,0 +1,185 @@
+"""The surroundings in which wandb runs: environment, settings, and what it is given.
+
+A run directory may come from a stranger, and wandb obeys files, environment variables
+and even values of the configuration. So wandb gets plain values, looks at no git
+repository and no code, and reads the settings of the user alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+
+from metaevo.errors import CheckpointError
+from metaevo.storage import verified, wandb_files
+from metaevo.storage._files import read_json
+
+DATA, CACHE = "WANDB_DATA_DIR", "WANDB_CACHE_DIR"
+"""Variables that name wandb's folders. The configuration (`WANDB_CONFIG_DIR`) stays the
+user's: it names the server."""
+QUIET = {
+    "WANDB_DISABLE_CODE": "true",
+    "WANDB_DISABLE_GIT": "true",
+    "WANDB_ERROR_REPORTING": "false",
+}
+"""Variables that are set whatever the user's are: wandb runs git in the working
+directory, whose configuration may name programs, and reports errors to its maker."""
+
+
+class Environment:
+    """Environment variables for wandb, and its folders, until `restore`."""
+
+    def __init__(self):
+        self._before: dict[str, str | None] = {}
+        self._temporary: list[Path] = []
+
+    def set(self, directory: Path, mode: str) -> None:
+        """Set the variables for the run in `directory`.
+
+        wandb copies the files of an artifact to its data folder. `wandb sync` needs
+        them there, so offline that is below the run. Online it is a temporary folder:
+        its path is sent.
+
+        Args:
+            directory: the run directory.
+            mode: `offline` or `online`.
+        """
+        folder = directory.absolute() / "wandb"
+        self._default("WANDB_SILENT", "true")
+        self._default(CACHE, str(folder / "cache"))
+        if mode == "offline" or DATA in os.environ:
+            self._default(DATA, str(folder / "data"))
+        else:
+            self._temporary.append(Path(tempfile.mkdtemp(prefix="metaevo-wandb-")))
+            self._default(DATA, str(self._temporary[-1]))
+        for key, value in QUIET.items():
+            self._set(key, value)
+
+    def _default(self, key: str, value: str) -> None:
+        """Set a variable unless the user has."""
+        if self._before.get(key, os.environ.get(key)) is None:
+            self._set(key, value)
+
+    def _set(self, key: str, value: str) -> None:
+        self._before.setdefault(key, os.environ.get(key))
+        os.environ[key] = value
+
+    def restore(self) -> None:
+        """Set the variables to what they were, and remove the temporary folder."""
+        for key, value in self._before.items():
+            if value is None:
+                os.environ.pop(key, None)
+            else:
+                os.environ[key] = value
+        self._before = {}
+        for folder in self._temporary:
+            shutil.rmtree(folder, ignore_errors=True)
+        self._temporary = []
+
+
+def check_here() -> None:
+    """Check that the working directory holds no settings that a run brought along.
+
+    Raises:
+        CheckpointError: it lies in a run directory, and wandb would obey a file there.
+    """
+    found = wandb_files.planted(Path.cwd())
+    if found is not None:
+        raise CheckpointError(
+            f"{found} would steer wandb; remove it, or work in another directory"
+        )
+
+
+def settings(wandb: Any, init_timeout: float, finish_timeout: float) -> Any:
+    """Return wandb's settings for one run.
+
+    Args:
+        wandb: the package.
+        init_timeout: seconds to wait for the server at the start.
+        finish_timeout: seconds to wait for the server at the end.
+    """
+    return wandb.Settings(
+        silent=True,
+        console="off",
+        init_timeout=init_timeout,
+        finish_timeout=finish_timeout,
+        use_dot_wandb=False,
+        reinit="create_new",  # beside a run that the user's program has open
+        save_code=False,
+        disable_code=True,
+        disable_git=True,
+        disable_job_creation=True,
+        # Paths of this machine: of the program, its arguments and its folder.
+        program="metaevo",
+        program_abspath="metaevo",
+        x_executable="python",
+        x_disable_meta=True,
+        x_save_requirements=False,
+        x_disable_stats=True,
+    )
+
+
+def plain(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration that wandb takes as it is.
+
+    wandb resolves `wandb-artifact://HOST/...`, for which it sends the user's key to
+    HOST. Such text is quoted. Keys that wandb uses itself are left out. Of an absolute
+    path, which names the user's folders, the last part stays.
+
+    >>> plain({"_wandb": 1, "start": "/home/me/loss", "x": [1, "wandb-artifact://a/b"]})
+    {'start': 'loss', 'x': [1, '"wandb-artifact://a/b"']}
+    """
+    return {
+        key: _plain(x)
+        for key, x in config.items()
+        if not key.strip("-").startswith("_")
+    }
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain(x) for x in value]
+    if not isinstance(value, str):
+        return json.dumps(value, default=str)
+    for kind in (PurePosixPath, PureWindowsPath):
+        if kind(value).is_absolute():
+            return kind(value).name
+    foreign = "wandb" in value.casefold() and "://" in value
+    return json.dumps(value) if foreign else value
+
+
+def without_paths(path: Path) -> str | None:
+    """Return an artifact's manifest without `key=value` that name paths.
+
+    Those that metaevo 0.1 wrote hold the run's directory.
+
+    Args:
+        path: a file of an artifact.
+
+    Returns:
+        the manifest as JSON, signed again; None if the file can be sent as it is.
+    """
+    if path.name != "manifest.json":
+        return None
+    manifest = read_json(path, verified.MAX_JSON)
+    run = (manifest.get("provenance") or {}).get("run") or {}
+    changes = run.get("changes") or []
+    kept = [x for x in changes if not _names_path(x)]
+    if len(kept) == len(changes):
+        return None
+    run["changes"] = kept
+    manifest["digest"] = verified._digest(manifest)
+    return json.dumps(manifest, indent=1)
+
+
+def _names_path(change: str) -> bool:
+    """Return True if the value of `key=value` is an absolute path."""
+    value = change.partition("=")[2].strip("'\"")
+    return any(x(value).is_absolute() for x in (PurePosixPath, PureWindowsPath))

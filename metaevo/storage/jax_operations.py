@@ -1,0 +1,179 @@
+"""Elementary operations on arrays, by JAX: a stored program, carried out.
+
+The counterpart of `numpy_operations` and of `numpy_reference.run`. What is carried out
+can be jitted, vmapped and differentiated. Nothing that a program names is imported or
+executed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from metaevo.storage.numpy_reference import MAX_PER_ELEMENT, MAX_SIZE, result_size
+
+__all__ = ["OPERATIONS", "run"]
+
+
+def _dot(a, b, contract, batch):
+    def pairs(sides):
+        left, right = sides
+        return tuple(left), tuple(right)
+
+    return lax.dot_general(a, b, (pairs(contract), pairs(batch)))
+
+
+def _pad(x, value, low, high):
+    around = [(a, b, 0) for a, b in zip(low, high, strict=True)]
+    return lax.pad(x, jnp.asarray(value, x.dtype), around)
+
+
+def _divide(x, y):
+    integers = jnp.issubdtype(jnp.result_type(x, y), jnp.integer)
+    return lax.div(x, y) if integers else jnp.true_divide(x, y)
+
+
+def _select(which, *cases):
+    return lax.select_n(which, *jnp.broadcast_arrays(*cases))
+
+
+OPERATIONS: dict[str, Callable] = {
+    "abs": jnp.abs,
+    "add": jnp.add,
+    "add_any": jnp.add,
+    "and": jnp.logical_and,
+    "argmax": lambda x, axes: jnp.argmax(x, axes[0]),
+    "broadcast_in_dim": lambda x, shape, axes: lax.broadcast_in_dim(x, shape, axes),
+    "clamp": lambda low, x, high: lax.clamp(low, x, high),
+    "concatenate": lambda *x, axis: jnp.concatenate(x, axis),
+    "convert_element_type": lambda x, to: jnp.asarray(x).astype(_type(to)),
+    "copy": jnp.asarray,
+    "cos": jnp.cos,
+    "dim_as_value": lambda size: jnp.asarray(size),
+    "div": _divide,
+    "dot_general": _dot,
+    "eq": jnp.equal,
+    "exp": jnp.exp,
+    "expm1": jnp.expm1,
+    "floor": jnp.floor,
+    "ge": jnp.greater_equal,
+    "gt": jnp.greater,
+    "integer_pow": lambda x, y: lax.integer_pow(x, y),
+    "iota": lambda shape, axis, type: lax.broadcasted_iota(_type(type), shape, axis),
+    "is_finite": jnp.isfinite,
+    "le": jnp.less_equal,
+    "log": jnp.log,
+    "log1p": jnp.log1p,
+    "logistic": lax.logistic,
+    "lt": jnp.less,
+    "max": jnp.maximum,
+    "min": jnp.minimum,
+    "mul": jnp.multiply,
+    "ne": jnp.not_equal,
+    "neg": jnp.negative,
+    "not": jnp.logical_not,
+    "or": jnp.logical_or,
+    "pad": _pad,
+    "pow": jnp.power,
+    "reduce_max": lambda x, axes: jnp.max(x, tuple(axes)),
+    "reduce_min": lambda x, axes: jnp.min(x, tuple(axes)),
+    "reduce_sum": lambda x, axes: jnp.sum(x, tuple(axes)),
+    "reshape": lambda x, shape: jnp.reshape(x, shape),
+    "rsqrt": lax.rsqrt,
+    "select_n": _select,
+    "sign": jnp.sign,
+    "sin": jnp.sin,
+    "slice": lambda x, start, stop, step: lax.slice(x, start, stop, step),
+    "sqrt": jnp.sqrt,
+    "square": jnp.square,
+    "squeeze": lambda x, axes: jnp.squeeze(x, tuple(axes)),
+    "stack": lambda *x, axis: jnp.stack(x, axis),
+    "stop_gradient": lax.stop_gradient,
+    "sub": jnp.subtract,
+    "take": lambda x, axis, index: lax.index_in_dim(x, index, axis, keepdims=False),
+    "tanh": jnp.tanh,
+    "transpose": lambda x, axes: jnp.transpose(x, axes),
+}
+"""The closed list of `numpy_operations.OPERATIONS`: operation -> how JAX does it."""
+
+
+def run(program: Mapping[str, Any], inputs: Sequence[Any], dtype: Any) -> list:
+    """Carry out a program of `metaevo.storage.numpy_export`.
+
+    Args:
+        program: one that `numpy_reference.check_program` accepts.
+        inputs: arrays of the shapes of the program.
+        dtype: of all floating numbers.
+
+    Raises:
+        ValueError: an absurdly large result.
+    """
+    sizes: dict[str, Any] = {}
+    for shape, x in zip(program["shapes"], inputs, strict=True):
+        for axis, size in enumerate(shape):
+            if isinstance(size, str):
+                sizes[size] = jnp.shape(x)[axis]
+    return _run(program, inputs, dtype, sizes)
+
+
+def _run(program, inputs, dtype, sizes: Mapping[str, Any]) -> list:
+    """`run`, with the open sizes."""
+    pairs = zip(program["inputs"], inputs, strict=True)
+    known = {variable: _as(x, dtype) for variable, x in pairs}
+    # Sizes stay open in `jax.export`, where nothing is computed.
+    most = None
+    if all(isinstance(size, int) for size in sizes.values()):
+        most = MAX_SIZE + MAX_PER_ELEMENT * math.prod(sizes.values())
+
+    def value(atom):
+        if isinstance(atom, int):
+            return known[atom]
+        return _as(np.asarray(atom["value"], np.dtype(atom["type"])), dtype)
+
+    def concrete(x):
+        if isinstance(x, list):
+            return [concrete(y) for y in x]
+        return sizes.get(x, x) if isinstance(x, str) else x
+
+    for name, operands, result, settings in program["equations"]:
+        given = [value(x) for x in operands]
+        if name == "scan":
+            found = _scan(given, settings, dtype, sizes)
+            known |= zip(result, found, strict=True)
+            continue
+        settings = {key: concrete(x) for key, x in settings.items()}
+        if most is not None and result_size(given, settings) > most:
+            raise ValueError(f"{name}: more than {most} numbers")
+        known[result] = _as(OPERATIONS[name](*given, **settings), dtype)
+    return [value(atom) for atom in program["outputs"]]
+
+
+def _scan(operands, settings, dtype, sizes: Mapping[str, Any]) -> list:
+    """A program for each index of the first axis of some operands, one by one."""
+    num_consts, num_carry = settings["num_consts"], settings["num_carry"]
+    constants, operands = operands[:num_consts], operands[num_consts:]
+    carry, over = operands[:num_carry], operands[num_carry:]
+
+    def step(carry, x):
+        inputs = [*constants, *carry, *x]
+        found = _run(settings["program"], inputs, dtype, sizes)
+        return found[:num_carry], found[num_carry:]
+
+    last, kept = lax.scan(step, carry, over, reverse=settings["reverse"])
+    return [*last, *kept]
+
+
+def _as(x: Any, dtype: Any) -> jax.Array:
+    x = jnp.asarray(x)
+    return x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+
+def _type(name: str) -> Any:
+    """The type of a name, narrowed where JAX computes in 32 bits."""
+    return jax.dtypes.canonicalize_dtype(np.dtype(name))

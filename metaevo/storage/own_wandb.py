@@ -1,0 +1,67 @@
+"""A record of the wandb runs that this user's own runs are sent to.
+
+`wandb.json` in a run directory names a wandb run. It may be a stranger's file, or a
+copy, and a run that continued it would write into another run of the user's project. So
+a wandb run is continued only if this record names it, which lies outside of the run's
+directory, beside that of `own_runs`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from pathlib import Path
+
+from metaevo.errors import CheckpointError
+from metaevo.storage import own_runs
+from metaevo.storage._files import read_bytes, read_json, replace_file
+
+MAX_RECORD = 1 << 16  # bytes
+MAX_MANIFEST = 16 << 20  # bytes
+RUN, UNSENT = "wandb", "unsent"
+
+
+def remember(directory: str | Path, name: str, kind: str = RUN) -> None:
+    """Record the id of the wandb run that the run in `directory` is sent to.
+
+    A run goes on if the cache cannot be written; the next start is a new wandb run.
+
+    Args:
+        directory: the run directory.
+        name: the id.
+        kind: `RUN`, or `UNSENT` for one that a push wrote for `wandb sync`.
+    """
+    with contextlib.suppress(OSError, CheckpointError):
+        path = _path(directory, kind)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        record = {
+            "directory": str(Path(directory).resolve()),
+            "manifest": _digest(directory),
+            "wandb": name,
+        }
+        replace_file(path, json.dumps(record, indent=1).encode())
+
+
+def recall(directory: str | Path, kind: str = RUN) -> str | None:
+    """Return the id that was recorded; None if there is none for the run there."""
+    with contextlib.suppress(OSError, CheckpointError, KeyError, TypeError):
+        record = read_json(_path(directory, kind), MAX_RECORD)
+        if record["manifest"] == _digest(directory):
+            return str(record["wandb"])
+    return None
+
+
+def _path(directory: str | Path, kind: str) -> Path:
+    name = hashlib.sha256(os.fsencode(Path(directory).resolve())).hexdigest()[:32]
+    return own_runs.folder() / f"{name}.{kind}.json"
+
+
+def _digest(directory: str | Path) -> str:
+    """The digest of the manifest, or of nothing if there is none."""
+    try:
+        data = read_bytes(Path(directory) / "manifest.json", MAX_MANIFEST)
+    except FileNotFoundError:
+        data = b""
+    return hashlib.sha256(data).hexdigest()

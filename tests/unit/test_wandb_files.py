@@ -1,0 +1,106 @@
+"""Of wandb's files in a run directory, only those are allowed that steer nothing."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from metaevo.engine.loggers import wandb_client
+from metaevo.errors import CheckpointError
+from metaevo.storage import _files, own_wandb, wandb_files
+
+
+@pytest.mark.parametrize(
+    ("place", "allowed"),
+    [
+        ("wandb/latest-run", True),
+        ("wandb/debug.log", True),
+        ("wandb/debug-internal.log", True),
+        ("wandb/offline-run-20260101_000000-a/logs/debug-core.log", True),
+        ("wandb/run-20260101_000000-a/logs/debug-core.log", True),
+        ("wandb/data/latest-run", False),
+        ("wandb/data/artifacts/staging/debug.log", False),
+        ("wandb/offline-run-1/files/latest-run", False),
+        ("wandb/offline-run-1/logs/x/debug-core.log", False),
+        ("wandb/debug-core.log", False),
+        ("report/wandb/latest-run", False),
+        ("latest-run", False),
+    ],
+)
+def test_links_of_wandb_are_allowed_where_it_makes_them(tmp_path, place, allowed):
+    (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / place).symlink_to("/etc/hostname")
+    if allowed:
+        return _files.check_tree(tmp_path)
+    with pytest.raises(CheckpointError, match="symbolic link"):
+        _files.check_tree(tmp_path)
+
+
+@pytest.mark.parametrize("place", ["wandb/settings", "a/b/.wandb/SETTINGS"])
+def test_settings_are_refused_at_any_depth(tmp_path, place):
+    (tmp_path / place).parent.mkdir(parents=True)
+    (tmp_path / place).write_text("")
+    with pytest.raises(CheckpointError, match="would steer wandb"):
+        _files.check_tree(tmp_path)
+
+
+def test_what_wandb_writes_is_allowed(tmp_path):
+    names = "settings.json", "config.yaml", "wandb-metadata.json", "run-a.wandb"
+    for name in names:
+        path = tmp_path / "wandb" / "offline-run-1" / "files" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+    (tmp_path / "wandb" / "config").mkdir()  # metaevo 0.1 made it
+    _files.check_tree(tmp_path)
+
+
+def test_settings_of_a_users_own_folder_are_the_users(tmp_path):
+    (tmp_path / "wandb").mkdir()
+    (tmp_path / "wandb" / "settings").write_text("")
+    assert wandb_files.planted(tmp_path) is None
+    (tmp_path / "manifest.json").write_text("{}")
+    assert wandb_files.planted(tmp_path) == tmp_path / "wandb" / "settings"
+    below = tmp_path / "report"
+    (below / ".wandb").mkdir(parents=True)
+    assert wandb_files.planted(below) is None
+    (below / ".wandb" / "settings").write_text("")
+    assert wandb_files.planted(below) == below / ".wandb" / "settings"
+
+
+def test_values_reach_wandb_as_text_that_it_does_not_resolve():
+    reference = "wandb-artifact://http://127.0.0.1:1/a/b/c:v0"
+    config = {
+        "a": reference,
+        "b": [reference, {"_type": "artifactVersion"}],
+        "c": "WANDB-client-artifact://x",
+        "d": {},
+        "e": ("gymnax/CartPole-v1", 3, None, True, 0.5),
+        "--_wandb": "hidden",
+        "f": "C:\\Users\\me\\loss",
+        "g": str(Path.home() / "runs" / "loss"),
+    }
+    assert wandb_client.plain(config) == {
+        "a": json.dumps(reference),
+        "b": [json.dumps(reference), '{"_type": "artifactVersion"}'],
+        "c": '"WANDB-client-artifact://x"',
+        "d": "{}",
+        "e": ["gymnax/CartPole-v1", 3, None, True, 0.5],
+        "f": "loss",
+        "g": "loss",
+    }
+
+
+def test_a_wandb_run_is_remembered_by_place_and_manifest(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "manifest.json").write_text("{}")
+    own_wandb.remember(tmp_path / "a", "mine")
+    assert own_wandb.recall(tmp_path / "a") == "mine"
+    assert own_wandb.recall(tmp_path / "b") is None
+    (tmp_path / "a" / "manifest.json").write_text("[]")
+    assert own_wandb.recall(tmp_path / "a") is None
+    (tmp_path / "cache").rename(tmp_path / "gone")
+    (tmp_path / "cache").write_text("no folder")
+    own_wandb.remember(tmp_path / "a", "mine")  # a run goes on without a cache
+    assert own_wandb.recall(tmp_path / "a") is None
