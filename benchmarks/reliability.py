@@ -7,8 +7,9 @@ of `docs/reliability.md` from them. Commands are the functions of `commands()`; 
 parameters are the keys. The tests run small versions.
 
 The commands are in `reliability_processes` (kills, locks, long runs),
-`reliability_disks` (disks and checkpoints), `reliability_artifacts`, and
-`reliability_hosts` (a Ray cluster).
+`reliability_stops` (signals, full file systems, small memory, other starts),
+`reliability_sizes` (large populations and long logs), `reliability_disks` (disks and
+checkpoints), `reliability_artifacts`, and `reliability_hosts` (a Ray cluster).
 """
 
 from __future__ import annotations
@@ -31,6 +32,15 @@ from benchmarks.reliability_processes import (
     locks,
     long_run,
 )
+from benchmarks.reliability_sizes import large_run, own_seconds
+from benchmarks.reliability_stops import (
+    full_tmpfs,
+    kills_of_ppo,
+    seeds_twice,
+    signals,
+    small_memory,
+    two_codes,
+)
 
 RESULTS = Path(__file__).parent / "results" / "reliability.jsonl"
 
@@ -47,6 +57,14 @@ def commands() -> dict[str, Callable]:
             hostile_artifacts,
             locks,
             long_run,
+            signals,
+            full_tmpfs,
+            small_memory,
+            two_codes,
+            seeds_twice,
+            kills_of_ppo,
+            own_seconds,
+            large_run,
         )
     }
     try:

@@ -28,24 +28,33 @@ QUIET = ["run.held_out_seeds=0", "run.wandb=disabled"]
 
 
 def start(
-    directory: Path, *options: str, before: str = "", **environment: str
+    directory: Path,
+    *options: str,
+    before: str = "",
+    module: str = "benchmarks.tiny",
+    root: Path = ROOT,
+    **environment: str,
 ) -> subprocess.Popen:
-    """Start a tiny search in a process of its own.
+    """Start a search in a process of its own, without a comparison and wandb.
 
     Args:
         directory: Run directory.
-        options: `key=value` arguments.
+        options: `key=value` arguments; they replace those of `QUIET`.
         before: Python that runs first, in the same process.
+        module: Module of the search.
+        root: Folder in which Python looks for the module first.
         environment: Additional environment variables.
     """
-    arguments = [f"run.directory={directory}", *QUIET, *options]
+    keys = {option.partition("=")[0] for option in options}
+    quiet = [option for option in QUIET if option.partition("=")[0] not in keys]
+    arguments = [f"run.directory={directory}", *quiet, *options]
     program = (
-        f"{before}\nimport sys; sys.argv = ['tiny', *{arguments!r}]\n"
-        "import runpy; runpy.run_module('benchmarks.tiny', run_name='__main__')"
+        f"{before}\nimport sys; sys.argv = ['search', *{arguments!r}]\n"
+        f"import runpy; runpy.run_module({module!r}, run_name='__main__')"
     )
     return subprocess.Popen(
         [sys.executable, "-c", program],
-        cwd=ROOT,
+        cwd=root,
         env={**os.environ, **environment},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -98,7 +107,7 @@ def kills(number: int = 50, length: int = 300, seed: int = 0) -> dict[str, Any]:
             if ended(process) == 0:
                 break  # it ended before it was killed
             killed += 1
-        return {"kills": killed, **_compared(folder, "killed", length)}
+        return {"kills": killed, **compared(folder, "killed", length)}
 
 
 def kills_in_checkpoint(number: int = 20, seed: int = 0) -> dict[str, Any]:
@@ -123,11 +132,11 @@ def kills_in_checkpoint(number: int = 20, seed: int = 0) -> dict[str, Any]:
                 break  # it ended before it was killed
             assert code == -signal.SIGKILL, code
             killed.append(step)
-        return {"kills": len(killed), **_compared(folder, "killed", length)}
+        return {"kills": len(killed), **compared(folder, "killed", length)}
 
 
-def _compared(folder: Path, name: str, length: int) -> dict[str, Any]:
-    """End the killed run, and compare it with the one that was not killed."""
+def compared(folder: Path, name: str, length: int) -> dict[str, Any]:
+    """End a run that was stopped, and compare it with the one in `whole`."""
     assert ended(start(folder / name, f"num_generations={length}")) == 0
     found, wanted = generations(folder / name), list(range(length))
     return {

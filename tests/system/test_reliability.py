@@ -1,6 +1,7 @@
 """Small versions of the benchmarks of `docs/reliability.md`."""
 
 import json
+import os
 
 import jax
 import pytest
@@ -9,6 +10,8 @@ from benchmarks import reliability
 from benchmarks import reliability_artifacts as hostile
 from benchmarks import reliability_disks as disks
 from benchmarks import reliability_processes as processes
+from benchmarks import reliability_sizes as sizes
+from benchmarks import reliability_stops as stops
 from metaevo.storage import artifacts
 
 
@@ -73,6 +76,62 @@ def test_second_start_on_one_directory_exits_with_3():
 def test_long_run_compiles_nothing_again():
     found = processes.long_run(60)
     assert found["compiled after the first tenth"] == 0
+
+
+@pytest.mark.slow
+def test_signals_end_a_run_that_continues_with_the_same_bits():
+    rows = {row["signal"]: row for row in stops.signals(length=200)}
+    codes = {name: row["exit code"] for name, row in rows.items()}
+    asked = dict.fromkeys(("SIGTERM", "SIGINT", "SIGINT twice", "SIGHUP"), 75)
+    assert codes == {**asked, "SIGPIPE": 0, "SIGKILL": -9}
+    assert not any(row["mismatches"] for row in rows.values())
+    assert not any(row["missing or doubled"] for row in rows.values())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a tmpfs needs root")
+def test_run_on_a_full_tmpfs_exits_with_6_and_continues():
+    found = stops.full_tmpfs(times=2, length=100)
+    assert found["exit codes"] == "6, 6"
+    assert found["mismatches"] == found["missing or doubled"] == 0
+
+
+@pytest.mark.slow
+def test_run_without_memory_ends_and_continues():
+    rows = list(stops.small_memory(length=10))
+    assert rows[0]["exit code"] != 0
+    assert rows[-1]["exit code"] == 0
+    assert not any(row["mismatches"] for row in rows)
+
+
+@pytest.mark.slow
+def test_another_version_of_the_code_is_refused_and_later_named():
+    found = stops.two_codes(times=1)
+    assert found["refused with 3"] == found["change named"] == 1
+    assert found["mismatches"] == 0
+
+
+@pytest.mark.slow
+def test_two_starts_of_several_seeds_end_as_one():
+    found = stops.seeds_twice(times=1, seeds=2)
+    assert found["exit codes"] in ("0 and 0", "0 and 3")
+    assert found["mismatches"] == 0
+
+
+@pytest.mark.slow
+def test_search_of_ppo_that_is_killed_ends_with_the_same_bits():
+    found = stops.kills_of_ppo(number=3)
+    assert found["kills"] == 3
+    assert found["mismatches"] == found["logs with a line missing or doubled"] == 0
+
+
+@pytest.mark.slow
+def test_own_seconds_and_large_runs_are_measured():
+    rows = list(sizes.own_seconds(length=12, largest=64))
+    assert [row["members"] for row in rows] == [16, 64]
+    assert all(0 < r["without evaluation ms"] < r["generation ms"] for r in rows)
+    rows = list(sizes.large_run(length=10, size=16))
+    assert [row.get("exit code", 0) for row in rows] == [0] * 6
 
 
 def test_tables_have_the_last_results_of_each_command(tmp_path, monkeypatch):
