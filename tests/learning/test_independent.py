@@ -3,11 +3,20 @@
 import jax
 import pytest
 
-from benchmarks import independent as benchmark
 from metaevo import envs
 from metaevo.analysis.independent import dqn, judge, ppo
 
 ENV = envs.make("gymnax/CartPole-v1")
+# Settings and step sizes of CleanRL's ppo.py and dqn.py.
+CLEANRL = {
+    "ppo": (ppo.Settings(500_000, 4, 128, 4, 4, anneal=True), 2.5e-4),
+    "dqn": (
+        dqn.Settings(
+            500_000, 10, 10_000, 10_000, 128, features=(120, 84), last_epsilon=0.05
+        ),
+        2.5e-4,
+    ),
+}
 
 
 def final_return(agent, num_seeds, settings, lr):
@@ -31,5 +40,5 @@ def test_dqn_learns_in_its_short_lifetime():
 @pytest.mark.slow
 @pytest.mark.parametrize("agent", judge.AGENTS)
 def test_agents_solve_cartpole_at_cleanrls_sizes(agent):
-    settings, (lr,) = benchmark.CLEANRL[agent]
+    settings, lr = CLEANRL[agent]
     assert final_return(agent, 32, settings, lr) >= 450
