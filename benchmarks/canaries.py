@@ -13,8 +13,10 @@ Exits with 1 if one fails.
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
+from collections.abc import Callable
 
 from metaevo.evaluators.devices import configure
 
@@ -23,13 +25,20 @@ configure()
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 
-from benchmarks import measure, replay  # noqa: E402
+from benchmarks import measure  # noqa: E402
 from benchmarks.throughput import off_policy  # noqa: E402
-from metaevo import fitness  # noqa: E402
+from metaevo import envs, fitness  # noqa: E402
 from metaevo.analysis import holdout  # noqa: E402
 from metaevo.evaluators.lift import lift  # noqa: E402
 from metaevo.evaluators.local import LocalEvaluator  # noqa: E402
+from metaevo.rl import replay  # noqa: E402
+from metaevo.rl.off_policy import template  # noqa: E402
+from metaevo.rl.rollouts import Transition  # noqa: E402
 from metaevo.types import Proposal, Search  # noqa: E402
+
+# The steps of the buffer that `insert` times.
+MEMBERS, ENVS, BATCH, STEPS = 8, 4, 64, 2000
+OBS, ACTION = 17, 6
 
 INITIALISE = """
 import jax
@@ -41,9 +50,47 @@ for _ in range(20):
 """
 
 
+def buffer_steps(num_rows: int) -> Callable[[], object]:
+    """Return a compiled call that inserts and samples STEPS times in place."""
+    box = envs.Box((ACTION,), -1.0, 1.0)
+    # Only its shapes matter.
+    env = envs.Env(None, None, None, envs.Box((OBS,)), box, 1)
+    buffer = replay.make(template(env), num_rows, ENVS, 1)
+
+    def transitions():
+        flag, obs = jnp.zeros((1, ENVS), bool), jnp.ones((1, ENVS, OBS))
+        action = jnp.ones((1, ENVS, ACTION))
+        return Transition(obs, action, obs[..., 0], obs, flag, flag)
+
+    def member(key, rows, clock):
+        rows = buffer.add(rows, clock, transitions())
+        batch, _ = buffer.sample(key, rows, clock + 1, clock + 1, (BATCH,))
+        # All numbers are used, so that every one of them is sampled.
+        return rows, sum(x.astype(jnp.float32).sum() for x in jax.tree.leaves(batch))
+
+    def step(state, key):
+        rows, clock = state
+        keys = jax.random.split(key, MEMBERS)
+        rows, out = jax.vmap(member, (0, 0, None))(keys, rows, clock)
+        return (rows, clock + 1), out.sum()
+
+    @functools.partial(jax.jit, donate_argnums=0)
+    def scan(state, key):
+        return jax.lax.scan(step, state, jax.random.split(key, STEPS))
+
+    rows = jax.vmap(lambda _: buffer.start(transitions()))(jnp.arange(MEMBERS))
+    holder = [scan((rows, jnp.int32(0)), jax.random.key(0))[0]]
+
+    def run():
+        holder[0], out = scan(holder[0], jax.random.key(1))
+        jax.block_until_ready((holder[0], out))
+
+    return run
+
+
 def insert() -> dict:
     rows = (10_000, 20_000)
-    programs = {n: replay.program(*replay.ours(n, False)) for n in rows}
+    programs = {n: buffer_steps(n) for n in rows}
     samples = measure.interleaved(programs, 7)
     once, twice = (samples[n] for n in rows)
     ratio = measure.ratios(twice, once)
