@@ -134,17 +134,18 @@ def _processor() -> str:
 
 
 class Results:
-    """A file of JSON lines: `results/BACKEND/NAME.jsonl`.
+    """A file of JSON lines: `NAME.jsonl` in `results/BACKEND`, or in another folder.
 
     Every line is also printed, and holds the command and the `conditions`.
 
     Args:
         name: of the file.
         keep: continue the file if it exists, else overwrite it.
+        folder: of the file, in place of `results/BACKEND`.
     """
 
-    def __init__(self, name: str, keep: bool = False):
-        self.path = RESULTS / jax.default_backend() / f"{name}.jsonl"
+    def __init__(self, name: str, keep: bool = False, folder: Path | None = None):
+        self.path = (folder or RESULTS / jax.default_backend()) / f"{name}.jsonl"
         self.path.parent.mkdir(parents=True, exist_ok=True)
         old = self.path.read_text() if keep and self.path.exists() else ""
         self.lines = old.splitlines()
