@@ -53,7 +53,7 @@ ENTRIES = {
             "Acrobot not tried",
         ),
     ),
-    # benchmarks/results/cpu/transfer.jsonl, docs/opponents.md
+    # experiments/transfer/results.jsonl, docs/opponents.md
     "shaper": Entry(
         "python -m searches.mfos_ipd run.held_out_seeds=16",
         (
@@ -127,7 +127,7 @@ ENTRIES = {
             "were judged in the DQN of the search alone",
         ),
     ),
-    # benchmarks/results/cpu/transfer.jsonl, docs/cheap_talk.md
+    # experiments/transfer/results.jsonl, docs/cheap_talk.md
     "ally": Entry(
         "python -m searches.cheap_talk_ally run.seed=1",
         (
@@ -143,7 +143,7 @@ ENTRIES = {
             "evolved for CartPole: it says which way to push a cart, and nothing else",
         ),
     ),
-    # benchmarks/results/cpu/transfer.jsonl, docs/cheap_talk.md
+    # experiments/transfer/results.jsonl, docs/cheap_talk.md
     "adversary": Entry(
         "python -m searches.cheap_talk_adversary run.seed=1",
         (

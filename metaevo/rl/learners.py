@@ -89,7 +89,7 @@ def static(probabilities: Sequence[float]) -> Partial:
 LEARNERS = {"naive": naive, "lola": lola, "best_response": best_response}
 
 # Game -> first logits of the opponent, and its step size, by
-# `python -m benchmarks.meta_learned_start`.
+# `experiments/meta_learned_start`.
 META_LEARNED = {
     "prisoners_dilemma": ((-8.94, 1.78, -9.21, 0.38, -8.94), 0.007),
     "matching_pennies": ((2.91, 3.05, -1.24, 2.42, 3.11), 0.512),

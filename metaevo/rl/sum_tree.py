@@ -1,7 +1,7 @@
 """Draw from many elements in proportion to their masses, which change a few at a time.
 
 A tree of sums with 8 children a node, one flat array a level.
-`benchmarks/priorities.py` measures it against other forms.
+`experiments/priorities` measures it against other forms.
 
 The sums are a function of the leaves alone: they are computed again, never corrected,
 so they do not drift. Each level is drawn by a random number of its own. One number for

@@ -1,6 +1,6 @@
 """Insertion and sampling of the replay buffer, at N and 2N rows, against flashbax.
 
-    python benchmarks/replay.py > benchmarks/results/replay.jsonl
+    python -m experiments.replay.run > experiments/replay/results.jsonl
 
 One JSON line per variant: microseconds per step of one insertion of 4 transitions and
 one sample of 64, for 8 members under vmap in a scan, medians of interleaved runs.

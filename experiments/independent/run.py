@@ -1,7 +1,7 @@
 """Returns of the independent agents on CartPole by themselves.
 
-    python -m benchmarks.independent short      what a comparison trains, in minutes
-    python -m benchmarks.independent cleanrl    at CleanRL's sizes and step size
+    python -m experiments.independent.run short    what a comparison trains, in minutes
+    python -m experiments.independent.run cleanrl  at CleanRL's sizes and step size
 
 CleanRL reports 492.40 ± 13.05 for ppo.py and 488.69 ± 16.11 for dqn.py after 500,000
 frames (https://docs.cleanrl.dev/rl-algorithms/ppo/, .../dqn/).

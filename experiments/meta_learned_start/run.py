@@ -1,6 +1,6 @@
 """Meta-learn the first policy and the step size of a naive learner (MAML).
 
-    python -m benchmarks.meta_learned_start game=prisoners_dilemma
+    python -m experiments.meta_learned_start.run game=prisoners_dilemma
 
 The learner plays a meta-episode of 100 steps, in the seat of the opponent, against
 naive learners that start anywhere, and both follow their own gradients. CMA-ES raises

@@ -3,7 +3,7 @@
     python -m searches.mfos_ipd run.directory=runs/shaper
     python -m searches.cheap_talk_ally run.directory=runs/ally
     python -m searches.cheap_talk_adversary run.directory=runs/adversary
-    python -m benchmarks.transfer shaper=runs/shaper ally=runs/ally \
+    python -m experiments.transfer.run shaper=runs/shaper ally=runs/ally \
         adversary=runs/adversary
 
 A shaper plays 256 fresh games against each opponent, as the naive learner does in its
@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -29,6 +30,7 @@ from metaevo.analysis import differences
 from metaevo.envs import matrix
 from metaevo.rl import learners
 
+FOLDER = Path(__file__).parent
 OPPONENTS = ("naive", "lola", "best_response", "meta_learned", "tit-for-tat")
 NUM_GAMES, NUM_SEEDS = 256, 16
 SIZES: dict[str, Any] = {"total_timesteps": 32_768, "num_segments": 8}
@@ -75,7 +77,7 @@ def main() -> None:
     kinds = ("shaper", "ally", "adversary")
     given = switches(dict.fromkeys(kinds, ""), sys.argv[1:])
     metaevo.configure()
-    results = Results("transfer", keep=True)
+    results = Results("results", keep=True, folder=FOLDER)
     done = {(x["kind"], x["beside"]) for x in map(json.loads, results.lines)}
     for kind in kinds:
         if not given[kind]:

@@ -1,6 +1,6 @@
 """Where PB2's losers explore: problems whose best numbers lie inside their ranges.
 
-    python -m benchmarks.pb2 > benchmarks/results/pb2.jsonl
+    python -m experiments.pb2.run > experiments/pb2/results.jsonl
 
 No training: an agent's fitness grows in each generation by what its numbers x give,
 

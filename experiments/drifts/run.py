@@ -1,6 +1,6 @@
 """PPO with the drift of discovered policy optimization against PPO's own.
 
-    python -m benchmarks.drifts > benchmarks/results/drifts.jsonl
+    python -m experiments.drifts.run > experiments/drifts/results.jsonl
 
 Both have PPO's settings, whatever was chosen for PPO, the same frames and the same 32
 seeds; nothing is tuned for DPO (Lu et al., 2022, alpha 2 and beta 0.6). One JSON line

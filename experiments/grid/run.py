@@ -1,6 +1,6 @@
 """Speed of the tasks of `grid/`: random actions, and a population of PPO.
 
-python -m benchmarks.grid                                       2 minutes
+python -m experiments.grid.run                                  2 minutes
 """
 
 from __future__ import annotations

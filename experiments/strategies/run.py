@@ -1,6 +1,6 @@
 """Strategies on BBOB functions (Hansen et al., 2009), with and without noise.
 
-    python -m benchmarks.strategies > benchmarks/results/strategies.jsonl
+    python -m experiments.strategies.run > experiments/strategies/results.jsonl
 
 One JSON line per strategy, function and dimension: how far the value of the *solution*
 (not of the best member) is from the optimum after 200 generations of 32 members, the

@@ -2,7 +2,7 @@
 
     metaevo export zoo:value_loss to=torch out=value_loss.py
     make .venv-torch/.installed
-    .venv-torch/bin/python -m benchmarks.sb3 sb3_ppo value_loss.py 16
+    .venv-torch/bin/python -m experiments.sb3.run sb3_ppo value_loss.py 16
 
 Runs in an environment without JAX and metaevo. Each seed trains one agent with the
 exported function and one without, with the settings of the example, whose name comes
@@ -23,8 +23,8 @@ from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
-RESULTS = Path(__file__).parent / "results" / "cpu" / "sb3.jsonl"
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
+RESULTS = Path(__file__).parent / "results.jsonl"
 WINDOWS = 10
 # Two-sided 95 % of Student's t by the number of pairs; scipy is not needed for three.
 T = {4: 3.182, 8: 2.365, 16: 2.131}
@@ -76,7 +76,6 @@ def main(example: str, path: str, num_seeds: int) -> None:
             }
             line |= {"versions": {x: importlib.metadata.version(x) for x in packages}}
             lines.append(json.dumps(line))
-            RESULTS.parent.mkdir(parents=True, exist_ok=True)
             RESULTS.write_text("\n".join(lines) + "\n")
     for measure in ("lifetime", "final_return"):
         own, with_it = (

@@ -1,7 +1,7 @@
 """Gumbel AlphaZero on board games, against players that learn nothing.
 
-    python -m benchmarks.board_games tic_tac_toe=true        3 agents, 3 minutes
-    python -m benchmarks.board_games connect_four=true       1 agent, 24 minutes
+    python -m experiments.board_games.run tic_tac_toe=true    3 agents, 3 minutes
+    python -m experiments.board_games.run connect_four=true   1 agent, 24 minutes
 
 An agent is trained by self-play, then meets its opponents over both seats. It plans
 with as many simulations as in training, and takes the best move. Durations are for two
@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -24,6 +25,8 @@ from inner_loops import gumbel_alphazero
 from metaevo import envs
 from metaevo.analysis import stats
 from metaevo.rl import matches
+
+FOLDER = Path(__file__).parent
 
 
 class Game(NamedTuple):
@@ -103,7 +106,7 @@ def main() -> None:
     if not any(options.values()):
         sys.exit(__doc__)
     metaevo.configure()
-    results = Results("board_games", keep=True)
+    results = Results("results", keep=True, folder=FOLDER)
     for name, game in GAMES.items():
         env = envs.make(f"pgx/{name}")
         for seed in range(game.num_agents) if options[name] else ():

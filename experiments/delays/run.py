@@ -1,6 +1,6 @@
 """Measure final return against delay, for IMPALA and A3C on CartPole.
 
-    python -m benchmarks.delays
+    python -m experiments.delays.run
 
 16 agents a point by `metaevo.train`, 250,000 frames. IMPALA with V-trace and without a
 correction of the weights, A3C with four workers; each with its own step size and with
@@ -27,7 +27,8 @@ from metaevo.types import InnerLoop
 DELAYS, FACTORS = (0, 1, 4, 16, 64), (1, 10)
 NUM_SEEDS, FRAMES = 16, 250_000
 CARTPOLE = "gymnax/CartPole-v1"
-PICTURE = Path(__file__).parents[1] / "docs" / "images" / "delays.png"
+FOLDER = Path(__file__).parent
+PICTURE = Path(__file__).parents[2] / "docs" / "images" / "delays.png"
 ALGORITHMS = ("IMPALA", "IMPALA without V-trace", "A3C")
 
 
@@ -108,7 +109,7 @@ def draw(lines: list[dict]) -> None:
 
 def main() -> None:
     metaevo.configure()
-    results = Results("delays", keep=True)
+    results = Results("results", keep=True, folder=FOLDER)
     for factor in FACTORS:
         for algorithm in ALGORITHMS:
             for delay in DELAYS:

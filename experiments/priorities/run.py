@@ -1,6 +1,6 @@
 """Prioritized sampling in several forms, and an update of Ape-X against DQN's.
 
-    python -m benchmarks.priorities > benchmarks/results/priorities.jsonl
+    python -m experiments.priorities.run > experiments/priorities/results.jsonl
 
 One JSON line per variant, CPU microseconds a step and member, medians of interleaved
 runs. `forms`: 48 new windows, a draw of 128 and their new priorities, for M members

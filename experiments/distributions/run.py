@@ -3,7 +3,7 @@
     python -m searches.ppo_weighted_value_loss run.seeds=3 run.directory=runs/one
     python -m searches.ppo_weighted_value_loss lr_factor=4 run.seeds=3 \
         run.directory=runs/many
-    python -m benchmarks.distributions one=runs/one many=runs/many
+    python -m experiments.distributions.run one=runs/one many=runs/many
 
 Both groups of searches have the same frames. The losses are judged in the independent
 PPO, on CartPole, at three step sizes that none of the searches was tuned to, beside its
@@ -31,6 +31,7 @@ from metaevo.analysis.independent import judge  # noqa: E402
 STEP_SIZES = (5e-4, 1e-3, 5e-3)
 CARTPOLE = "gymnax/CartPole-v1"
 MEASURES = ("lifetime", "final_return")
+FOLDER = Path(__file__).parent
 
 
 def main() -> None:
@@ -61,7 +62,7 @@ def main() -> None:
             train({"value_loss": metaevo.load(path / "solution").value_loss})
             for path in directories(Path(str(chosen[group])), num_searches)
         ]
-    results = Results("distributions")
+    results = Results("results", folder=FOLDER)
     for measure in MEASURES:
         table = {
             name: np.stack([getattr(x, measure) for x in scores])
