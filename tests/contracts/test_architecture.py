@@ -15,7 +15,7 @@ MAY_IMPORT = {
     "strategies": {"metaevo"},
     "searches": {"metaevo", "inner_loops", "strategies"},
 }
-OURS = set(MAY_IMPORT) | {"tests", "benchmarks", "examples"}
+OURS = set(MAY_IMPORT) | {"tests", "benchmarks", "examples", "experiments"}
 # Inside metaevo a module may import what stands left of it or above it, and its folder.
 ORDER = """
 types errors config
@@ -211,6 +211,31 @@ def test_the_examples_of_use_elsewhere_share_no_code_with_us():
             continue
         ours = {n for n in imports(path) if n.split(".")[0] in OURS}
         assert ours <= {"metaevo"}, path
+
+
+def of_experiments(path, names):
+    """Imported modules of experiments, but for those in the file's own folder."""
+    own = ".".join(path.relative_to(ROOT).parts[:2])
+    for name in names:
+        if f"{name}.".startswith("experiments.") and not name.startswith(f"{own}."):
+            yield name
+
+
+def test_nothing_imports_an_experiment():
+    """An experiment is frozen: nobody can rely on it, another experiment included."""
+    folders = "tests", "benchmarks", "examples", "scripts", "experiments", ".github"
+    wrong = [
+        f"{relative(path)} imports {name}"
+        for path in files(*MAY_IMPORT, *folders)
+        for name in of_experiments(path, imports(path))
+    ]
+    assert not wrong
+
+
+def test_an_import_of_an_experiment_is_seen():
+    names = ["experiments.pb2.run", "experiments.drifts", "benchmarks.measure"]
+    assert list(of_experiments(ROOT / "tests/unit/test_pbt.py", names)) == names[:2]
+    assert list(of_experiments(ROOT / "experiments/pb2/run.py", names)) == names[1:2]
 
 
 # --- sizes ----------------------------------------------------------------------------
