@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 from metaevo.cli import config, found, train
 from metaevo.errors import CheckpointError, ConfigError, MetaevoError
+from metaevo.evaluators import surroundings
 from metaevo.storage import own_runs
 from metaevo.storage.own_runs import Source
 from metaevo.storage.run_directory import read_manifest, require_finished
@@ -204,6 +205,7 @@ def reading(directory: str | Path) -> Iterator[None]:
 
     Raises:
         CheckpointError: They make it fail.
+        ConfigError: JAX has no device, which no file is to blame for.
     """
     try:
         yield
@@ -212,6 +214,8 @@ def reading(directory: str | Path) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, OSError) and error.errno not in _ODD_NAMES:
             raise
+        if isinstance(error, RuntimeError | AssertionError):
+            surroundings.check_platform()
         message = str(error).splitlines()[0] if str(error) else ""
         raise CheckpointError(
             f"{directory}: its files do not fit together "

@@ -13,6 +13,7 @@ import searches
 from inner_loops import ppo
 from metaevo import envs
 from metaevo.cli import main
+from metaevo.config import RunConfig
 from metaevo.engine import loop
 from metaevo.errors import ConfigError
 from metaevo.evaluators import surroundings
@@ -123,6 +124,30 @@ def test_a_platform_that_is_not_there_is_named(command):
     assert "set JAX_PLATFORMS=cpu, or leave it out" in printed + errors
 
 
+@pytest.fixture(scope="module")
+def downloaded(tmp_path_factory):
+    """A finished run that this user has no record of, and a folder without records."""
+    root = tmp_path_factory.mktemp("downloaded")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(root / "elsewhere"))
+        options = {"wandb": "disabled", "held_out_seeds": 2}
+        config = RunConfig(directory=str(root / "run"), **options)
+        metaevo.run(pbt_toy.search, config, num_generations=2)
+    return root
+
+
+@pytest.mark.parametrize("command", ["report", "verify", "compare", "distill"])
+def test_no_run_is_blamed_for_a_platform_that_is_not_there(command, downloaded):
+    code, _, errors = commanded(
+        f"{command} {downloaded / 'run'}",
+        JAX_PLATFORMS="nowhere",
+        XDG_CACHE_HOME=str(downloaded / "cache"),
+    )
+    assert code == 2
+    assert errors.startswith("error: JAX_PLATFORMS=nowhere: Unable to initialize")
+    assert len(errors.splitlines()) == 1
+
+
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="there is a GPU")
 def test_a_gpu_that_is_not_there_is_named():
     program = (
@@ -163,7 +188,7 @@ def test_types_of_64_bits_are_refused_in_python_too(tmp_path):
     config = metaevo.RunConfig(directory=str(tmp_path / "run"))
     calls = [
         lambda: metaevo.run(pbt_toy.search),
-        lambda: metaevo.run(search, config),
+        lambda: metaevo.run(pbt_toy.search, config, num_generations=2),
         lambda: loop.run(search, config),
         lambda: metaevo.train(made, 1),
     ]
