@@ -104,7 +104,7 @@ def signed(path: Path, change: Callable[[dict], None]) -> None:
     """Alter a manifest and sign it again, as an attacker would."""
     manifest = json.loads((path / "manifest.json").read_text())
     change(manifest)
-    manifest["digest"] = verified._digest(manifest)
+    manifest["digest"] = verified.digest(manifest)
     (path / "manifest.json").write_text(json.dumps(manifest))
 
 

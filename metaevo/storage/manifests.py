@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from metaevo.config import RunConfig
+from metaevo.storage import folders
 
 SCHEMA = 2
 """Schema of `manifest.json`. Manifests of metaevo 0.1 have no schema."""
@@ -128,11 +128,6 @@ def as_before(settings: Any) -> Any:
     return settings
 
 
-_PATH = re.compile(
-    r"(?<![\w.:/\\])(?:/|~/|[A-Za-z]:[/\\])(?:[^\s=,/\\]+[/\\])+([^\s=,/\\]*)"
-)
-
-
 def published(data: Any) -> Any:
     """Return plain data of a manifest without the folders of this machine.
 
@@ -142,13 +137,13 @@ def published(data: Any) -> Any:
     {'changes': ['file=.../a.npz']}
     """
     if isinstance(data, Mapping):
-        found = {published(key): published(x) for key, x in data.items()}
+        found = {folders.without(key): published(x) for key, x in data.items()}
         if isinstance(changes := found.get("changes"), list):
             found["changes"] = [x for x in changes if not str(x).startswith("run.")]
         return found
     if isinstance(data, list | tuple):
         return [published(x) for x in data]
-    return _PATH.sub(r".../\1", data) if isinstance(data, str) else data
+    return folders.without(data)
 
 
 MOST_TOLD, LONGEST_TOLD = 6, 120  # differences, and characters of one

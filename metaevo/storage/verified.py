@@ -86,7 +86,7 @@ def write(
         },
         **manifest,
     }
-    manifest["digest"] = _digest(manifest)
+    manifest["digest"] = digest(manifest)
     described = json.dumps(manifest, indent=1).encode()
     if len(described) > MAX_JSON:
         discard(temporary)
@@ -169,7 +169,7 @@ def read(folder: Path, limit: int | None = None) -> tuple[dict[str, np.ndarray],
     folder = Path(folder)
     try:
         manifest = parse_json(read_bytes(folder / "manifest.json", MAX_JSON))
-        if manifest["digest"] != _digest(manifest):
+        if manifest["digest"] != digest(manifest):
             raise CheckpointError("manifest.json does not match its digest")
         if manifest["schema"] > SCHEMA:
             raise CheckpointError(
@@ -279,7 +279,7 @@ def zoo() -> list[str]:
     return sorted(path.parent.name for path in ZOO.glob("*/manifest.json"))
 
 
-def _digest(manifest: Mapping) -> str:
+def digest(manifest: Mapping) -> str:
     """Return the sha256 of a manifest without its own digest."""
     rest = {key: x for key, x in manifest.items() if key != "digest"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()

@@ -48,7 +48,7 @@ def sign(directory, log=False) -> None:
             manifest["log_sha256"] = hashlib.sha256(data).hexdigest()
         if "run_manifest" in manifest:
             manifest["run_manifest"] = run_directory.manifest_digest(directory)
-        manifest["digest"] = verified._digest(manifest)
+        manifest["digest"] = verified.digest(manifest)
         path.write_text(json.dumps(manifest))
 
 
@@ -57,5 +57,5 @@ def unsign(directory) -> None:
     for path in Path(directory).glob("checkpoints/*/manifest.json"):
         manifest = json.loads(path.read_text())
         del manifest["log_sha256"], manifest["run_manifest"]
-        manifest["digest"] = verified._digest(manifest)
+        manifest["digest"] = verified.digest(manifest)
         path.write_text(json.dumps(manifest))

@@ -16,7 +16,7 @@ import metaevo
 from inner_loops import ppo
 from metaevo import closed_forms, critic_losses, losses, slots, spaces
 from metaevo.errors import CheckpointError
-from metaevo.storage import artifacts, checkpoint, verified
+from metaevo.storage import artifacts, checkpoint, manifests, verified
 
 ROOT = Path(__file__).parents[2]
 LOAD = ROOT / ".github" / "load_artifact.py"
@@ -242,7 +242,7 @@ def edit(solution, change):
     path = solution / "manifest.json"
     manifest = json.loads(path.read_text())
     change(manifest)
-    manifest["digest"] = verified._digest(manifest)
+    manifest["digest"] = verified.digest(manifest)
     path.write_text(json.dumps(manifest))
 
 
@@ -313,6 +313,36 @@ def test_both_loaders_refuse_slots_that_are_no_plain_names(solution, name):
     edit(solution, referred)
     with pytest.raises(ValueError, match="is not a plain name"):
         metaevo.reference.load(solution)
+
+
+@pytest.mark.parametrize(
+    ("text", "published"),
+    [
+        ("/data/Jane Doe/x/y", ".../y"),
+        ("a=C:\\Users\\Jane Doe\\x.npz", "a=.../x.npz"),
+        (repr(["C:\\Users\\Jane Doe\\x.npz", 1]), "['.../x.npz', 1]"),
+        ("C:/Users/Jane Doe/my x.npz", ".../my x.npz"),
+        ("file:///home/me/x", ".../x"),
+        ("file://C:/Users/me/x", ".../x"),
+        ("\\\\server\\share\\jane", ".../jane"),
+        ("/opt", ".../opt"),
+        ("['/home/me/x', '/home/me/y']", "['.../x', '.../y']"),
+        ("/data/a:/data/b/c.py:search", ".../c.py:search"),
+        ("~/runs/x --y=~jane/z", ".../x --y=.../z"),
+        ("HOME", "~"),
+        *(
+            (x, x)
+            for x in ("gymnax/CartPole-v1", "https://a.b/c/d", "aHOME/b", ".../x")
+        ),
+        *((x, x) for x in ("(v - g)/s", "lambda x: x /2", "a // b", "x / y", "/")),
+    ],
+)
+def test_absolute_paths_are_cut_wherever_they_stand(text, published, monkeypatch):
+    monkeypatch.setenv("HOME", "/Doe, Jane")
+    text, published = (x.replace("HOME", "/Doe, Jane") for x in (text, published))
+    given = {text: [{text: (text,)}], "number": 1}
+    told = {published: [{published: [published]}], "number": 1}
+    assert manifests.published(given) == told
 
 
 def test_no_folder_of_the_machine_is_in_an_artifact(tmp_path):

@@ -174,7 +174,7 @@ def altered(path, change):
 
 def signed(path, change):
     manifest = altered(path, change)
-    manifest["digest"] = verified._digest(manifest)
+    manifest["digest"] = verified.digest(manifest)
     (path / "manifest.json").write_text(json.dumps(manifest))
 
 

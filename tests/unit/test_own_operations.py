@@ -307,7 +307,7 @@ def edited(path, **changes):
 
     manifest = json.loads((path / "manifest.json").read_text())
     manifest["sources"]["td_loss"] |= changes
-    manifest["digest"] = verified._digest(manifest)
+    manifest["digest"] = verified.digest(manifest)
     (path / "manifest.json").write_text(json.dumps(manifest))
 
 
@@ -368,7 +368,7 @@ def test_a_program_of_a_stranger_is_checked_before_it_is_carried_out(saved):
         ["reshape", [1], 99, {"shape": [7]}],
     ):
         program["equations"] = [equation, *before]
-        manifest["digest"] = verified._digest(manifest)
+        manifest["digest"] = verified.digest(manifest)
         (saved / "manifest.json").write_text(json.dumps(manifest))
         with pytest.raises(ArtifactError) as error:
             metaevo.load(saved)

@@ -78,6 +78,9 @@ def test_values_reach_wandb_as_text_that_it_does_not_resolve():
         "--_wandb": "hidden",
         "f": "C:\\Users\\me\\loss",
         "g": str(Path.home() / "runs" / "loss"),
+        "h": {"deep": [{"start": Path.home() / "Jane Doe" / "old"}]},
+        "/home/me/i": "['/home/Jane Doe/x']",
+        "j": "key=file:///home/me/x",
     }
     assert wandb_client.plain(config) == {
         "a": json.dumps(reference),
@@ -85,8 +88,11 @@ def test_values_reach_wandb_as_text_that_it_does_not_resolve():
         "c": '"WANDB-client-artifact://x"',
         "d": "{}",
         "e": ["gymnax/CartPole-v1", 3, None, True, 0.5],
-        "f": "loss",
-        "g": "loss",
+        "f": ".../loss",
+        "g": ".../loss",
+        "h": '{"deep": [{"start": ".../old"}]}',
+        ".../i": "['.../x']",
+        "j": "key=.../x",
     }
 
 

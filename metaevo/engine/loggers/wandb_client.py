@@ -12,11 +12,11 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 from typing import Any
 
 from metaevo.errors import CheckpointError
-from metaevo.storage import verified, wandb_files
+from metaevo.storage import folders, manifests, verified, wandb_files
 from metaevo.storage._files import read_json
 
 DATA, CACHE = "WANDB_DATA_DIR", "WANDB_CACHE_DIR"
@@ -128,14 +128,14 @@ def plain(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a configuration that wandb takes as it is.
 
     wandb resolves `wandb-artifact://HOST/...`, for which it sends the user's key to
-    HOST. Such text is quoted. Keys that wandb uses itself are left out. Of an absolute
-    path, which names the user's folders, the last part stays.
+    HOST. Such text is quoted. Keys that wandb uses itself are left out. Absolute paths,
+    which name the user's folders, are cut to their last names.
 
     >>> plain({"_wandb": 1, "start": "/home/me/loss", "x": [1, "wandb-artifact://a/b"]})
-    {'start': 'loss', 'x': [1, '"wandb-artifact://a/b"']}
+    {'start': '.../loss', 'x': [1, '"wandb-artifact://a/b"']}
     """
     return {
-        key: _plain(x)
+        folders.without(key): _plain(x)
         for key, x in config.items()
         if not key.strip("-").startswith("_")
     }
@@ -147,16 +147,14 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(x) for x in value]
     if not isinstance(value, str):
-        return json.dumps(value, default=str)
-    for kind in (PurePosixPath, PureWindowsPath):
-        if kind(value).is_absolute():
-            return kind(value).name
+        # As text: a nested dictionary could be a reference that wandb resolves.
+        return folders.without(json.dumps(value, default=str, ensure_ascii=False))
     foreign = "wandb" in value.casefold() and "://" in value
-    return json.dumps(value) if foreign else value
+    return json.dumps(value) if foreign else folders.without(value)
 
 
 def without_paths(path: Path) -> str | None:
-    """Return an artifact's manifest without `key=value` that name paths.
+    """Return an artifact's manifest without absolute paths in its provenance.
 
     Those that metaevo 0.1 wrote hold the run's directory.
 
@@ -169,17 +167,10 @@ def without_paths(path: Path) -> str | None:
     if path.name != "manifest.json":
         return None
     manifest = read_json(path, verified.MAX_JSON)
-    run = (manifest.get("provenance") or {}).get("run") or {}
-    changes = run.get("changes") or []
-    kept = [x for x in changes if not _names_path(x)]
-    if len(kept) == len(changes):
+    provenance = manifest.get("provenance")
+    published = manifests.published(provenance)
+    if published == provenance:
         return None
-    run["changes"] = kept
-    manifest["digest"] = verified._digest(manifest)
+    manifest["provenance"] = published
+    manifest["digest"] = verified.digest(manifest)
     return json.dumps(manifest, indent=1)
-
-
-def _names_path(change: str) -> bool:
-    """Return True if the value of `key=value` is an absolute path."""
-    value = change.partition("=")[2].strip("'\"")
-    return any(x(value).is_absolute() for x in (PurePosixPath, PureWindowsPath))
