@@ -44,7 +44,7 @@ class MetaevoError(Exception):
     """Base of the exceptions whose message alone is enough for a user.
 
     The message is shown with escapes for characters that are not seen, and cut where it
-    is longer than `LONGEST`. A line break stays where two spaces follow it.
+    is longer than `LONGEST`. Further arguments follow it, each in a line of its own.
 
     Attributes:
         exit_code: exit code of a command that ends with this exception.
@@ -53,11 +53,10 @@ class MetaevoError(Exception):
     exit_code = 1
 
     def __str__(self) -> str:
-        text = super().__str__()
-        cut = len(text) - LONGEST
-        end = f" ... ({cut} characters more)" if cut > 0 else ""
-        shown = printable(text[:LONGEST], "\n") + end
-        return re.sub(r"\n(?!  )", r"\\n", shown)
+        parts = [str(x) for x in self.args]
+        cut = sum(map(len, parts)) - LONGEST
+        shown = "\n  ".join(printable(x[:LONGEST]) for x in parts)
+        return f"{shown[:LONGEST]} ... ({cut} characters more)" if cut > 0 else shown
 
 
 class ConfigError(MetaevoError, ValueError):

@@ -71,9 +71,7 @@ class Store:
             except CheckpointError as error:
                 problems.append(str(error))
         if problems:
-            raise CheckpointError(
-                "no checkpoint can be read:\n  " + "\n  ".join(problems)
-            )
+            raise CheckpointError("no checkpoint can be read:", *problems)
         return None
 
     def before(self, generation: int) -> tuple[dict[str, np.ndarray], dict] | None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from metaevo.config import RunConfig
+from metaevo.errors import printable
 from metaevo.storage import folders
 
 SCHEMA = 2
@@ -163,8 +164,8 @@ def told(old: Mapping, new: Mapping) -> list[str]:
     ['search: a -> b']
     """
     if old["search"] != new["search"]:
-        return [f"search: {old['search']} -> {new['search']}"]
-    found = differences(old, new)
+        return [printable(f"search: {old['search']} -> {new['search']}")]
+    found = [printable(x) for x in differences(old, new)]
     given = [x for x in found if not x.startswith(("search.", "search: "))] or found
     cut = [x if len(x) <= LONGEST_TOLD else x[:LONGEST_TOLD] + "..." for x in given]
     more = [f"and {len(cut) - MOST_TOLD} more"] if len(cut) > MOST_TOLD else []

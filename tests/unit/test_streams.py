@@ -167,9 +167,11 @@ def test_characters_that_are_not_seen_are_escaped_and_all_others_stay():
 
 
 def test_errors_and_streams_escape_what_a_terminal_would_obey():
-    shown = str(ConfigError(FORGED + "\nwhole: everything verified\n  more"))
+    forged = FORGED + "\nwhole: everything verified\n  more"
+    shown = str(ConfigError(forged, forged))
     assert raw(shown) == []
-    assert shown.count("\n") == 1  # the indented one is ours
+    assert shown.count("\n") == 1  # ours, between the two
+    assert shown.count("\n  x") == 1
     assert len(str(ConfigError("x" * 100_000))) < 5000
     for name in ("stdout", "stderr"):
         buffer = io.StringIO()
