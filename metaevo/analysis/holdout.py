@@ -17,7 +17,7 @@ from metaevo.errors import CheckpointError, ConfigError
 from metaevo.evaluators import memory
 from metaevo.evaluators.layout import default_chunk_size
 from metaevo.evaluators.local import LocalEvaluator
-from metaevo.storage import checkpoint
+from metaevo.storage import checkpoint, verified
 from metaevo.types import (
     Evaluator,
     FitnessFn,
@@ -295,7 +295,7 @@ def load(folder: Path) -> tuple[dict[str, HeldOut], dict]:
     Raises:
         CheckpointError: the files are missing or were altered, or are no such runs.
     """
-    arrays, facts = checkpoint.read(folder)
+    arrays, facts = checkpoint.read(folder, verified.MAX_ARTIFACT)
     held_out = {}
     try:
         for name in facts["names"]:

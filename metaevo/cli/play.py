@@ -14,7 +14,7 @@ import numpy as np
 from metaevo import envs, population, slots
 from metaevo.errors import CheckpointError, ConfigError
 from metaevo.rl import planning
-from metaevo.storage import artifacts, checkpoint, run_directory
+from metaevo.storage import artifacts, checkpoint, run_directory, verified
 from metaevo.storage._files import replace_file
 from metaevo.types import InnerLoop, Key, PyTree, Search
 
@@ -120,11 +120,11 @@ def play(
             f"{directory}: no agents here ({kept} is missing); they are kept at the "
             "end of a run, of a search with run.held_out_seeds of 2 or more"
         )
-    arrays, _ = checkpoint.read(kept)
-    shapes = [x.shape for x in arrays.values()]
-    if not shapes or not all(shape[:1] == shapes[0][:1] != () for shape in shapes):
+    described = checkpoint.check(kept)["arrays"]
+    shapes = [shape for shape, _ in described.values()]
+    if not shapes or not all(shape[:1] == shapes[0][:1] != [] for shape in shapes):
         raise CheckpointError(f"{kept}: its arrays are not those of agents")
-    num_agents = len(next(iter(arrays.values())))
+    (num_agents, *_), *_ = shapes
     if not 0 <= seed < num_agents:
         raise ConfigError(
             f"seed={seed}: the run kept {num_agents} agents, 0 to {num_agents - 1}"
@@ -147,8 +147,10 @@ def play(
         loaded = artifacts.load(directory).slots
         bare = {name: slots.unchecked(x) for name, x in loaded.items()}
         meta = slots.replace(meta, **bare)
-    arrays = {name: x[seed] for name, x in arrays.items()}
-    trained = checkpoint.from_arrays(population.agent_shapes(loop), arrays)
+    template = population.agent_shapes(loop)
+    one = {name: (shape[1:], kind) for name, (shape, kind) in described.items()}
+    checkpoint.check_described(template, one)
+    trained = checkpoint.from_arrays(template, verified.row(kept, seed))
     states, carries, total = episode(key, loop, meta, trained)
     if loop.env.player is not None:
         shares = [x.visits for x in carries if isinstance(x, planning.Thought)]

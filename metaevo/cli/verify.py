@@ -80,7 +80,7 @@ def _run(directory: Path) -> Iterator[Finding]:
         if folder.is_dir():
             name = str(folder.relative_to(directory))
             try:
-                arrays, _ = checkpoint.read(folder)
+                arrays = verified.check(folder)["arrays"]
                 yield Finding(name, True, f"{len(arrays)} arrays")
             except CheckpointError as error:
                 yield Finding(name, False, _short(error, folder))
@@ -133,7 +133,7 @@ def _checkpoints(directory: Path) -> Iterator[Finding]:
         folder = store.folder / f"generation-{generation:08d}"
         name = str(folder.relative_to(directory))
         try:
-            _, manifest = checkpoint.read(folder)
+            manifest = verified.check(folder)
             if newest is None and manifest_digest is not None:
                 then = manifest.get("run_manifest", manifest_digest)
                 if then != manifest_digest:

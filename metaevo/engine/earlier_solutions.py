@@ -37,7 +37,7 @@ def scores(job: Job, solution: Solution, steps: Steps) -> dict[str, list[float |
         if not number.isdecimal() or int(number) >= job.search.num_generations:
             continue
         try:
-            arrays, _ = checkpoint.read(path)
+            arrays, _ = checkpoint.read_tree(path, solution.params)
             params = checkpoint.from_arrays(solution.params, arrays)
         except CheckpointError:
             continue  # of an earlier space, or altered: the report has a gap

@@ -378,7 +378,10 @@ def _restore(job: Job) -> Progress:
     """
     store = _store(job)
     store.clean()
-    loaded = store.load()
+    strategy = jax.eval_shape(job.search.strategy.init, job.keys.init)
+    carried = job.evaluator.template(proposal_shapes(job, strategy))
+    template = State(strategy, carried)
+    loaded = store.load(template)
     if loaded is None:
         paths = run_directory.paths(job.directory)
         lines = jsonl.count(paths.metrics)
@@ -390,15 +393,13 @@ def _restore(job: Job) -> Progress:
         return Progress(initial_state(job))
     arrays, manifest = loaded
     run_directory.check_manifest_digest(job.directory, manifest.get("run_manifest"))
-    strategy = jax.eval_shape(job.search.strategy.init, job.keys.init)
-    carried = job.evaluator.template(proposal_shapes(job, strategy))
     facts: Any = {x: manifest.get(x) for x in ("generation", "failures", "log_bytes")}
     if not all(isinstance(x, int) and x >= 0 for x in facts.values()):
         raise CheckpointError(
             f"{store.folder}: the newest checkpoint does not say where the run is"
         )
     return Progress(
-        checkpoint.from_arrays(State(strategy, carried), arrays),
+        checkpoint.from_arrays(template, arrays),
         log_sha256=manifest.get("log_sha256"),
         **facts,
     )

@@ -221,15 +221,14 @@ def _before(
 
 def _nearest(job: Job, generation: int) -> Progress:
     """Return the newest checkpoint at or before a generation, or the start."""
-    found = checkpoint.Store(run_directory.paths(job.directory).checkpoints).before(
-        generation
-    )
     strategy: PyTree = jax.jit(job.search.strategy.init)(job.keys.init)
+    template = State(strategy, job.evaluator.template(proposal_shapes(job, strategy)))
+    store = checkpoint.Store(run_directory.paths(job.directory).checkpoints)
+    found = store.before(generation, template)
     if found is None:
         return Progress(State(strategy, ()))
     arrays, manifest = found
-    carried = job.evaluator.template(proposal_shapes(job, strategy))
-    state = checkpoint.from_arrays(State(strategy, carried), arrays)
+    state = checkpoint.from_arrays(template, arrays)
     return Progress(state, manifest["generation"])
 
 

@@ -122,7 +122,6 @@ def load(directory: str | Path, inner_loop: InnerLoop) -> Training:
     """
     run_directory.read_manifest(directory)
     folder = run_directory.paths(directory).agents / training.TRAINED
-    arrays, _ = checkpoint.read(folder)
     records, scores = (
         training_curve.records(directory),
         results.read_scores(Path(directory)),
@@ -132,6 +131,7 @@ def load(directory: str | Path, inner_loop: InnerLoop) -> Training:
         lambda x: jax.ShapeDtypeStruct((num, *x.shape), x.dtype),
         population.agent_shapes(inner_loop),
     )
+    arrays, _ = checkpoint.read_tree(folder, shapes)
     agents = checkpoint.from_arrays(shapes, arrays)
     if scores is None or training.TRAINED not in scores.evaluations:
         raise CheckpointError(f"{folder} has no scores beside it")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,10 @@ import numpy as np
 
 from metaevo.errors import CheckpointError, ConfigError
 from metaevo.evaluators import keys
-from metaevo.storage.verified import SCHEMA, discard, read, write
+from metaevo.storage.verified import SCHEMA, check, discard, read, write
 from metaevo.types import PyTree
 
-__all__ = ["SCHEMA", "Store", "from_arrays", "read", "to_arrays", "write"]
+__all__ = ["SCHEMA", "Store", "check", "from_arrays", "read", "to_arrays", "write"]
 
 _NAME = re.compile(r"generation-(\d{8,})")
 
@@ -58,12 +58,29 @@ class Store:
             with contextlib.suppress(OSError, ConfigError):
                 discard(self._path(old))
 
-    def load(self) -> tuple[dict[str, np.ndarray], dict] | None:
+    def load(
+        self, template: PyTree = None
+    ) -> tuple[dict[str, np.ndarray], dict] | None:
         """Read the newest checkpoint that verifies; None if there is none at all.
+
+        Args:
+            template: as of `from_arrays`; a checkpoint of another tree is not read.
+                None: any tree.
 
         Raises:
             CheckpointError: there are checkpoints and none of them verifies.
         """
+        return self._newest(lambda folder: read_tree(folder, template))
+
+    def check(self) -> dict | None:
+        """Return the manifest that belongs to what `load` reads, without the arrays.
+
+        Raises:
+            CheckpointError: there are checkpoints and none of them verifies.
+        """
+        return self._newest(check)
+
+    def _newest(self, read: Callable[[Path], Any]) -> Any:
         problems = []
         for generation in self.generations():
             try:
@@ -74,23 +91,50 @@ class Store:
             raise CheckpointError("no checkpoint can be read:", *problems)
         return None
 
-    def before(self, generation: int) -> tuple[dict[str, np.ndarray], dict] | None:
+    def before(
+        self, generation: int, template: PyTree
+    ) -> tuple[dict[str, np.ndarray], dict] | None:
         """Read the newest checkpoint of the state before a generation, or earlier.
+
+        Args:
+            generation: the generation.
+            template: as of `load`.
 
         Returns:
             arrays and manifest; None if none verifies, or all are of later ones.
+
+        Raises:
+            CheckpointError: the one that verifies is of another tree.
         """
         for found in self.generations():
             if found <= generation:
                 with contextlib.suppress(CheckpointError):
-                    return read(self._path(found))
-        return None
+                    check(self._path(found))
+                    break
+        else:
+            return None
+        return read_tree(self._path(found), template)
 
     def _path(self, generation: int) -> Path:
         return self.folder / f"generation-{generation:08d}"
 
 
 # --- pytrees --------------------------------------------------------------------------
+
+
+def read_tree(folder: Path, template: PyTree) -> tuple[dict[str, np.ndarray], dict]:
+    """Read a folder if its manifest describes the arrays of a tree.
+
+    Args:
+        folder: the folder.
+        template: as of `from_arrays`; None: any tree.
+
+    Raises:
+        CheckpointError: it is another's, or as `read`.
+    """
+    if template is None:
+        return read(folder)
+    return read(folder, accept=lambda x: check_described(template, x))
 
 
 def to_arrays(tree: PyTree) -> dict[str, np.ndarray]:
@@ -113,8 +157,8 @@ ADDED = re.compile(r"\.agent\.stats\['(entropy|kl|clip_fraction)'\]$")
 
 
 def _of_this_version(
-    arrays: Mapping[str, np.ndarray], expected: Mapping[str, Any]
-) -> dict[str, np.ndarray]:
+    arrays: Mapping[str, Any], expected: Mapping[str, Any]
+) -> dict[str, Any]:
     """Arrays by the paths of this version; `expected` holds its leaves by path."""
     found = {}
     for path, x in arrays.items():
@@ -140,8 +184,45 @@ def from_arrays(template: PyTree, arrays: Mapping[str, np.ndarray]) -> PyTree:
     Raises:
         CheckpointError: `arrays` are not those of such a tree.
     """
+    arrays = _fitting(template, arrays)
+
+    def restore(path, leaf):
+        x = arrays[jax.tree_util.keystr(path)]
+        return keys.from_data(x, leaf) if keys.is_key(leaf) else jax.numpy.asarray(x)
+
+    return jax.tree_util.tree_map_with_path(restore, template)
+
+
+def check_described(template: PyTree, described: Mapping[str, Any]) -> None:
+    """Check that arrays are those of a tree, by what a manifest says of them.
+
+    Args:
+        template: as of `from_arrays`.
+        described: shape and name of the type of each array by path.
+
+    Raises:
+        CheckpointError: they are not.
+    """
+    _fitting(
+        template,
+        {
+            path: jax.ShapeDtypeStruct(tuple(shape), np.dtype(kind))
+            for path, (shape, kind) in described.items()
+        },
+    )
+
+
+def _fitting(template: PyTree, arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Arrays, or what stands for them, by the paths of `template`.
+
+    Raises:
+        CheckpointError: they are not those of such a tree.
+    """
     leaves = jax.tree_util.tree_leaves_with_path(template)
-    by_path = {jax.tree_util.keystr(path): leaf for path, leaf in leaves}
+    by_path = {
+        jax.tree_util.keystr(path): jax.eval_shape(keys.to_data, leaf)
+        for path, leaf in leaves
+    }
     arrays, expected = _of_this_version(arrays, by_path), set(by_path)
     if expected != set(arrays):
         missing, extra = expected - set(arrays), set(arrays) - expected
@@ -149,17 +230,10 @@ def from_arrays(template: PyTree, arrays: Mapping[str, np.ndarray]) -> PyTree:
             "the checkpoint is of another search: "
             f"lacks {sorted(missing)[:3]}, has {sorted(extra)[:3]} too many"
         )
-
-    def restore(path, leaf):
-        x = arrays[jax.tree_util.keystr(path)]
-        if keys.is_key(leaf):
-            x = keys.from_data(x, leaf)
-        elif x.dtype != leaf.dtype:
+    for path, leaf in by_path.items():
+        x = arrays[path]
+        if x.dtype != leaf.dtype:
             raise CheckpointError(f"{path}: {x.dtype} instead of {leaf.dtype}")
-        else:
-            x = jax.numpy.asarray(x)
         if x.shape != leaf.shape:
             raise CheckpointError(f"{path}: shape {x.shape} instead of {leaf.shape}")
-        return x
-
-    return jax.tree_util.tree_map_with_path(restore, template)
+    return arrays

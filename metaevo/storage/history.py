@@ -68,8 +68,8 @@ def generations_done(directory: str | Path) -> int:
     from metaevo.storage import checkpoint  # imports JAX
 
     folder = run_directory.paths(directory).checkpoints
-    loaded = checkpoint.Store(folder).load()
-    generation = 0 if loaded is None else loaded[1].get("generation")
+    manifest = checkpoint.Store(folder).check()
+    generation = 0 if manifest is None else manifest.get("generation")
     if not isinstance(generation, int):
         raise CheckpointError(f"{folder}: the newest one has no generation")
     return generation

@@ -9,6 +9,7 @@ name is complete. Needs numpy and safetensors alone.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import hashlib
 import json
@@ -16,18 +17,19 @@ import keyword
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load, save_file
 
 from metaevo.errors import ArtifactError, CheckpointError, ConfigError
 from metaevo.storage._files import (
     check_file,
     check_folder,
+    open_read,
     parse_json,
     read_bytes,
     sync_folder,
@@ -153,12 +155,18 @@ def _check_ours(folder: Path) -> None:
         )
 
 
-def read(folder: Path, limit: int | None = None) -> tuple[dict[str, np.ndarray], dict]:
+def read(
+    folder: Path,
+    limit: int | None = None,
+    accept: Callable[[Mapping[str, Any]], object] = lambda described: None,
+) -> tuple[dict[str, np.ndarray], dict]:
     """Read and verify a folder.
 
     Args:
         folder: the folder.
         limit: largest size of the arrays in bytes; None: any.
+        accept: given the shape and the type of each array by name; raises
+            CheckpointError to refuse them before they are read.
 
     Returns:
         arrays by name, and the manifest.
@@ -167,22 +175,75 @@ def read(folder: Path, limit: int | None = None) -> tuple[dict[str, np.ndarray],
         CheckpointError: it is incomplete, altered, too large, or of a newer schema.
     """
     folder = Path(folder)
-    try:
-        manifest = parse_json(read_bytes(folder / "manifest.json", MAX_JSON))
-        if manifest["digest"] != digest(manifest):
-            raise CheckpointError("manifest.json does not match its digest")
-        if manifest["schema"] > SCHEMA:
-            raise CheckpointError(
-                f"schema {manifest['schema']} is newer than this metaevo's {SCHEMA}: "
-                "update metaevo"
-            )
-        data = _read_arrays(folder / "arrays.safetensors", manifest["arrays"], limit)
+    with _named(folder):
+        manifest, size = _described(folder, limit)
+        accept(manifest["arrays"])
+        data = read_bytes(folder / FILES[0], size)
         if hashlib.sha256(data).hexdigest() != manifest["sha256"]:
-            raise CheckpointError("arrays.safetensors does not match its sha256")
+            raise CheckpointError(_ALTERED)
         arrays = load(data)
         shapes = {n: [list(x.shape), str(x.dtype)] for n, x in arrays.items()}
         if shapes != manifest["arrays"]:
-            raise CheckpointError("the arrays are not those of manifest.json")
+            raise CheckpointError(_OTHERS)
+    return arrays, manifest
+
+
+def check(folder: Path) -> dict:
+    """Verify a folder of any size without its arrays in memory.
+
+    Returns:
+        the manifest.
+
+    Raises:
+        CheckpointError: as `read`.
+    """
+    folder = Path(folder)
+    with _named(folder):
+        manifest, _ = _described(folder, None)
+        path = folder / FILES[0]
+        with open_read(path) as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != manifest["sha256"]:
+                raise CheckpointError(_ALTERED)
+        with safe_open(path, "np") as file:
+            parts = {name: file.get_slice(name) for name in sorted(file.keys())}
+            held = {
+                n: (x.get_shape(), _item_size(x.get_dtype())) for n, x in parts.items()
+            }
+        described = {
+            n: (s, _item_size(kind)) for n, (s, kind) in manifest["arrays"].items()
+        }
+        if held != described:
+            raise CheckpointError(_OTHERS)
+    return manifest
+
+
+def row(folder: Path, index: int) -> dict[str, np.ndarray]:
+    """Read one entry of each array of a folder that was checked.
+
+    Args:
+        folder: the folder.
+        index: place along the first axis, which all arrays have.
+
+    Raises:
+        CheckpointError: it cannot be read.
+    """
+    with _named(folder), safe_open(Path(folder) / FILES[0], "np") as file:
+        return {name: file.get_slice(name)[index] for name in sorted(file.keys())}
+
+
+_ALTERED = "arrays.safetensors does not match its sha256"
+_OTHERS = "the arrays are not those of manifest.json"
+
+
+@contextlib.contextmanager
+def _named(folder: Path) -> Iterator[None]:
+    """Name the folder that cannot be read.
+
+    Raises:
+        CheckpointError: it cannot.
+    """
+    try:
+        yield
     except CheckpointError as error:
         raise CheckpointError(f"{folder}: {error}") from None
     except FileNotFoundError as error:
@@ -196,15 +257,27 @@ def read(folder: Path, limit: int | None = None) -> tuple[dict[str, np.ndarray],
         ) from None
     except _MALFORMED as error:
         raise CheckpointError(f"{folder}: {type(error).__name__}: {error}") from None
-    return arrays, manifest
 
 
-def _read_arrays(path: Path, described: Mapping[str, Any], limit: int | None) -> bytes:
-    """Read a file of arrays if it has the size that its manifest says.
+def _described(folder: Path, limit: int | None) -> tuple[dict, int]:
+    """Read a manifest, and compare the size of the arrays with what it says.
+
+    Returns:
+        the manifest, and the size of the file of arrays.
 
     Raises:
-        CheckpointError: it is larger or smaller, or larger than `limit`.
+        CheckpointError: the manifest is altered or of a newer schema, or the file is
+            larger or smaller than it says, or larger than `limit`.
     """
+    manifest = parse_json(read_bytes(folder / "manifest.json", MAX_JSON))
+    if manifest["digest"] != digest(manifest):
+        raise CheckpointError("manifest.json does not match its digest")
+    if manifest["schema"] > SCHEMA:
+        raise CheckpointError(
+            f"schema {manifest['schema']} is newer than this metaevo's {SCHEMA}: "
+            "update metaevo"
+        )
+    described = manifest["arrays"]
     if any(type(n) is not int for shape, _ in described.values() for n in shape):
         raise TypeError("a shape that is not of whole numbers")
     numbers = sum(math.prod(s) * _item_size(kind) for s, kind in described.values())
@@ -212,6 +285,7 @@ def _read_arrays(path: Path, described: Mapping[str, Any], limit: int | None) ->
     header = 1024 + sum(
         6 * len(x) + 32 * len(s) + 256 for x, (s, _) in described.items()
     )
+    path = folder / FILES[0]
     check_file(path)
     size = path.stat().st_size
     if limit is not None and size > limit:
@@ -221,7 +295,7 @@ def _read_arrays(path: Path, described: Mapping[str, Any], limit: int | None) ->
             f"{path.name} has {size:,} bytes, and manifest.json describes {numbers:,} "
             "bytes of arrays"
         )
-    return read_bytes(path, size)
+    return manifest, size
 
 
 def _item_size(kind: str) -> int:

@@ -1,5 +1,6 @@
 """Opening files of folders that may come from a stranger."""
 
+import hashlib
 import json
 import os
 import tracemalloc
@@ -8,8 +9,10 @@ import numpy as np
 import pytest
 from planted import nested, sparse
 
+from metaevo.analysis import holdout
+from metaevo.analysis.independent import judge
 from metaevo.errors import CheckpointError, ConfigError
-from metaevo.storage import _files, jsonl, verified
+from metaevo.storage import _files, checkpoint, jsonl, verified
 
 
 def test_links_pipes_and_folders_are_not_read(tmp_path):
@@ -139,6 +142,67 @@ def test_size_is_compared_before_a_byte_is_read(tmp_path):
     (tmp_path / "a" / "arrays.safetensors").write_bytes(b"cut")
     with pytest.raises(CheckpointError, match="has 3 bytes"):
         verified.read(tmp_path / "a")
+
+
+X = "['x']"  # a leaf of a tree
+
+
+def claim(folder, count):
+    """Let a manifest truly describe a sparse file of `count` zeros, as forgers do."""
+    verified.write(folder, {X: np.zeros(1, np.float32)}, {})
+    header = {"dtype": "F32", "shape": [count], "data_offsets": [0, 4 * count]}
+    text = json.dumps({X: header}).encode()
+    path = folder / "arrays.safetensors"
+    path.write_bytes(len(text).to_bytes(8, "little") + text)
+    sparse(path, path.stat().st_size + 4 * count)
+    manifest = _files.read_json(folder / "manifest.json", verified.MAX_JSON)
+    manifest["arrays"][X][0] = [count]
+    with open(path, "rb") as file:
+        manifest["sha256"] = hashlib.file_digest(file, "sha256").hexdigest()
+    manifest["digest"] = verified.digest(manifest)
+    _files.replace_file(folder / "manifest.json", json.dumps(manifest).encode())
+
+
+def test_a_size_that_the_manifest_truly_claims_takes_no_memory(tmp_path):
+    """256 MiB, hashed in blocks where they are verified, and refused elsewhere."""
+    (tmp_path / "checkpoints").mkdir()
+    newest = tmp_path / "checkpoints" / "generation-00000001"
+    claim(newest, 1 << 26)
+    store = checkpoint.Store(tmp_path / "checkpoints")
+    tracemalloc.start()
+    try:
+        assert verified.check(newest)["arrays"] == {X: [[1 << 26], "float32"]}
+        assert store.check()["arrays"]
+        for load in (holdout.load, judge.load):
+            with pytest.raises(CheckpointError, match="larger than 64 MiB"):
+                load(newest)
+        template = {"x": np.zeros(3, np.float32)}
+        for read in (store.load, lambda x: store.before(5, x)):
+            with pytest.raises(
+                CheckpointError, match=r"shape \(67108864,\) instead of"
+            ):
+                read(template)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 32 << 20
+    arrays = np.memmap(newest / "arrays.safetensors", mode="r+")
+    arrays[-5] = 1
+    arrays.flush()
+    with pytest.raises(CheckpointError, match="does not match its sha256"):
+        verified.check(newest)
+
+
+def test_a_header_that_the_manifest_does_not_describe_is_found(tmp_path):
+    claim(tmp_path / "a", 8)
+    path = tmp_path / "a" / "manifest.json"
+    manifest = _files.read_json(path, verified.MAX_JSON)
+    manifest["arrays"][X][0] = [2, 4]
+    manifest["digest"] = verified.digest(manifest)
+    _files.replace_file(path, json.dumps(manifest).encode())
+    for read in (verified.check, verified.read):
+        with pytest.raises(CheckpointError, match=r"not those of manifest\.json"):
+            read(tmp_path / "a")
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from metaevo.envs import Discrete, Env
 from metaevo.errors import CheckpointError, ConfigError
 from metaevo.fitness import area_under_curve, final_return
 from metaevo.slots import Slot
-from metaevo.storage import checkpoint
+from metaevo.storage import checkpoint, verified
 from metaevo.types import Key, Params, Search
 
 AGENTS: Mapping[str, ModuleType] = {"ppo": ppo, "dqn": dqn}
@@ -402,7 +402,7 @@ def load(folder: Path) -> Judged:
     Raises:
         CheckpointError: the files are missing or were altered, or are no such scores.
     """
-    arrays, facts = checkpoint.read(folder)
+    arrays, facts = checkpoint.read(folder, verified.MAX_ARTIFACT)
     try:
         both = [
             tuple(
