@@ -129,6 +129,9 @@ def from_file(path: Path, package: str = "searches") -> ModuleType:
 
 
 def _imported(name: str) -> ModuleType:
+    package, dot, _ = name.rpartition(".")
+    if dot:
+        _imported(package)  # finding a module of it would import it
     try:
         spec = importlib.util.find_spec(name)
         file = Path(name if spec is None else spec.origin or name)

@@ -522,6 +522,7 @@ def test_a_search_that_cannot_be_imported_is_one_line_with_its_place(
         "mine.py": "mine.py",
         "broken_one": "searches/broken_one.py",
         "package_of_mine.mine:search": "package_of_mine/mine.py",
+        "broken_package.mine:search": "broken_package/__init__.py",
     }
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", sys.path[:])
