@@ -394,10 +394,18 @@ def _operation(op: Mapping[str, Any]) -> Any:
     return operations.get(op["op"]).rebuild(op)
 
 
+_UNFIT = "{kind}: its arrays do not fit its settings"
+
+
 def _build(op: Mapping[str, Any], params: Params) -> Any:
     kind = op["op"]
     if kind == "number":
         return float(op["value"])
+    if kind.startswith(operations.STORED):
+        # It would make arrays of the shapes that its settings say.
+        held = {x: [list(y.shape), str(y.dtype)] for x, y in _named(params).items()}
+        if held != op["arrays"]:
+            raise ArtifactError(_UNFIT.format(kind=kind[:80]))
     learned = _operation(op)
     expected = jax.eval_shape(learned.init, jax.random.key(0))
     same = jax.tree.structure(expected) == jax.tree.structure(params) and all(
@@ -405,7 +413,7 @@ def _build(op: Mapping[str, Any], params: Params) -> Any:
         for a, b in zip(jax.tree.leaves(expected), jax.tree.leaves(params), strict=True)
     )
     if not same:
-        raise ArtifactError(f"{kind}: its arrays do not fit its settings")
+        raise ArtifactError(_UNFIT.format(kind=kind))
     return learned.bind(jax.tree.map(jax.numpy.asarray, params))
 
 

@@ -375,6 +375,34 @@ def test_a_program_of_a_stranger_is_checked_before_it_is_carried_out(saved):
         assert "\n" not in str(error.value)
 
 
+def test_arrays_that_an_entry_claims_are_compared_before_they_are_made(saved):
+    from metaevo.storage import stored_functions, verified
+
+    def write(manifest):
+        manifest["digest"] = verified.digest(manifest)
+        (saved / "manifest.json").write_text(json.dumps(manifest))
+
+    manifest = json.loads((saved / "manifest.json").read_text())
+    op = manifest["slots"]["td_loss"]
+    manifest["slots"]["td_loss"] = stored_functions.resolved(saved, manifest, False)[
+        "slots"
+    ]["td_loss"]
+    assert op != manifest["slots"]["td_loss"]
+    del manifest["sources"]
+    write(manifest)
+    assert metaevo.load(saved).td_loss(Q, Q, Q).shape == (4,)
+    arrays = manifest["slots"]["td_loss"]["arrays"]
+    for claimed in ([[10**13], "float32"], [[10**30], "float64"]):
+        for name in arrays:
+            arrays[name] = claimed
+        program = manifest["slots"]["td_loss"]["program"]["value"]
+        program["shapes"][: len(arrays)] = [claimed[0]] * len(arrays)
+        write(manifest)
+        with pytest.raises(ArtifactError, match="do not fit its settings") as error:
+            metaevo.load(saved)
+        assert len(str(error.value)) < 300
+
+
 def test_two_functions_of_one_name_are_refused(home, monkeypatch):
     monkeypatch.syspath_prepend(home)
     importlib.import_module("my_losses")
