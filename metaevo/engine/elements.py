@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
-from jax.core import Tracer
 
 from metaevo import slots
 from metaevo.errors import ConfigError
@@ -48,20 +48,28 @@ def _wrong(name: str, slot: Any) -> str | None:
         jax.ShapeDtypeStruct((), np.float32) if x == "clip_eps" else each
         for x in slots.SIGNATURES[name]
     ]
-    found: dict[str, Any] = {}
 
     def call(*values):
-        value = slot(*values, slots.Context(0.5, values[0].sum(), _Stats()))
-        found["constant"] = not isinstance(value, Tracer)
-        return value
+        return slot(*values, slots.Context(0.5, values[0].sum(), _Stats()))
 
     try:
         shape = jax.eval_shape(call, *inputs).shape
     except Exception:
         return None
-    if shape == (_NUM,) or (shape == () and found["constant"]):
+    if shape == (_NUM,) or (shape == () and _is_constant(call, inputs)):
         return None
     expected = "expected one for each element, which the algorithm averages"
     if shape == ():
         return f"it gives one number for a whole batch; {expected}: leave out .mean()"
     return f"it gives {list(shape)} for inputs of [{_NUM}]; {expected}"
+
+
+def _is_constant(call: Callable, inputs: Sequence[jax.ShapeDtypeStruct]) -> bool:
+    """Return True if what a function gives does not depend on its inputs."""
+    both = [jax.ShapeDtypeStruct((2, *x.shape), x.dtype) for x in inputs]
+    try:
+        # One value for two inputs: JAX refuses it where the inputs have a part in it.
+        jax.eval_shape(jax.vmap(call, out_axes=None), *both)
+    except ValueError:
+        return False
+    return True

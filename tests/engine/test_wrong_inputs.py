@@ -8,6 +8,7 @@ import shlex
 import shutil
 import sys
 
+import jax.numpy as jnp
 import optax
 import pytest
 
@@ -480,6 +481,8 @@ def test_a_loss_of_other_values_than_one_for_each_element_is_refused(loss, messa
     "loss",
     [
         lambda v, t, old, context: 0.0,
+        lambda v, t, old, context: jnp.zeros(()),
+        lambda v, t, old, context: jnp.float32(0.1) * context.stats["any"],
         lambda v, t, old, context: context.stats["any"] * (v - t) ** 2,
         lambda v, t, old, context: (v - t) ** 2 / context.return_std,
         lambda v, t, old, context: 1 / 0,  # is said where it is used
