@@ -9,25 +9,35 @@ from pathlib import Path
 
 from metaevo.errors import CheckpointError
 from metaevo.storage._files import read_json
+from metaevo.storage.verified import MAX_JSON
 
-MAX_JSON = 16 << 20  # bytes
 DEPTH = 3  # runs/NAME/sweep-ID/RUN
 MOST_LOOKED_AT = 2_000  # entries of folders
+MOST_READ = 16 << 20  # bytes of manifests
 MOST_NAMED = 4
 
 
-def is_run(folder: str | Path) -> bool:
-    """Return True if the manifest in a folder is a run's."""
-    with contextlib.suppress(CheckpointError, OSError):
+def is_run(folder: str | Path, unreadable: bool = False) -> bool:
+    """Return True if the manifest in a folder is a run's.
+
+    Args:
+        folder: the folder.
+        unreadable: what to return if there is one that cannot be read, cut short say.
+    """
+    try:
         manifest = read_json(Path(folder) / "manifest.json", MAX_JSON)
-        return isinstance(manifest, dict) and "identity" in manifest
-    return False
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except (CheckpointError, OSError):
+        return unreadable
+    return isinstance(manifest, dict) and "identity" in manifest
 
 
 def below(folder: str | Path) -> list[Path]:
     """Return the runs in a folder and in its folders, to `DEPTH`, by name.
 
-    Links are not followed. A folder of very many entries is looked at in part.
+    Links are not followed. A folder of very many entries, or of very large manifests,
+    is looked at in part.
     """
     return sorted(_below(Path(folder)))
 
@@ -44,7 +54,7 @@ def hint(folder: str | Path) -> str:
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    level, left = [folder], MOST_LOOKED_AT
+    level, left, unread = [folder], MOST_LOOKED_AT, MOST_READ
     for _ in range(DEPTH):
         following = []
         for place in level:
@@ -55,8 +65,18 @@ def _below(folder: Path) -> Iterator[Path]:
                         return
                     if entry.is_dir(follow_symlinks=False):
                         path = place / entry.name
+                        unread -= _size(path / "manifest.json")
+                        if unread < 0:
+                            return
                         if is_run(path):
                             yield path
                         else:
                             following.append(path)
         level = following
+
+
+def _size(path: Path) -> int:
+    """The bytes of a file; 0 if there is none."""
+    with contextlib.suppress(OSError):
+        return os.lstat(path).st_size
+    return 0

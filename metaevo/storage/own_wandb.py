@@ -15,11 +15,10 @@ import os
 from pathlib import Path
 
 from metaevo.errors import CheckpointError
-from metaevo.storage import own_runs
-from metaevo.storage._files import read_bytes, read_json, replace_file
+from metaevo.storage import own_runs, run_directory
+from metaevo.storage._files import read_json, replace_file
 
 MAX_RECORD = 1 << 16  # bytes
-MAX_MANIFEST = 16 << 20  # bytes
 RUN, UNSENT = "wandb", "unsent"
 
 
@@ -61,7 +60,6 @@ def _path(directory: str | Path, kind: str) -> Path:
 def _digest(directory: str | Path) -> str:
     """The digest of the manifest, or of nothing if there is none."""
     try:
-        data = read_bytes(Path(directory) / "manifest.json", MAX_MANIFEST)
+        return run_directory.manifest_digest(directory)
     except FileNotFoundError:
-        data = b""
-    return hashlib.sha256(data).hexdigest()
+        return hashlib.sha256(b"").hexdigest()

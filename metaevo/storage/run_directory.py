@@ -147,7 +147,7 @@ def check_free(directory: str | Path) -> None:
     foreign = [x for x in names if not _BEFORE_THE_MANIFEST.fullmatch(x)]
     if not foreign:
         check_entries(directory)
-    elif _holds_a_run(directory):
+    elif nearby.is_run(directory, unreadable=True):
         read_manifest(directory)
     else:
         more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
@@ -155,16 +155,6 @@ def check_free(directory: str | Path) -> None:
             f"run.directory={directory} holds {', '.join(foreign[:3])}{more}, and no "
             "run (no manifest.json of one); give an empty or a new directory"
         )
-
-
-def _holds_a_run(directory: Path) -> bool:
-    """Return False if there is no manifest, or one that was never a run's."""
-    if not has_manifest(directory):
-        return False
-    with contextlib.suppress(CheckpointError, OSError):
-        manifest = read_json(paths(directory).manifest, MAX_JSON)
-        return isinstance(manifest, dict) and "identity" in manifest
-    return True  # cut short, say
 
 
 def check_entries(directory: str | Path) -> None:
@@ -291,7 +281,8 @@ def _no_run(directory: str | Path) -> str:
         text = f"{directory}: an artifact, and no run"
     elif inside := nearby.hint(directory):
         return f"{text}; {inside}; give one of them"
-    run = next((p for p in place.parents[:-1] if _holds_a_run(p)), None)
+    above = (p for p in place.parents[:-1] if nearby.is_run(p, unreadable=True))
+    run = next(above, None)
     meant = "the directory that the run printed" if run is None else str(run)
     return f"{text}; give {meant}"
 

@@ -14,7 +14,7 @@ from metaevo.analysis.plots import figures
 from metaevo.cli import main
 from metaevo.config import RunConfig
 from metaevo.errors import CheckpointError, ConfigError
-from metaevo.storage import nearby, provenance, run_directory, verified
+from metaevo.storage import manifests, nearby, provenance, run_directory, verified
 
 
 def create(directory, settings=None, name="toy", **config):
@@ -76,12 +76,28 @@ def test_runs_below_a_folder_are_found_by_their_manifests(tmp_path):
     assert nearby.hint(runs / "a" / "sweep-x").endswith("holds 1 run: " + str(found[1]))
 
 
+def test_a_key_forges_no_line_of_what_differs():
+    old = {"search": "a", "seed": 0, "settings": {"a\n  whole: everything verified": 1}}
+    (told,) = manifests.told(old, old | {"settings": {}})
+    assert told.startswith("a\\n  whole: everything verified: 1 -> ")
+    (told,) = manifests.told(old | {"search": "b\n  whole"}, old)
+    assert told == "search: b\\n  whole -> a"
+
+
 def test_a_folder_of_very_many_entries_is_looked_at_in_part(tmp_path, monkeypatch):
     monkeypatch.setattr(nearby, "MOST_LOOKED_AT", 5)
     for i in range(20):
         (tmp_path / str(i)).mkdir()
         create(tmp_path / str(i))
     assert len(nearby.below(tmp_path)) <= 5
+
+
+def test_a_folder_of_very_large_manifests_is_looked_at_in_part(tmp_path):
+    text = json.dumps({"identity": {}, "padding": "x" * (5 << 20)})
+    for i in range(8):
+        (tmp_path / str(i)).mkdir()
+        (tmp_path / str(i) / "manifest.json").write_text(text)
+    assert len(nearby.below(tmp_path)) == 3
 
 
 def test_manifest_of_a_newer_schema_is_refused(tmp_path):
