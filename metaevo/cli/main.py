@@ -19,8 +19,8 @@ ALIASES = {"distil": "distill"}
 
 def command() -> None:
     """Run the `metaevo` command with the arguments of the process, and exit."""
-    streams.protect()
     arguments = sys.argv[1:]
+    streams.protect(own=arguments[:1] in (["run"], ["train"]))
     if not arguments:
         print(commands.usage())
         sys.exit(2)

@@ -42,7 +42,7 @@ def main(search: Callable[..., Search], argv: Sequence[str] | None = None) -> No
         argv: `key=value` arguments; None: those of the process.
     """
     runs.refuse_while_importing("metaevo.main")
-    streams.protect()
+    streams.protect(own=True)
     stop = on_signals()
     arguments = sys.argv[1:] if argv is None else argv
     sys.exit(guard(lambda: _run(search, arguments, stop.is_set)))

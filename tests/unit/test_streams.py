@@ -6,8 +6,11 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import unicodedata
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +23,7 @@ from metaevo.engine.loggers.console import ConsoleLogger
 from metaevo.errors import ConfigError, printable
 from metaevo.storage import jsonl
 
+ROOT = Path(__file__).parents[2]
 RECORD = {
     "generation": 0,
     "fitness_best": 1.0,
@@ -178,6 +182,39 @@ def test_errors_and_streams_escape_what_a_terminal_would_obey():
         print(FORGED, end="", file=streams.Unbreakable(name, buffer))
         assert raw(buffer.getvalue()) == []
         assert "\\x1b]0;title\\x07" in buffer.getvalue()
+
+
+BAR = "\r 50%|\x1b[32m#####\x1b[0m     |"
+OWN = f"""
+import sys
+
+print({BAR!r}, file=sys.stderr)
+
+def search(width: int = 3):
+    print({BAR!r})
+    raise ValueError("none") if width == 4 else SystemExit(0)
+"""
+
+
+@pytest.mark.parametrize("start", [["run", "mine.py"], ["mine.py"]])
+def test_what_a_users_own_search_prints_is_left_as_it_is(tmp_path, start):
+    program = OWN + "\nif __name__ == '__main__':\n    metaevo.main(search)\n"
+    (tmp_path / "mine.py").write_text("import metaevo\n" + program)
+    command = [sys.executable, *(["-m", "metaevo"] if start[0] == "run" else [])]
+
+    def ended(*arguments):
+        done = subprocess.run(
+            [*command, *start, *arguments],
+            cwd=tmp_path,
+            capture_output=True,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+        )
+        return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+    line = BAR + "\n"
+    assert ended() == (0, line, line)
+    code, out, err = ended(FORGED.strip() + "=1")
+    assert (code, out, raw(err.removeprefix(line))) == (2, "", [])
 
 
 def test_the_console_escapes_its_lines_and_keeps_its_own_codes(monkeypatch):

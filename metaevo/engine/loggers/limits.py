@@ -8,6 +8,8 @@ import threading
 import warnings
 from collections.abc import Callable
 
+from metaevo.errors import printable
+
 
 class Limited:
     """Run the calls of a logger on a thread of their own, each within a time limit.
@@ -57,7 +59,7 @@ class Limited:
     def warn(self, message: str) -> None:
         """Warn, also where warnings are errors."""
         with contextlib.suppress(Warning):
-            warnings.warn(f"{self.name}: {message}", stacklevel=3)
+            warnings.warn(printable(f"{self.name}: {message}"), stacklevel=3)
 
     def _work(self) -> None:
         while True:

@@ -24,8 +24,8 @@ class Unbreakable:
         name: `stdout` or `stderr`: the stream that `sys` has under this name when it
             is written to.
         stream: write to this stream instead.
-        raw: write control characters as they are, for rich, which makes its own. Text
-            of a run must pass `printable` before it gets there.
+        raw: write control characters as they are, for rich, which makes its own, and
+            for a user's own search. Text of a run must pass `printable` before.
     """
 
     def __init__(self, name: str, stream: Any = None, raw: bool = False):
@@ -98,13 +98,19 @@ class _Nowhere:
 _NOWHERE = _Nowhere()
 
 
-def protect() -> None:
+def protect(own: bool = False) -> None:
     """Make `sys.stdout` and `sys.stderr` unbreakable for the rest of the process.
 
-    Python's own colors, of tracebacks say, are turned off: they would be escaped.
+    The first call counts. Python's own colors, of tracebacks say, are turned off where
+    they would be escaped.
+
+    Args:
+        own: the process runs the user's own search, whose progress bars and colors are
+            written as they are. What metaevo says is escaped before.
     """
-    os.environ.setdefault("PYTHON_COLORS", "0")
+    if not own:
+        os.environ.setdefault("PYTHON_COLORS", "0")
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if not isinstance(stream, Unbreakable):
-            setattr(sys, name, Unbreakable(name, stream or _NOWHERE))
+            setattr(sys, name, Unbreakable(name, stream or _NOWHERE, own))
