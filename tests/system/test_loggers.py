@@ -420,6 +420,21 @@ def test_what_the_event_files_lack_is_written_at_the_next_start(tmp_path, plain)
     assert values["fitness_mean"] == pytest.approx(rows[60]["fitness_mean"])
 
 
+def test_what_a_later_start_drops_is_written_again(tmp_path, plain):
+    """A process that was killed before its checkpoint, twice."""
+    directory = Path(shutil.copytree(plain[0], tmp_path / "run"))
+    rows = records(directory)
+    for first, last in ((0, 30), (10, 12), (20, 150)):
+        logger = TensorboardLogger(directory, first)
+        for record in rows[first:last]:
+            logger.log(record)
+        logger.close()
+        time.sleep(1)  # files are named by the second
+    again = range(10, 30)  # by the second process and the third
+    assert generations_of(directory) == sorted([*range(150), *again])
+    assert event_files.steps(directory / "tensorboard") == set(range(150))
+
+
 def test_event_files_of_a_stranger_are_read_in_bounds(tmp_path):
     (tmp_path / "events.folder").mkdir()
     (tmp_path / "events.link").symlink_to("/dev/zero")

@@ -16,7 +16,10 @@ TAG = "fitness_mean"  # in the record of every generation
 
 
 def steps(folder: Path) -> set[int]:
-    """Return the generations whose scalars are in the event files of a folder.
+    """Return the generations whose scalars TensorBoard shows of a folder.
+
+    A process that starts at a generation has TensorBoard drop it and later ones of the
+    processes before.
 
     Args:
         folder: it need not exist.
@@ -24,7 +27,7 @@ def steps(folder: Path) -> set[int]:
     from tensorboardX.proto import event_pb2
 
     proto: Any = event_pb2  # its names are made when it is imported
-    found = set()
+    events = []
     for path in sorted(folder.glob("events*")):
         if path.is_symlink() or not path.is_file():
             continue
@@ -34,8 +37,15 @@ def steps(folder: Path) -> set[int]:
                     event = proto.Event.FromString(data)
                 except Exception:  # protobuf's errors have no common base
                     break
-                if any(value.tag == TAG for value in event.summary.value):
-                    found.add(event.step)
+                started = event.session_log.status == proto.SessionLog.START
+                if started or any(x.tag == TAG for x in event.summary.value):
+                    events.append((event.step, started))
+    found, dropped = set(), float("inf")
+    for step, started in reversed(events):
+        if started:
+            dropped = min(dropped, step)
+        elif step < dropped:
+            found.add(step)
     return found
 
 
