@@ -29,8 +29,12 @@ from metaevo.types import Space
 
 __all__ = ["ACTIVATIONS", "of", "policy", "shaper", "space"]
 
-ACTIVATIONS = ("celu", "elu", "gelu", "leaky_relu", "relu", "selu", "sigmoid", "silu")
-ACTIVATIONS += ("soft_sign", "softplus", "swish", "tanh")
+ACTIVATIONS = (
+    *("celu", "elu", "gelu", "hard_sigmoid", "hard_silu", "hard_swish", "hard_tanh"),
+    *("leaky_relu", "log_sigmoid", "relu", "relu6", "selu", "sigmoid", "silu"),
+    *("soft_sign", "softplus", "swish", "tanh"),
+)
+"""Functions of `jax.nn`, and of `flax.linen`, for hidden layers, by name."""
 
 
 @operation(

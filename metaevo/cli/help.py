@@ -188,7 +188,7 @@ def _values(name: str, default: Any, kind: Any, in_meta: bool) -> str:
         words = values.expected(kind)
         return words.partition(", ")[0] if isinstance(default, tuple) else words
     if not in_meta and name.endswith(".activation"):
-        from metaevo.policies import ACTIVATIONS  # those that all loops take
+        from metaevo.policies import ACTIVATIONS
 
         return f"one of {', '.join(ACTIVATIONS)}"
     return NUMBERS.get(kind, "")

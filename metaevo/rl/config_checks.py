@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from metaevo import envs
 from metaevo.errors import ConfigError
+from metaevo.policies import ACTIVATIONS
 from metaevo.rl import replay
 
 __all__ = [
@@ -25,13 +26,6 @@ __all__ = [
     "turns",
 ]
 
-
-ACTIVATIONS = (
-    *("tanh", "relu", "silu", "swish", "gelu", "elu", "celu", "selu", "leaky_relu"),
-    *("relu6", "sigmoid", "log_sigmoid", "softplus", "soft_sign"),
-    *("hard_sigmoid", "hard_silu", "hard_swish", "hard_tanh"),
-)
-"""Functions of flax.linen for hidden layers, by name."""
 
 MAX_UPDATES = (1 << 31) - 1  # of int32
 

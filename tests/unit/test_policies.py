@@ -18,6 +18,7 @@ from inner_loops import fixed_policy, td3, td3_shared
 from metaevo import envs, fitness, policies
 from metaevo.errors import ConfigError
 from metaevo.evaluators.local import LocalEvaluator
+from metaevo.rl import config_checks
 from metaevo.storage import artifacts
 from metaevo.types import Search, keep
 from strategies.open_es import open_es
@@ -128,6 +129,18 @@ def test_an_altered_policy_is_refused(saved, change):
     edit(path, lambda manifest: manifest["slots"]["actor"].update(change))
     with pytest.raises(metaevo.ArtifactError):
         metaevo.load(path)
+
+
+@pytest.mark.parametrize("activation", ["hard_silu", "log_sigmoid", "relu6"])
+def test_a_policy_has_every_activation_of_a_network(activation, tmp_path):
+    policy = policies.policy((3,), {"num": 2}, (4,), activation)
+    params = {"policy": policy.init(jax.random.key(0))}
+    artifacts.save(tmp_path / "a", params, {"policy": policy.spec}, {}, {})
+    obs = np.linspace(-2, 2, 30, dtype=np.float32).reshape(10, 3)
+    acted = metaevo.load(tmp_path / "a").policy(obs)
+    numpy = metaevo.reference.load(tmp_path / "a")["policy"]
+    np.testing.assert_array_equal(acted, numpy(obs))
+    assert config_checks.ACTIVATIONS is policies.ACTIVATIONS
 
 
 def test_policies_that_cannot_be_are_refused():
