@@ -15,7 +15,6 @@ from metaevo.errors import printable
 SAFE_GIT = {
     "core.fsmonitor": "false",
     "core.hooksPath": os.devnull,
-    "diff.ignoreSubmodules": "all",  # their settings are others
     "submodule.recurse": "false",
 }
 """Settings under which git runs no program that a repository names."""
@@ -24,6 +23,9 @@ PACKAGES = (
     *("metaevo", "jax", "jaxlib", "numpy", "scipy"),
     *("optax", "flax", "evosax", "gymnax"),
 )
+# Of its own repository; a submodule's settings are others, and `.gitmodules` and the
+# repository's settings have the last word on it unless an option says so.
+_STATUS = ("status", "--porcelain", "--ignore-submodules=all")
 _INSTALLED = Path(__file__).parents[2]
 
 
@@ -92,19 +94,19 @@ def git_state(files: Sequence[Path] = ()) -> dict[str, Any]:
         committed; None outside git. `uncommitted`: `FILE: untracked` or `modified`,
         for each of `files` that is in no commit as it is.
     """
-    commit = _git(Path.cwd(), "describe", "--always", "--dirty", "--abbrev=12")
+    here = Path.cwd()
+    commit = _git(here, "describe", "--always", "--abbrev=12")
+    changed = commit is not None and _git(here, *_STATUS, "--untracked-files=no") != ""
     uncommitted = []
     for file in sorted({Path(x).absolute() for x in files}):
-        status = _git(
-            file.parent, "status", "--porcelain", "--ignored", "-uall", "--", file.name
-        )
+        status = _git(file.parent, *_STATUS, "--ignored", "-uall", "--", file.name)
         if status is None:  # outside git, as installed packages are
             if not file.is_relative_to(_INSTALLED):
                 uncommitted.append(f"{file.parent.name}/{file.name}: untracked")
         elif status:
             kind = "untracked" if status[:2] in ("??", "!!") else "modified"
             uncommitted.append(f"{file.parent.name}/{file.name}: {kind}")
-    if commit and uncommitted and not commit.endswith("-dirty"):
+    if commit and (changed or uncommitted):
         commit += "-dirty"
     return {"git": commit, "uncommitted": uncommitted}
 

@@ -260,6 +260,34 @@ def test_git_runs_no_program_that_a_repository_names(tmp_path, monkeypatch):
     assert list(ours.glob("ran-*"))  # git alone does run them
 
 
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+@pytest.mark.parametrize("where", [".gitmodules", ".git/config"])
+def test_git_looks_into_no_submodule(tmp_path, monkeypatch, where):
+    """Its filters are not in the settings of the repository around it."""
+    ours, repository = tmp_path / "programs", tmp_path / "repository"
+    submodule = repository / "submodule"
+    for folder in (ours, submodule):
+        folder.mkdir(parents=True)
+    for folder in (submodule, repository):
+        git(folder, "init", "-q")
+        (folder / "file.py").write_text("1")
+        (folder / ".gitattributes").write_text("* filter=evil\n")
+        (folder / ".gitmodules").write_text("")
+        with open(folder / where, "a") as file:
+            file.write('[submodule "submodule"]\n\tpath = submodule\n\tignore = none\n')
+        git(folder, "add", ".")
+        git(folder, "commit", "-qm", "first")
+    git(submodule, "config", "filter.evil.clean", program(ours, "clean"))
+    (submodule / "file.py").write_text("2")
+    monkeypatch.chdir(repository)
+    found = provenance.git_state([repository / "file.py"])
+    assert not list(ours.glob("ran-*"))
+    assert found["uncommitted"] == []
+    assert not found["git"].endswith("-dirty")
+    subprocess.run(["git", "status"], check=False, timeout=20, capture_output=True)
+    assert list(ours.glob("ran-*"))  # git alone does run it
+
+
 def test_a_matplotlibrc_in_a_run_directory_is_refused_from_there(
     tmp_path, monkeypatch, capsys
 ):
