@@ -13,18 +13,16 @@ import contextvars
 import errno
 import importlib
 import inspect
-import os
 import sys
 import typing
 from collections.abc import Callable, Iterator, Sequence
-from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from metaevo.cli import config, found, train
 from metaevo.errors import CheckpointError, ConfigError, MetaevoError
 from metaevo.evaluators import surroundings
-from metaevo.storage import own_runs
+from metaevo.storage import imports, own_runs
 from metaevo.storage.own_runs import Source
 from metaevo.storage.run_directory import read_manifest, require_finished
 from metaevo.storage.verified import ZOO_PREFIX
@@ -153,39 +151,11 @@ def importing(run: Run) -> Iterator[None]:
     """Let imports find what the search of a run may import.
 
     Modules below the run directory are never found. For a run that is not trusted the
-    current folder is not looked into, either.
+    current folder is not looked into, either; else it is the last.
     """
-    here = Path.cwd().resolve()
-    places = [str(run.source.root)]
-    if run.trusted:
-        places += ["", *sys.path]
-    else:
-        inside = (p for p in sys.path if p and Path(p).resolve() != here)
-        places += [p for p in inside if not _below(p, run.directory)]
-    finder = _NothingBelow(run.directory)
-    before = sys.path[:]
-    sys.path[:] = places
-    sys.meta_path.insert(0, finder)
-    try:
+    looked_into = imports.places(run.source.root, run.directory, run.trusted)
+    with imports.importing(looked_into, run.directory):
         yield
-    finally:
-        sys.path[:] = before
-        sys.meta_path.remove(finder)
-
-
-class _NothingBelow:
-    """Finder of modules that refuses those below a folder."""
-
-    def __init__(self, folder: Path):
-        self.folder = folder
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
-        spec = PathFinder.find_spec(name, path, target)
-        if spec is not None and spec.origin and _below(spec.origin, self.folder):
-            raise ImportError(
-                f"{name} lies in the run directory {self.folder}, from which nothing "
-                "is imported"
-            )
 
 
 @contextlib.contextmanager
@@ -254,7 +224,7 @@ def function(run: Run) -> Callable[..., Any]:
         ConfigError: There is no such function, or it lies in the run directory.
     """
     source = run.source
-    if _below(source.file, run.directory):
+    if imports.below(source.file, run.directory):
         raise ConfigError(
             f"{source.file} lies in the run directory {run.directory}, from which "
             "nothing is imported"
@@ -325,8 +295,3 @@ def check_start(run: Run) -> None:
             "this machine, and this user has not started the run here; if you trust "
             "its author, add trust=true"
         )
-
-
-def _below(path: str | Path, folder: str | Path) -> bool:
-    real = os.path.realpath(path)
-    return Path(real).is_relative_to(os.path.realpath(folder))

@@ -20,17 +20,14 @@ from __future__ import annotations
 import importlib
 import keyword
 import re
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from importlib.machinery import PathFinder
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from metaevo import slots
 from metaevo.errors import ArtifactError
 from metaevo.learned import operations
-from metaevo.storage import own_runs
+from metaevo.storage import imports, own_runs
 from metaevo.storage.own_runs import Source
 
 __all__ = [
@@ -167,7 +164,7 @@ def imported(
     Args:
         name: the operation.
         origin: its entry in the manifest.
-        places: folders to look into, as in `sys.path`.
+        places: folders to look into, as `imports.places` returns them.
         apart_from: a folder from which nothing is imported.
 
     Returns:
@@ -176,39 +173,18 @@ def imported(
     if origin.function is None:
         return "it was not made in a module that can be imported"
     module = origin.function.partition(":")[0]
-    file = _file(module, places)
+    file = imports.source_file(module, places)
     if file is None:
         return f"there is no module {module} here"
-    if file.resolve().is_relative_to(apart_from.resolve()):
+    if imports.below(file, apart_from):
         return f"{file} lies in {apart_from}, from which nothing is imported"
     if own_runs.sha256(file) != origin.sha256:
         return f"{file} has changed since the artifact was saved"
-    with _looking_into(places):
-        importlib.import_module(module)
+    try:
+        with imports.importing(places, apart_from):
+            importlib.import_module(module)
+    except ImportError as error:
+        return f"{file} cannot be imported ({error})"
     if not is_known(name, origin):
         return f"{file} has no operation {name!r}"
     return None
-
-
-def _file(module: str, places: Sequence[str]) -> Path | None:
-    """The source file of a module, and nothing is imported; None if there is none."""
-    path: Sequence[str] | None = places
-    spec = None
-    parts = module.split(".")
-    for depth in range(len(parts)):
-        spec = PathFinder.find_spec(".".join(parts[: depth + 1]), path)
-        if spec is None:
-            return None
-        path = list(spec.submodule_search_locations or ())
-    origin = None if spec is None else spec.origin
-    return Path(origin) if origin and origin.endswith(".py") else None
-
-
-@contextmanager
-def _looking_into(places: Sequence[str]) -> Iterator[None]:
-    before = sys.path[:]
-    sys.path[:] = places
-    try:
-        yield
-    finally:
-        sys.path[:] = before

@@ -6,14 +6,13 @@ source file that the artifact was saved with. Else `programs` stands in for it.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from metaevo.errors import CheckpointError, NotImportedError
 from metaevo.learned import operations
-from metaevo.storage import own_runs, sources
+from metaevo.storage import imports, own_runs, sources
 from metaevo.storage._files import parse_json, read_bytes
 from metaevo.storage.sources import Origin
 from metaevo.storage.verified import MAX_JSON
@@ -33,7 +32,7 @@ def resolved(
     Args:
         folder: the artifact's.
         manifest: its manifest, verified.
-        trust: import what the artifact names, from the current folder and `sys.path`.
+        trust: import what the artifact names, from `sys.path` and the current folder.
 
     Raises:
         NotImportedError: a function is not known here and has no stored program.
@@ -92,17 +91,16 @@ def _run_of(folder: Path) -> Path:
 
 def _places(folder: Path, trust: bool) -> list[str] | None:
     """Folders from which its modules are imported; None: it is not trusted."""
-    run, here = _run_of(folder), ["", *sys.path]
-    own = None
+    run, own = _run_of(folder), None
     if run != folder:
         try:
             manifest = parse_json(read_bytes(run / "manifest.json", MAX_JSON))
             own = own_runs.recall(run, manifest)
         except (OSError, CheckpointError, ValueError, KeyError, TypeError):
             own = None
-    if own is not None:
-        return [str(own.source.root), *here]
-    return here if trust else None
+    if own is None and not trust:
+        return None
+    return imports.places(own and own.source.root, run, trust)
 
 
 def entry(

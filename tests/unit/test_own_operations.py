@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import jax
@@ -86,8 +87,10 @@ def of_q(loss, q, target):
 
 def forget():
     """As in a new process, which has imported nothing of the user's."""
-    for name in ("my_losses", "tilted_dqn", "searches.tilted_dqn"):
-        sys.modules.pop(name, None)
+    for name in [*sys.modules]:
+        if name.partition(".")[0] in ("my_losses", "tilted_dqn", "parts", "needed"):
+            del sys.modules[name]
+    sys.modules.pop("searches.tilted_dqn", None)
     operations._OWN.clear()
 
 
@@ -129,16 +132,16 @@ def is_imported():
 # --- in the folder where it was made --------------------------------------------------
 
 
-def command(home, *arguments, code=0):
+def command(home, *arguments, code=0, flags=(), cache=None):
     kept = {key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ}
     done = subprocess.run(
-        [sys.executable, "-m", "metaevo", *map(str, arguments)],
+        [sys.executable, *flags, "-m", "metaevo", *map(str, arguments)],
         cwd=home,
         env={
             **kept,
             **{x: os.environ[x] for x in os.environ if x.startswith(("JAX", "XLA"))},
             "PYTHONPATH": str(ROOT),
-            "XDG_CACHE_HOME": str(home / "cache"),
+            "XDG_CACHE_HOME": str(cache or home / "cache"),
             "JAX_PLATFORMS": "cpu",
         },
         capture_output=True,
@@ -185,6 +188,63 @@ def test_ones_own_run_is_loaded_by_its_source_from_any_folder(saved, monkeypatch
     loss = metaevo.load(run).td_loss
     np.testing.assert_allclose(of_q(loss, Q, TARGET), expected(Q, TARGET))
     assert is_imported()
+
+
+def save_as_ones_own(home, name="my_losses"):
+    """Save an artifact of the function of a module, in a run that this user started."""
+    run = home / "runs" / "a"
+    run.mkdir(parents=True)
+    with pytest.MonkeyPatch.context() as there:
+        there.syspath_prepend(home)
+        tilted = importlib.import_module(name).tilted
+        spec = {"td_loss": dict(tilted(scale=0.5).spec)}
+        artifacts.save(run / "solution", PARAMS, spec, {}, {})
+    forget()
+    manifest = {"identity": {"search": "tilted_dqn", "settings": {}}}
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    source = own_runs.Source(home / "searches/tilted_dqn.py", "searches.tilted_dqn")
+    own_runs.remember(run, manifest, source, [])
+    return run
+
+
+@pytest.mark.parametrize("flags", [(), ("-P",)], ids=["python -m", "metaevo"])
+def test_what_it_imports_is_not_found_in_a_run_that_one_works_in(home, flags):
+    """The program `metaevo` has not the current folder on its path, as by `-P`."""
+    imports = f"import sys, tabnanny\nsys.stderr.write(tabnanny.__file__)\n{LOSS}"
+    (home / "my_losses.py").write_text(imports)
+    run = save_as_ones_own(home)
+    sys.modules.pop("tabnanny")
+    (run / "tabnanny.py").write_text("raise SystemExit('ran')\n")
+    arguments = ("export", ".", "to=numpy", "out=../x.py")
+    said = command(run, *arguments, flags=flags, cache=home / "cache")
+    assert str(Path(sysconfig.get_path("stdlib"), "tabnanny.py")) in said
+    module: dict = {}
+    exec((home / "runs" / "x.py").read_text(), module)
+    found = module["td_loss"](Q, TARGET)
+    np.testing.assert_allclose(found, expected(Q, TARGET), rtol=1e-6)
+
+
+@pytest.mark.parametrize("trust", [False, True])
+def test_a_module_in_folders_that_are_no_packages_is_imported(home, monkeypatch, trust):
+    (home / "parts" / "of").mkdir(parents=True)
+    (home / "my_losses.py").rename(home / "parts" / "of" / "losses.py")
+    run = save_as_ones_own(home, "parts.of.losses")
+    loss = metaevo.load(run, trust=trust).td_loss
+    np.testing.assert_allclose(of_q(loss, Q, TARGET), expected(Q, TARGET))
+    assert "parts.of.losses" in sys.modules
+
+
+@pytest.mark.parametrize("trust", [False, True])
+def test_a_source_that_cannot_be_imported_is_replaced_by_the_program(home, trust):
+    (home / "needed.py").write_text("")
+    (home / "my_losses.py").write_text(f"import needed\n{LOSS}")
+    run = save_as_ones_own(home)
+    (home / "needed.py").rename(run / "needed.py")
+    with pytest.MonkeyPatch.context() as there:
+        there.chdir(run)
+        loss = metaevo.load(".", trust=trust).td_loss
+    np.testing.assert_allclose(of_q(loss, Q, TARGET), expected(Q, TARGET), rtol=1e-6)
+    assert not is_imported()
 
 
 # --- elsewhere ------------------------------------------------------------------------
