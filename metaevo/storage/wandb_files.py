@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 
 SETTINGS = (("wandb", "settings"), (".wandb", "settings"))
 """wandb's settings of a working directory, as folder and file."""
+HARMLESS = ("entity", "project", "mode")
+"""Settings of a working directory that name no host, key or file: those that wandb's
+own commands write there."""
 DEFAULTS = "config-defaults.yaml"
 """wandb's configuration of a working directory."""
 OLD_CONFIG = ("wandb", "config")
@@ -53,22 +55,3 @@ def steers(parts: Sequence[str]) -> bool:
         or names[-1:] == (DEFAULTS,)
         or (names[:2] == OLD_CONFIG and len(names) > 2)
     )
-
-
-def planted(folder: Path) -> Path | None:
-    """Return the file that would steer wandb in a process that works in `folder`.
-
-    Only files below a run directory are looked for: what lies in another working
-    directory is the user's.
-
-    Args:
-        folder: the working directory.
-
-    Returns:
-        the path; None if there is no such file, or no run directory around it.
-    """
-    folder = folder.resolve()
-    if not any((x / "manifest.json").is_file() for x in (folder, *folder.parents)):
-        return None
-    places = [folder.joinpath(*parts) for parts in (*SETTINGS, (DEFAULTS,))]
-    return next((path for path in places if path.exists()), None)

@@ -19,6 +19,10 @@ import wandb_server
 TINY = Path(tiny_search.__file__)
 KEY = "0" * 40
 GENERATIONS = 6
+ONLINE = (
+    "import sys; sys.argv[0] = 'tiny'\n"
+    "import metaevo, tiny_search; metaevo.main(tiny_search.search)"
+)
 
 
 class Machine:
@@ -138,11 +142,7 @@ def test_settings_of_another_run_that_one_works_in_are_refused(machine, run):
 
 
 def test_an_unfinished_run_of_a_stranger_resumes_on_the_users_host(machine, run):
-    program = (
-        "import sys; sys.argv[0] = 'tiny'\n"
-        "import metaevo, tiny_search; metaevo.main(tiny_search.search)"
-    )
-    arguments = "-c", program, f"run.directory={run}", "run.held_out_seeds=0"
+    arguments = "-c", ONLINE, f"run.directory={run}", "run.held_out_seeds=0"
     more = f"num_generations={GENERATIONS + 2}"
     out = machine.command(*arguments, more, "run.wandb=online")
     assert out.returncode == 0, out.stderr
@@ -153,6 +153,72 @@ def test_an_unfinished_run_of_a_stranger_resumes_on_the_users_host(machine, run)
     out = machine.command(*arguments, more, "run.wandb=online")
     assert out.returncode == 4
     assert "would steer wandb" in out.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("wandb/settings", "base_url"),
+        (".wandb/settings", "base_url"),
+        ("wandb/settings", "api_key"),
+        ("wandb/settings", "http_proxy"),
+    ],
+)
+def test_settings_beside_a_run_name_no_host_and_no_key(machine, run, name, key):
+    """What was unpacked together, one folder above the run."""
+    value = "1" * 40 if key == "api_key" else machine.foreign
+    options = {"WANDB_API_KEY": None} if key == "api_key" else {}
+    beside = run.parent / name
+    beside.parent.mkdir()
+    beside.write_text(f"[default]\n{key} = {value}\n")
+    arguments = f"run.directory={run.parent}/new", "run.held_out_seeds=0"
+    online = ("-c", ONLINE, *arguments, "num_generations=1", "run.wandb=online")
+    for command in (("-m", "metaevo", "wandb-push", run), online):
+        out = machine.command(*command, cwd=run.parent, **options)
+        (text,) = out.stderr.strip().splitlines()[-1:]
+        assert out.returncode == 2, out.stderr
+        assert f"{beside} would steer wandb: it sets {key}, not as your own" in text
+        assert f"set WANDB_{key.upper()}, or remove that line" in text
+        assert "Traceback" not in out.stderr
+    assert machine.server.texts == []
+
+
+@pytest.mark.parametrize("named", ["file", "environment"])
+def test_settings_of_a_users_own_folder_are_obeyed(machine, run, named):
+    """As `wandb init` writes them, and a host that is the user's."""
+    url, options = machine.server.url, {}
+    if named == "environment":
+        url, options = machine.foreign, {"WANDB_BASE_URL": machine.server.url}
+    settings = run.parent / "wandb" / "settings"
+    settings.parent.mkdir()
+    settings.write_text(
+        f"[default]\nentity = {wandb_server.ENTITY}\nproject = ours\n"
+        f"mode = offline\nbase_url = {url}\n"
+    )
+    out = machine.push(run, cwd=run.parent, **options)
+    assert (out.returncode, out.stderr) == (0, "")
+    assert sent(machine.server)[1] == list(range(GENERATIONS))
+    assert b'"ours"' in b"".join(machine.server.texts)
+
+
+def test_a_push_leaves_a_run_that_metaevo_takes(machine, run):
+    assert list((run / "report").glob("*.png"))
+    out = machine.push(run, "offline", WANDB_ALLOW_MEDIA_SYMLINK="true")
+    assert (out.returncode, out.stderr) == (0, "")
+    out = machine.command("-m", "metaevo", "verify", run)
+    assert out.returncode == 0, out.stdout + out.stderr
+
+
+def test_a_push_from_a_folder_that_was_deleted_is_no_traceback(machine, run):
+    gone = run.parent / "gone"
+    gone.mkdir()
+    program = (
+        f"import os, sys; os.rmdir({str(gone)!r})\n"
+        "sys.argv[0] = 'metaevo'\nfrom metaevo.cli import main\nmain.command()\n"
+    )
+    out = machine.command("-c", program, "wandb-push", run, "offline", cwd=gone)
+    assert "Traceback" not in out.stderr
+    assert out.returncode in (0, 1)
 
 
 def rewrite(run, change):

@@ -7,7 +7,7 @@ import pytest
 
 from metaevo.engine.loggers import wandb_client
 from metaevo.errors import CheckpointError
-from metaevo.storage import _files, own_wandb, wandb_files
+from metaevo.storage import _files, obeyed, own_wandb
 
 
 @pytest.mark.parametrize(
@@ -54,17 +54,20 @@ def test_what_wandb_writes_is_allowed(tmp_path):
     _files.check_tree(tmp_path)
 
 
-def test_settings_of_a_users_own_folder_are_the_users(tmp_path):
+def test_settings_are_a_runs_where_a_manifest_is_around_them(tmp_path, monkeypatch):
+    names = "wandb/settings", ".wandb/settings"
     (tmp_path / "wandb").mkdir()
     (tmp_path / "wandb" / "settings").write_text("")
-    assert wandb_files.planted(tmp_path) is None
+    monkeypatch.chdir(tmp_path)
+    assert obeyed.planted(*names) is None
     (tmp_path / "manifest.json").write_text("{}")
-    assert wandb_files.planted(tmp_path) == tmp_path / "wandb" / "settings"
+    assert obeyed.planted(*names) == tmp_path / "wandb" / "settings"
     below = tmp_path / "report"
     (below / ".wandb").mkdir(parents=True)
-    assert wandb_files.planted(below) is None
-    (below / ".wandb" / "settings").write_text("")
-    assert wandb_files.planted(below) == below / ".wandb" / "settings"
+    monkeypatch.chdir(below)
+    assert obeyed.planted(*names) is None
+    (below / ".wandb" / "settings").symlink_to("nothing")
+    assert obeyed.planted(*names) == below / ".wandb" / "settings"
 
 
 def test_values_reach_wandb_as_text_that_it_does_not_resolve():

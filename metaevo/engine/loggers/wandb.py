@@ -53,7 +53,8 @@ class WandbLogger:
         complete: no call failed until the logger was closed.
 
     Raises:
-        ConfigError: a wandb sweep asks for other values than the command line.
+        ConfigError: a wandb sweep asks for other values than the command line, or the
+            working directory holds settings of wandb that are not the user's.
         CheckpointError: the working directory is a run's and holds settings of wandb.
     """
 

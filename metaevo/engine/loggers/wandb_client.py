@@ -7,6 +7,7 @@ repository and no code, and reads the settings of the user alone.
 
 from __future__ import annotations
 
+import configparser
 import json
 import os
 import shutil
@@ -15,13 +16,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from metaevo.errors import CheckpointError
-from metaevo.storage import folders, manifests, verified, wandb_files
-from metaevo.storage._files import read_json
+from metaevo.errors import CheckpointError, ConfigError
+from metaevo.storage import folders, manifests, obeyed, verified, wandb_files
+from metaevo.storage._files import read_bytes, read_json
 
 DATA, CACHE = "WANDB_DATA_DIR", "WANDB_CACHE_DIR"
-"""Variables that name wandb's folders. The configuration (`WANDB_CONFIG_DIR`) stays the
-user's: it names the server."""
+"""Variables that name wandb's folders."""
+CONFIG = "WANDB_CONFIG_DIR"
+"""That of the configuration, which stays the user's: it names the server."""
+DEFAULTS = {"base_url": "https://api.wandb.ai"}
+"""wandb's own settings where nobody names others."""
+MAX_SETTINGS = 1 << 20  # bytes
 QUIET = {
     "WANDB_DISABLE_CODE": "true",
     "WANDB_DISABLE_GIT": "true",
@@ -83,16 +88,56 @@ class Environment:
 
 
 def check_here() -> None:
-    """Check that the working directory holds no settings that a run brought along.
+    """Check that wandb obeys only the user in the working directory.
+
+    wandb prefers settings of that directory to the user's own, and they may be a
+    stranger's, as what was unpacked beside a run is. So a host, a key and whatever else
+    is not harmless must be the user's: of the environment, which wandb prefers to
+    files, or of the user's settings.
 
     Raises:
-        CheckpointError: it lies in a run directory, and wandb would obey a file there.
+        CheckpointError: it lies in a run directory, and wandb would obey a file there;
+            or its settings cannot be read.
+        ConfigError: its settings are others than the user's.
     """
-    found = wandb_files.planted(Path.cwd())
+    names = ["/".join(x) for x in wandb_files.SETTINGS]
+    found = obeyed.planted(*names, wandb_files.DEFAULTS)
     if found is not None:
         raise CheckpointError(
             f"{found} would steer wandb; remove it, or work in another directory"
         )
+    folder = Path(os.environ.get(CONFIG, "~/.config/wandb")).expanduser()
+    for path in map(Path, names):
+        for key, value in _read(path).items():
+            name = f"WANDB_{key.upper()}"
+            if key in wandb_files.HARMLESS or os.environ.get(name):
+                continue
+            if value != _read(folder / "settings").get(key, DEFAULTS.get(key)):
+                raise ConfigError(
+                    f"{path.absolute()} would steer wandb: it sets {key[:80]}, not as "
+                    "your own settings do, and may be a stranger's; set "
+                    f"{name[:80]}, or remove that line"
+                )
+
+
+def _read(path: Path) -> dict[str, str]:
+    """Return a file of wandb's settings, as wandb reads it; empty if there is none.
+
+    Raises:
+        CheckpointError: it cannot be read.
+    """
+    parser = configparser.ConfigParser()
+    try:
+        data = read_bytes(os.path.realpath(path), MAX_SETTINGS)  # a user may link it
+        parser.read_string(data.decode())
+        return dict(parser.items("default"))
+    except (FileNotFoundError, NotADirectoryError, configparser.NoSectionError):
+        return {}
+    except (OSError, ValueError, configparser.Error) as error:
+        raise CheckpointError(
+            f"{path} would steer wandb, and cannot be read ({type(error).__name__}); "
+            "remove it"
+        ) from None
 
 
 def settings(wandb: Any, init_timeout: float, finish_timeout: float) -> Any:
@@ -109,6 +154,7 @@ def settings(wandb: Any, init_timeout: float, finish_timeout: float) -> Any:
         init_timeout=init_timeout,
         finish_timeout=finish_timeout,
         use_dot_wandb=False,
+        allow_media_symlink=False,  # a run with a link in it is refused
         reinit="create_new",  # beside a run that the user's program has open
         save_code=False,
         disable_code=True,

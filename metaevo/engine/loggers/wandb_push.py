@@ -62,7 +62,8 @@ def push(directory: str | Path, mode: str = "online") -> Pushed:
         mode: `online`, or `offline`, which writes it for `wandb sync`.
 
     Raises:
-        ConfigError: there is no run, or it cannot be written to.
+        ConfigError: there is no run, it cannot be written to, or the working directory
+            holds settings of wandb that are not the user's.
         CheckpointError, ArtifactError: its files are not sound; no server was asked.
         UploadError: the server has not got all of it; the message says where the data
             are.
