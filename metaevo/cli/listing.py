@@ -23,12 +23,15 @@ from pathlib import Path
 
 from metaevo.cli import values
 from metaevo.errors import ConfigError
-from metaevo.storage import verified
+from metaevo.storage import obeyed, verified
 
 
 def import_from_here() -> None:
-    """Let imports look into the current folder first, as `python -m` does."""
-    if "" not in sys.path:
+    """Let imports look into the current folder first, as `python -m` does.
+
+    Not into that of a run, which may be a stranger's.
+    """
+    if "" not in sys.path and obeyed.run_here() is None:
         sys.path.insert(0, "")
 
 

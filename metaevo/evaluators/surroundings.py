@@ -9,9 +9,13 @@ import subprocess
 import sys
 import typing
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
+import jaxlib
+import ml_dtypes
+import numpy
 
 from metaevo.errors import ConfigError
 
@@ -149,10 +153,13 @@ def check_platform() -> None:
 @functools.cache
 def _refused(flags: str) -> str:
     """Return what XLA says against flags; empty if it takes them."""
-    places = [x for x in sys.path if x]
+    # From where this process has them: another folder may hold a stranger's files.
+    modules = (jaxlib, ml_dtypes, numpy)
+    places = sorted({str(Path(x.__file__ or "").parents[1]) for x in modules})
+    program = f"import sys; sys.path += {places}; {_PARSE}"
     try:
         done = subprocess.run(
-            [sys.executable, "-S", "-c", f"import sys; sys.path += {places}; {_PARSE}"],
+            [sys.executable, "-I", "-S", "-c", program],
             env=os.environ | {"XLA_FLAGS": flags},
             stdin=subprocess.DEVNULL,
             capture_output=True,
