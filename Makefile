@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: install demo test test-system test-slow test-gpu test-cost bench bench-gpu lint docs clean
+.PHONY: install demo test test-system test-slow test-gpu test-cost test-mutants bench bench-gpu lint docs clean
 
 install: $(VENV)/.installed
 
@@ -69,6 +69,11 @@ test-slow: install
 TESTS ?= tests/unit tests/contracts tests/engine
 test-cost: install
 	$(BIN)/python tests/helpers/cpu_seconds.py $(TESTS)
+
+# What the tests notice: each small change of tests/mutants/mutants.jsonl in a copy of the
+# tree, with the test file that must fail. ARGUMENTS="--only b03 s17" runs some.
+test-mutants: install
+	XLA_FLAGS="$(QUICK_XLA)" $(BIN)/python tests/mutants/run.py $(ARGUMENTS)
 
 # Runs that want an accelerator: Brax at full length.
 test-gpu: install
