@@ -24,13 +24,13 @@ ROOT = Path(__file__).parents[2]
 RECORDS = Path(__file__).with_name("mutants.jsonl")
 RESULTS = Path(__file__).with_name("results.jsonl")
 TESTED = ("tests/unit/", "tests/contracts/", "tests/engine/")  # by `make test`
-LIMIT = 300  # seconds a run
 MUST_CATCH = 74 / 80
 NOT_COPIED = shutil.ignore_patterns(
     *(".git", ".venv*", "__pycache__", ".*_cache", ".hypothesis", "*.egg-info"),
     *("runs", "site", "build"),
 )
 SURVIVED, DOES_NOT_APPLY = "survived", "does not apply"
+RUNNING: set[subprocess.Popen] = set()
 
 
 class Outcome(NamedTuple):
@@ -64,8 +64,8 @@ def problem(record):
     return "`new` equals `old`" if record["old"] == record["new"] else None
 
 
-def pytest(tree, test, only):
-    """Run a test file in a copy of the tree."""
+def pytest(tree, test, only, limit):
+    """Run a test file in a copy of the tree, for at most `limit` seconds."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
     command += [test, "-m", "not slow and not gpu", *(["-k", only] if only else [])]
     environment = {**os.environ, "PYTHONPATH": str(tree), "COLUMNS": "200"}
@@ -80,19 +80,27 @@ def pytest(tree, test, only):
         errors="replace",
         start_new_session=True,
     )
+    RUNNING.add(process)
     try:
-        output, _ = process.communicate(timeout=LIMIT)
+        output, _ = process.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
+        kill(process)
         process.communicate()
-        return Outcome(True, "time-out", test, LIMIT)
+        return Outcome(True, "time-out", test, limit)
+    finally:
+        RUNNING.discard(process)
     caught, how, by = outcome(process.returncode, output, test)
     return Outcome(caught, how, by, round(time.monotonic() - start, 1))
 
 
+def kill(process):
+    """End a run of tests and the processes that these started."""
+    os.killpg(process.pid, signal.SIGKILL)
+
+
 def outcome(code, output, test):
     """Return what pytest's exit code and summary say: caught, how, by which test."""
-    summary = re.findall(r"^(FAILED|ERROR) (\S+)", output, re.MULTILINE)
+    summary = re.findall(r"^(FAILED|ERROR) (.+?)(?: - .*)?$", output, re.MULTILINE)
     if code == 0:
         return False, SURVIVED, ""
     if summary and code in (1, 2):
@@ -109,8 +117,8 @@ def outcome(code, output, test):
 class Copies:
     """One copy of the tree for each worker."""
 
-    def __init__(self, folder):
-        self.folder = Path(folder)
+    def __init__(self, folder, limit):
+        self.folder, self.limit = Path(folder), limit
         self.own = threading.local()
 
     def tree(self):
@@ -120,8 +128,9 @@ class Copies:
         return self.own.tree
 
     def unchanged(self, test, only):
-        result = pytest(self.tree(), test, only)
-        print(f"{result.seconds:6.1f} s  {test} {only}: {result.how} {result.by}")
+        result = pytest(self.tree(), test, only, self.limit)
+        told = "passes" if result.how == SURVIVED else f"{result.how} {result.by}"
+        print(f"{result.seconds:5.0f} s  {test} {only}: {told}", flush=True)
         return result
 
     def changed(self, record):
@@ -131,7 +140,8 @@ class Copies:
         text = path.read_text("utf-8")
         path.write_text(text.replace(record["old"], record["new"]), "utf-8")
         try:
-            return pytest(self.tree(), record["test"], record.get("only", ""))
+            rest = record["test"], record.get("only", ""), self.limit
+            return pytest(self.tree(), *rest)
         finally:
             path.write_text(text, "utf-8")
 
@@ -154,6 +164,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="+", metavar="ID", help="these changes alone")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--limit", type=int, default=300, help="seconds of a run")
     parser.add_argument(
         "--unchecked", action="store_true", help="do not run the unchanged code first"
     )
@@ -171,13 +182,19 @@ def main():
         tempfile.TemporaryDirectory(prefix="mutants-") as folder,
         ThreadPoolExecutor(options.workers) as pool,
     ):
-        copies = Copies(folder)
-        if not options.unchecked:
-            whole = list(pool.map(lambda use: copies.unchanged(*use), uses))
-            if any(result.how != SURVIVED for result in whole):
-                print("a test file fails without a change")
-                return 2
-        list(pool.map(run, records))
+        copies = Copies(folder, options.limit)
+        try:
+            if not options.unchecked:
+                whole = list(pool.map(lambda use: copies.unchanged(*use), uses))
+                if any(result.how != SURVIVED for result in whole):
+                    print("a test file fails without a change")
+                    return 2
+            list(pool.map(run, records))
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in [*RUNNING]:
+                kill(process)
+            raise
     print("", *(line(r, results[r["id"]]) for r in records), sep="\n")
     save(every, results)
     caught = sum(result.caught for result in results.values())
