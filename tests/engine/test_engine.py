@@ -405,6 +405,20 @@ def test_three_generations_of_only_failures_stop_the_run(tmp_path):
     assert mean.tolist() == [0.0]  # where it began
 
 
+def test_generations_of_only_failures_that_are_not_in_a_row_stop_nothing(tmp_path):
+    search = tiny_search.search(num_generations=6, fail_below=1e-6)
+
+    def ask(key, state):
+        """Every second generation breaks all members, as the keys of seed 0 fall."""
+        proposal, state = search.strategy.ask(key, state)
+        broken = jax.random.bernoulli(jax.random.fold_in(key, 10))
+        params = jax.tree.map(lambda x: x - 100.0 * broken, proposal.params)
+        return proposal._replace(params=params), state
+
+    run(tmp_path, search._replace(strategy=search.strategy._replace(ask=ask)))
+    assert [r["failed"] for r in records(tmp_path)] == [8, 0, 8, 0, 8, 0]
+
+
 def test_living_agents_survive_generations_of_only_failures(tmp_path):
     """What is kept is the state before them, and another start tries again."""
     search = toys.search(

@@ -15,16 +15,18 @@ from runs import records
 
 import metaevo
 from inner_loops import dqn, ppo
-from metaevo import envs, losses, schedules, spaces
-from metaevo.analysis import training_curve
+from metaevo import envs, fitness, losses, schedules, spaces
+from metaevo.analysis import holdout, training_curve
 from metaevo.cli import config as cli
 from metaevo.cli import play, runs, several, train
 from metaevo.engine import identity, training
 from metaevo.engine import loop as engine
 from metaevo.errors import CheckpointError, ConfigError, InterruptedRunError
+from metaevo.evaluators.local import LocalEvaluator
 from metaevo.storage import artifacts, history, manifests, run_directory
 
 NUM_SEEDS = 3
+AUC = fitness.area_under_curve
 GOLDEN = Path(__file__).parents[1] / "golden"
 # Names of the settings in manifests of earlier versions, as `manifests.as_before`.
 SETTINGS = json.loads((GOLDEN / "settings.json").read_text())
@@ -226,6 +228,25 @@ def test_loops_have_the_settings_of_earlier_versions_and_new_ones_of_the_table(n
     ):
         kept = manifests.as_before(identity.plain(defaults))
         assert sorted(kept) == SETTINGS[name][kind]
+
+
+def test_an_algorithm_outside_a_search_is_trained_as_in_a_comparison():
+    """As the candidate that leaves the learning rate as it is, on the same seeds."""
+    loop, key, devices = toys.quadratic(), jax.random.key(3), jax.devices()[:1]
+    found = holdout.train_hand_made(loop, AUC, key, NUM_SEEDS, devices)
+    assert found.fitness.shape == (1, NUM_SEEDS)
+    start = {"start": {"lr": jnp.zeros(())}}
+    compared, _ = holdout.train(
+        toys.search(toys.pbt(), loop, fitness=AUC),
+        toys.space(),
+        start,
+        key,
+        NUM_SEEDS,
+        lambda search, **options: LocalEvaluator(search, devices=devices, **options),
+    )
+    for a, b in zip(found[:2], compared["start"][:2], strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5)
+    assert len(np.unique(found.final_return)) == NUM_SEEDS
 
 
 def test_a_coupled_loop_cannot_be_trained_alone():

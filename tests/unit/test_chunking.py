@@ -118,6 +118,19 @@ def test_members_that_live_on_exist_before_and_after_a_generation_of_rounds():
     assert training >= carried + evaluator.largest(proposal)
 
 
+def test_a_comparison_trains_beside_the_members_that_live_on(monkeypatch):
+    """A round of it, where that and its programs take more than the search does."""
+    evaluator, proposal = living()
+    carried = evaluator.carried_bytes(proposal)
+    monkeypatch.setattr(chunking, "resident", lambda: 0)
+    found = chunking.needed(evaluator, proposal)
+    assert found.carried == carried
+    assert sum(found) == memory.COMPARISON + found.training + carried
+    monkeypatch.setattr(chunking, "COMPARISON", 0)
+    found = chunking.needed(evaluator, proposal)
+    assert sum(found) == memory.SEARCH + found.training + carried
+
+
 def test_the_chunk_of_a_run_is_planned_once_and_kept(tmp_path, monkeypatch):
     config = metaevo.RunConfig(
         directory=str(tmp_path), devices=2, held_out_seeds=0, wandb="disabled"

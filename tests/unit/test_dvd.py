@@ -39,6 +39,12 @@ def test_members_are_born_once_and_live_on():
     assert strategy.persistent_agents
 
 
+def test_two_members_are_a_population():
+    strategy = dvd(SPACE, 2)
+    proposal, _ = strategy.ask(jax.random.key(0), strategy.init(jax.random.key(0)))
+    assert proposal.params[SLOT].shape == (2,)
+
+
 @pytest.mark.parametrize("good", [0.0, 0.5])
 def test_the_bandit_finds_the_arm_that_pays(good):
     """The mean rises in generations with one arm and falls in those with the other."""

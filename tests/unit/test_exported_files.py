@@ -16,7 +16,15 @@ import learned as helper
 import numpy as np
 import pytest
 
-from metaevo import activations, advantages, drifts, losses, rewards, schedules
+from metaevo import (
+    activations,
+    advantages,
+    critic_losses,
+    drifts,
+    losses,
+    rewards,
+    schedules,
+)
 from metaevo.errors import ArtifactError, ConfigError
 from metaevo.export import files, helpers, programs, source
 from metaevo.export import inputs as of_users
@@ -191,6 +199,18 @@ def test_what_does_not_depend_on_inputs_is_computed():
     assert all(
         any(isinstance(x, str) for x in one.operands) for one in program.equations
     )
+
+
+def test_broadcasting_that_numpy_does_by_itself_is_not_written():
+    """Of three arrays between which `where` chooses, one gives the others its shape."""
+    learned = critic_losses.weighted_square(convex=True, features=(8,))
+    params = helper.away(learned)
+    program = programs.evolved("value_loss", learned.spec, params).value
+    settings = [
+        one.settings for one in program.equations if one.operation == "broadcast_in_dim"
+    ]
+    whole = [x for x in settings if len(x["axes"]) == len(x["shape"])]
+    assert len(whole) == 1
 
 
 def test_large_weights_are_packed_and_equal(tmp_path):

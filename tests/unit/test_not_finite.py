@@ -33,6 +33,11 @@ def inside_while(x):
     return jax.lax.while_loop(lambda x: x[0] < 1e38, lambda x: x * 1e30, x)
 
 
+def inside_while_that_closes_over(x):
+    bound, factor = x[0] * 1e30, x * 1e20
+    return jax.lax.while_loop(lambda x: x[0] < bound, lambda x: x * factor, x)
+
+
 def through_vmap(x):
     return jax.vmap(lambda x: jnp.where(x > 0, x, jnp.arccosh(x)))(x)
 
@@ -44,6 +49,7 @@ def through_vmap(x):
         (inside_cond, jnp.ones(2), "div", "x / (x - x[0])"),
         (inside_jit_and_gradient, jnp.zeros(1), "div", "jnp.sqrt"),
         (inside_while, jnp.full(1, 1e-8), "mul", "x * 1e30"),
+        (inside_while_that_closes_over, jnp.full(1, 1e4), "mul", "x * factor"),
         (through_vmap, jnp.array([-1.0, 0.5]), "acosh", "jnp.arccosh"),
     ],
 )

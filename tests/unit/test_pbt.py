@@ -20,6 +20,7 @@ from metaevo.slots import Context
 from metaevo.types import Proposal, Search
 from searches import pbt_toy, ppo_pbt
 from strategies import _pbt
+from strategies import pb2 as pb2_module
 from strategies.grid import grid
 from strategies.pb2 import pb2
 from strategies.pbt import pbt
@@ -277,6 +278,20 @@ def explored(strategy, gain, generations, keys):
                 gains.append(np.asarray(chosen)[moved].mean())
         means.append(np.mean(gains))
     return np.array(means)
+
+
+@pytest.mark.parametrize("forgetting", [0.0, 0.1, 0.3])
+def test_the_likeliest_process_is_the_one_that_was_drawn_from(forgetting):
+    """Of its grid of length scales and rates of forgetting; 24 generations of 8."""
+    rng = np.random.default_rng(0)
+    x, time = rng.uniform(size=(192, 1)), np.repeat(np.arange(24.0), 8)
+    covariance = pb2_module._kernel(x, time, x, time, 0.4, forgetting)
+    covariance = np.asarray(covariance) + pb2_module.NOISE * np.eye(192)
+    y = np.linalg.cholesky(covariance) @ rng.normal(size=192)
+    valid = jnp.ones(192, bool)
+    arrays = [jnp.asarray(a, jnp.float32) for a in (x, time, y)]
+    found = jax.jit(pb2_module._likeliest)(*arrays, valid)
+    np.testing.assert_allclose(found, [0.4, forgetting], rtol=1e-6)
 
 
 def test_pb2_finds_an_optimum_inside_its_box():

@@ -41,6 +41,20 @@ def test_an_interval_stays_within_the_scores():
         assert found.high - found.low > 1
 
 
+@pytest.mark.parametrize("num_seeds", [8, 10])
+def test_percentiles_of_few_seeds_are_as_wide_as_students_interval(num_seeds):
+    """Plain ones of a mean have three quarters of its width at eight seeds."""
+    rng = np.random.default_rng(0)
+    found, students = [], []
+    for seed in range(20):
+        scores = rng.normal(size=num_seeds)
+        interval = stats.bootstrap(scores, stats.mean, seed=seed)
+        found.append(interval.high - interval.low)
+        error = scores.std(ddof=1) / math.sqrt(num_seeds)
+        students.append(2 * scipy_stats.t.ppf(0.975, num_seeds - 1) * error)
+    assert np.mean(found) == pytest.approx(np.mean(students), rel=0.1)
+
+
 def test_the_cost_is_linear_in_seeds():
     """2,000 seeds take well under a second; the square of that took minutes."""
     scores = np.random.default_rng(0).normal(size=2000)
@@ -229,6 +243,24 @@ def test_without_variance_over_seeds_it_is_welchs():
     low, high = test.confidence_interval()
     assert found[1:3] == (pytest.approx(low), pytest.approx(high))
     assert found.num_searches == (3, 5)
+
+
+def test_what_searches_and_seeds_share_counts_once():
+    """The docstring's sum, for results in which nearly all is search x seed."""
+    rng = np.random.default_rng(5)
+    a, b = rng.normal(size=(4, 6)), 0.1 * rng.normal(size=(1, 6))
+    found = crossed_difference(a, b, (True, False))
+    x = a - b
+    searches, seeds = x.mean(1), x.mean(0)
+    rest = x - searches[:, None] - seeds + x.mean()
+    over_searches = searches.var(ddof=1) / 4
+    over_seeds = seeds.var(ddof=1) / 6
+    shared = (rest**2).sum() / (3 * 5) / 24
+    t, t_seeds = (scipy_stats.t.ppf(0.975, n) ** 2 for n in (3, 5))
+    square = t * over_searches + t_seeds * max(over_seeds - shared, 0)
+    square = max(square, t_seeds * over_seeds)
+    assert found.high - found.difference == pytest.approx(math.sqrt(square))
+    assert square < t * over_searches + t_seeds * over_seeds
 
 
 def test_a_fixed_rival_has_seeds_alone():

@@ -15,7 +15,7 @@ from metaevo import envs, fitness, policies, slots, spaces
 from metaevo.engine import checks
 from metaevo.errors import ConfigError
 from metaevo.evaluators.local import LocalEvaluator
-from metaevo.rl import diversity, networks, off_policy
+from metaevo.rl import critics, diversity, networks, off_policy
 from metaevo.slots import Context
 from metaevo.types import Proposal, Search, Space, Strategy
 
@@ -78,6 +78,29 @@ def test_one_that_does_not_learn_keeps_its_actor_but_not_its_critic():
     same(kept.agent.actor, plain.agent.actor)
     with pytest.raises(AssertionError):
         close(kept.shared.critic.params, plain.shared.critic.params, rtol=1e-4)
+
+
+def test_targets_are_the_least_value_of_smoothed_actions_within_bounds():
+    """Fujimoto et al., 2018, algorithm 1, for critics 5 a and o − 3 a."""
+
+    def values(params, obs, action):
+        return jnp.stack([params[0] * action, obs + params[1] * action])[..., 0]
+
+    nets = _td3.Networks(
+        None, lambda params, obs: params * obs, critics.Critics(None, values)
+    )
+    policy = _td3.Learner(None, 0.5, None)
+    critic = _td3.Learner(None, (5.0, -3.0), None)
+    obs = np.linspace(-3.0, 3.0, 13, dtype=np.float32)[:, None]
+    noise = np.tile(np.float32([-4.0, -0.5, 0.0, 0.5, 4.0]), 13)[:13, None]
+    end = np.arange(13) % 5 == 0
+    ones = jnp.ones(13)
+    batch = off_policy.Batch(None, None, 2 * ones, obs, end, 0.9 * ones, None, None)
+    meta = td3.Meta(smoothing_noise=0.4, noise_clip=0.3)
+    found = _td3.target_of(nets, policy, critic, batch, noise, meta, Context())
+    action = np.clip(0.5 * obs + np.clip(0.4 * noise, -0.3, 0.3), -1, 1)
+    least = np.minimum(5 * action, obs - 3 * action)[:, 0]
+    np.testing.assert_allclose(found, 2 + 0.9 * np.where(end, 0, least), rtol=1e-5)
 
 
 def test_one_critic_no_delay_and_no_smoothing_are_ddpg():

@@ -98,6 +98,10 @@ def test_the_quantile_loss_equals_its_definition():
             expected += abs(level - (delta < 0)) * huber / 4
     args = jnp.float32(theta), jnp.float32(target), losses.td_huber, Context()
     assert float(head.loss(*args)) == pytest.approx(expected, rel=1e-5)
+    batch = (jnp.stack([x, 2 * x, -x]) for x in args[:2])
+    found = head.loss(*batch, *args[2:])
+    assert found.shape == (3,)
+    assert float(found[0]) == pytest.approx(expected, rel=1e-5)
     moved = head.target(jnp.float32(theta), jnp.float32(1.5), jnp.float32(0.5))
     np.testing.assert_allclose(moved, 1.5 + 0.5 * theta, rtol=1e-5)
     assert float(head.values(jnp.float32(theta))) == pytest.approx(theta.mean())
