@@ -1,8 +1,9 @@
 """Run the tests that must fail on each change of `mutants.jsonl`.
 
 `make test-mutants` starts it. Every change is made in a copy of the tree, and the file
-of tests that it names runs there. Exit code 1: too few changes were caught, or one does
-not apply. Exit code 2: a test file fails without a change.
+of tests that it names runs there. Exit code 1: too few changes were caught, one that
+was caught the last time (`results.jsonl`) survives, or one does not apply. Exit code 2:
+a test file fails without a change.
 """
 
 import argparse
@@ -147,11 +148,17 @@ class Copies:
 
 
 def save(records, results):
-    """Write outcomes; those of changes that did not run stay."""
+    """Write outcomes, and return who survives now and was caught the last time.
+
+    Outcomes of changes that did not run stay.
+    """
     known = {x["id"]: x for x in (read(RESULTS) if RESULTS.exists() else [])}
+    caught = [name for name, x in known.items() if x["caught"]]
+    lost = [name for name in caught if name in results and not results[name].caught]
     known |= {name: {"id": name, **x._asdict()} for name, x in results.items()}
     kept = [known[r["id"]] for r in records if r["id"] in known]
     RESULTS.write_text("".join(json.dumps(x) + "\n" for x in kept), "utf-8")
+    return lost
 
 
 def line(record, result):
@@ -196,12 +203,13 @@ def main():
                 kill(process)
             raise
     print("", *(line(r, results[r["id"]]) for r in records), sep="\n")
-    save(every, results)
+    if lost := save(every, results):
+        print(f"caught the last time: {', '.join(lost)}")
     caught = sum(result.caught for result in results.values())
     minutes = (time.monotonic() - start) / 60
     print(f"{caught} of {len(records)} caught, {minutes:.1f} minutes")
     misfits = any(result.how == DOES_NOT_APPLY for result in results.values())
-    return int(misfits or caught < MUST_CATCH * len(records))
+    return int(misfits or bool(lost) or caught < MUST_CATCH * len(records))
 
 
 if __name__ == "__main__":
