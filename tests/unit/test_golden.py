@@ -1,29 +1,22 @@
-"""Files of each schema that was ever written: what is old still loads.
+"""Golden files: those of each schema load.
 
-`tests/golden/checkpoint-N` and `artifact-N` were written by the metaevo of that schema;
-they are never written again. With a new schema comes a new folder here.
+`python tests/helpers/golden.py` writes `tests/golden/checkpoint-N` and `artifact-N`,
+where N is the present schema. With a new schema comes a new folder here. Those of a
+schema that was released are never written again.
 """
 
 import json
 import shutil
-from pathlib import Path
-from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 import pytest
+from golden import GOLDEN, STATE
 
 import metaevo
 from benchmarks.reliability_artifacts import signed
 from metaevo.errors import CheckpointError
 from metaevo.storage import artifacts, checkpoint
-from metaevo.types import InnerState
-
-GOLDEN = Path(__file__).parents[1] / "golden"
-STATE = {
-    "strategy": {"mean": np.arange(4, dtype=np.float32), "generation": np.int32(7)},
-    "key": jax.random.key(3),
-}
 
 
 def test_there_is_one_of_each_schema():
@@ -66,31 +59,3 @@ def test_what_is_newer_is_refused_and_says_what_to_do(tmp_path):
         signed(tmp_path / key, lambda manifest, key=key: manifest.update({key: 99}))
         with pytest.raises(metaevo.ArtifactError, match=r"newer.*update metaevo"):
             metaevo.load(tmp_path / key)
-
-
-def test_a_state_of_0_1_loads_with_renamed_and_added_fields():
-    """Version 0.1 called `steps_since_birth` `own`; recurrent PPO kept no `stats`."""
-
-    class Experience(NamedTuple):
-        steps_since_birth: Any
-
-    class Agent(NamedTuple):
-        params: Any
-        stats: Any
-
-    stats = dict.fromkeys(("entropy", "kl", "clip_fraction"), np.zeros(2, np.float32))
-    agent = Agent({"own": np.ones(3, np.float32)}, stats)
-    state = InnerState(agent, Experience(np.int32(5)))
-    new = checkpoint.to_arrays([state])
-    old = {
-        path.replace(".steps_since_birth", ".own"): x
-        for path, x in new.items()
-        if ".stats" not in path
-    }
-    assert len(old) == 2
-    for arrays in (old, new):
-        found = checkpoint.from_arrays([state], arrays)
-        jax.tree.map(np.testing.assert_array_equal, found, [state])
-    del old["[0].experience.own"]
-    with pytest.raises(CheckpointError, match=r"lacks.*steps_since_birth"):
-        checkpoint.from_arrays([state], old)
