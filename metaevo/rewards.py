@@ -136,7 +136,6 @@ def potential(
         "features": list(layers(features)),
     }
     spec |= {"scale": scale, "gamma": gamma}
-    # Absent where there is none, as in artifacts from before there was a limit.
     spec |= {} if limit is None else {"limit": limit}
     return Learned(net.init, apply, spec, True)
 

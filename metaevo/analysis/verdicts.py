@@ -89,7 +89,7 @@ def verdicts(
 
 
 def places(facts: Mapping[str, Any], num_tasks: int) -> list[str]:
-    """Return each task in words; of runs of earlier versions by its number.
+    """Return each task in words; by its number if `facts` do not name it.
 
     >>> places({"tasks": ["a", "b"], "num_searched": 1}, 2)
     ['on a', 'on b, which the search never saw']
@@ -168,7 +168,7 @@ def warnings(facts: Mapping[str, Any]) -> list[str]:
     5 % by Spearman's test.
 
     Args:
-        facts: those of `load`; of runs of earlier versions, too.
+        facts: those of `load`.
     """
     found = facts.get("noise") or {}
     p = found.get("p_value")

@@ -33,9 +33,9 @@ from metaevo.engine import checks, identity
 from metaevo.engine import loop as engine
 from metaevo.engine.costs import task_names
 from metaevo.engine.loggers.console import ConsoleLogger
-from metaevo.errors import ConfigError
+from metaevo.errors import CheckpointError, ConfigError
 from metaevo.evaluators import choose
-from metaevo.storage import artifacts, history, run_directory
+from metaevo.storage import artifacts, run_directory
 from metaevo.types import Key, Params, Search, Space
 
 # Numbers need a larger sigma than losses do; `benchmarks/outer_loops.py` measures it.
@@ -225,16 +225,13 @@ def generations(directory: Path) -> int:
     It may be more than the run was started with, because runs can be extended.
 
     Raises:
-        ConfigError: The run has not finished.
+        CheckpointError: The solution does not say it.
     """
-    paths = run_directory.paths(directory)
-    provenance = artifacts.load(paths.solution).manifest["provenance"]
-    if "generation" in provenance:
-        return provenance["generation"]
-    finished = history.generation_finished(directory)  # of metaevo 0.1
-    if finished is None:
-        raise ConfigError(f"{directory}: the run has not finished")
-    return finished
+    solution = run_directory.paths(directory).solution
+    found = artifacts.load(solution).manifest["provenance"].get("generation")
+    if not isinstance(found, int):
+        raise CheckpointError(f"{solution} does not say its generation")
+    return found
 
 
 def _alike(groups: Sequence[Group]) -> list[list[Group]]:

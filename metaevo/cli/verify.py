@@ -134,10 +134,9 @@ def _checkpoints(directory: Path) -> Iterator[Finding]:
         name = str(folder.relative_to(directory))
         try:
             manifest = verified.check(folder)
-            if newest is None and manifest_digest is not None:
-                then = manifest.get("run_manifest", manifest_digest)
-                if then != manifest_digest:
-                    yield Finding("manifest.json", False, "altered since " + name)
+            signed = manifest.get("run_manifest")
+            if newest is None and manifest_digest not in (None, signed):
+                yield Finding("manifest.json", False, "altered since " + name)
             newest = newest or manifest
             found.append((name, True, "before generation " + str(generation)))
         except CheckpointError as error:
@@ -171,7 +170,7 @@ def _log(path: Path, newest: dict | None) -> Finding:
             covered = covered or (read == size and number == generation)
     except CheckpointError as error:
         return Finding(path.name, False, str(error).removeprefix(f"{path}, "))
-    if newest.get("log_sha256") not in (None, digest.hexdigest()):
+    if newest.get("log_sha256") != digest.hexdigest():
         return Finding(path.name, False, "altered since it was checkpointed")
     if not covered:
         return Finding(path.name, False, "generations are missing or doubled")

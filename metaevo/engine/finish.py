@@ -136,9 +136,7 @@ def _found(job: Job, progress: Progress) -> Ending | None:
     if paths.independent.is_dir():
         with contextlib.suppress(CheckpointError):
             judged = judge.load(paths.independent)
-    generation = there.manifest["provenance"].get(
-        "generation", history.generation_finished(job.directory)
-    )
+    generation = there.manifest["provenance"].get("generation")
     solution = _solution(job, progress, scores)
     if generation != progress.generation or not _equal(params, solution.params):
         return None

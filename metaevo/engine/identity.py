@@ -73,7 +73,6 @@ def identity(search: Search) -> dict[str, Plain]:
 def lifetime(search: Search) -> dict[str, Plain]:
     """Describe what a search trains and how it is scored, without how it searches."""
     tasks = {f"task{i}": _loop(loop) for i, loop in enumerate(search.tasks)}
-    # Left out where nothing varies: runs of earlier versions do not have it.
     vary = {} if search.vary is None else {"vary": plain(search.vary.spec)}
     return {"fitness": plain(search.fitness), **tasks, **vary}
 
@@ -134,38 +133,12 @@ def sources(search: Search, path: str | Path | None = None) -> dict[str, str]:
     }
 
 
-def fingerprint_0_1(search: Search, population_size: int) -> dict[str, Any]:
-    """Return what metaevo 0.1 kept of a search, to resume the runs that it made."""
-    state = jax.eval_shape(search.strategy.init, jax.random.key(0))
-    return {
-        "population_size": population_size,
-        "spec": search.space.spec,
-        "strategy": [list(x.shape) for x in jax.tree.leaves(state)],
-        "fitness": search.fitness.name,
-        "num_seeds": search.num_seeds,
-        "segments_per_generation": search.segments_per_generation,
-        "tasks": [
-            {
-                "num_segments": loop.num_segments,
-                "frames_per_segment": loop.frames_per_segment,
-                "meta": {
-                    name: x
-                    for name, x in zip(loop.meta._fields, loop.meta, strict=True)
-                    if isinstance(x, int | float)
-                },
-            }
-            for loop in search.tasks
-        ],
-    }
-
-
 # --- parts of a search ----------------------------------------------------------------
 
 
 def _loop(loop: InnerLoop) -> dict[str, Plain]:
     # A loop without a config of its own is told by what its functions close over.
     config = plain(loop.config) if loop.config is not None else plain(loop.train)
-    # Left out where there are none: runs of earlier versions do not have them.
     parts = {} if loop.parts is None else {"parts": plain(loop.parts)}
     return {
         "env": None if loop.env is None else _env(loop.env),

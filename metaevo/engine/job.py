@@ -99,7 +99,7 @@ class Progress(NamedTuple):
         failures: how many of the last generations, in a row, had no member that did
             not fail.
         log_bytes: length of `metrics.jsonl` up to here.
-        log_sha256: digest of these bytes; None: metaevo 0.1 wrote the checkpoint.
+        log_sha256: digest of these bytes; None at the start, before there are any.
     """
 
     state: State

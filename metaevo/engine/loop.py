@@ -124,14 +124,13 @@ def run(
     with contextlib.ExitStack() as stack:
         stack.enter_context(distributed.coordinator(config))
         directory = run_directory.prepare(
-            config.directory
-            or run_directory.default_directory(name, config.seed, *told)
+            config.directory or run_directory.default_directory(name, config.seed, told)
         )
         stack.enter_context(run_directory.lock(directory))
         factory = stack.enter_context(choose.factory(config, should_stop))
         if run_directory.has_manifest(directory):
             manifest = run_directory.read_manifest(directory)
-            run_directory.check_same_run(directory, manifest, name, config, *told)
+            run_directory.check_same_run(directory, manifest, name, config, told)
             search = search._replace(chunk_size=manifest["chunk_size"])
             store = checkpoint.Store(run_directory.paths(directory).checkpoints)
             if max(store.generations(), default=0) < search.num_generations:
@@ -146,7 +145,7 @@ def run(
                 directory,
                 name,
                 config,
-                told.now,
+                told,
                 chunk_size,
                 factory.device,
                 changes,
@@ -394,13 +393,15 @@ def _restore(job: Job) -> Progress:
     arrays, manifest = loaded
     run_directory.check_manifest_digest(job.directory, manifest.get("run_manifest"))
     facts: Any = {x: manifest.get(x) for x in ("generation", "failures", "log_bytes")}
-    if not all(isinstance(x, int) and x >= 0 for x in facts.values()):
+    counted = all(isinstance(x, int) and x >= 0 for x in facts.values())
+    log_sha256 = manifest.get("log_sha256")
+    if not counted or not isinstance(log_sha256, str):
         raise CheckpointError(
             f"{store.folder}: the newest checkpoint does not say where the run is"
         )
     return Progress(
         checkpoint.from_arrays(template, arrays),
-        log_sha256=manifest.get("log_sha256"),
+        log_sha256=log_sha256,
         **facts,
     )
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from metaevo import population
 from metaevo.config import RunConfig, Stop
 from metaevo.engine import checks, costs, identity
 from metaevo.errors import ConfigError
@@ -64,22 +63,10 @@ def prepare(search: Search, config: RunConfig) -> Prepared:
     return Prepared(search, proposal, stop)
 
 
-class Settings(NamedTuple):
-    """Settings by which a run is told from others.
-
-    Attributes:
-        now: as this version records them.
-        in_0_1: as metaevo 0.1 recorded them.
-    """
-
-    now: dict[str, Any]
-    in_0_1: dict[str, Any]
-
-
 def settings(
     prepared: Prepared, config: RunConfig, given: Mapping[str, Any]
-) -> Settings:
-    """Return the settings of a run.
+) -> dict[str, Any]:
+    """Return the settings by which a run is told from others.
 
     Args:
         prepared: the search.
@@ -89,12 +76,7 @@ def settings(
     given = dict(given)
     if config.start_from is not None:
         given["start_from"] = config.start_from
-    size = population.size(prepared.proposal.params)
-    # Runs of 0.1 are found and compared by what 0.1 recorded of a search.
-    return Settings(
-        given | {"search": identity.identity(prepared.search)},
-        given | {"search": identity.fingerprint_0_1(prepared.search, size)},
-    )
+    return given | {"search": identity.identity(prepared.search)}
 
 
 def check_directory(
@@ -114,9 +96,9 @@ def check_directory(
     """
     told = settings(prepared, config, given)
     directory = config.directory or run_directory.default_directory(
-        name, config.seed, *told
+        name, config.seed, told
     )
     run_directory.check_free(directory)
     if run_directory.has_manifest(directory):
         manifest = run_directory.read_manifest(directory)
-        run_directory.check_same_run(directory, manifest, name, config, *told)
+        run_directory.check_same_run(directory, manifest, name, config, told)

@@ -149,32 +149,8 @@ def to_arrays(tree: PyTree) -> dict[str, np.ndarray]:
     }
 
 
-RENAMED = {"own": "steps_since_birth"}
-"""Fields of an inner loop's state that version 0.1 wrote under another name."""
-
-ADDED = re.compile(r"\.agent\.stats\['(entropy|kl|clip_fraction)'\]$")
-"""Paths that version 0.1 did not write (recurrent PPO) and that start at zero."""
-
-
-def _of_this_version(
-    arrays: Mapping[str, Any], expected: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Arrays by the paths of this version; `expected` holds its leaves by path."""
-    found = {}
-    for path, x in arrays.items():
-        if path not in expected:
-            path = re.sub(
-                r"\.(\w+)", lambda name: f".{RENAMED.get(name[1], name[1])}", path
-            )
-        found[path] = x
-    for path in expected.keys() - found.keys():
-        if ADDED.search(path):
-            found[path] = np.zeros(expected[path].shape, expected[path].dtype)
-    return found
-
-
 def from_arrays(template: PyTree, arrays: Mapping[str, np.ndarray]) -> PyTree:
-    """Invert `to_arrays`; also takes arrays that version 0.1 wrote.
+    """Invert `to_arrays`.
 
     Args:
         template: a tree of the same structure, shapes and dtypes, or its
@@ -184,7 +160,7 @@ def from_arrays(template: PyTree, arrays: Mapping[str, np.ndarray]) -> PyTree:
     Raises:
         CheckpointError: `arrays` are not those of such a tree.
     """
-    arrays = _fitting(template, arrays)
+    _check(template, arrays)
 
     def restore(path, leaf):
         x = arrays[jax.tree_util.keystr(path)]
@@ -203,7 +179,7 @@ def check_described(template: PyTree, described: Mapping[str, Any]) -> None:
     Raises:
         CheckpointError: they are not.
     """
-    _fitting(
+    _check(
         template,
         {
             path: jax.ShapeDtypeStruct(tuple(shape), np.dtype(kind))
@@ -212,8 +188,8 @@ def check_described(template: PyTree, described: Mapping[str, Any]) -> None:
     )
 
 
-def _fitting(template: PyTree, arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """Arrays, or what stands for them, by the paths of `template`.
+def _check(template: PyTree, arrays: Mapping[str, Any]) -> None:
+    """Check that arrays, or what stands for them, are those of `template` by path.
 
     Raises:
         CheckpointError: they are not those of such a tree.
@@ -223,7 +199,7 @@ def _fitting(template: PyTree, arrays: Mapping[str, Any]) -> dict[str, Any]:
         jax.tree_util.keystr(path): jax.eval_shape(keys.to_data, leaf)
         for path, leaf in leaves
     }
-    arrays, expected = _of_this_version(arrays, by_path), set(by_path)
+    expected = set(by_path)
     if expected != set(arrays):
         missing, extra = expected - set(arrays), set(arrays) - expected
         raise CheckpointError(
@@ -236,4 +212,3 @@ def _fitting(template: PyTree, arrays: Mapping[str, Any]) -> dict[str, Any]:
             raise CheckpointError(f"{path}: {x.dtype} instead of {leaf.dtype}")
         if x.shape != leaf.shape:
             raise CheckpointError(f"{path}: shape {x.shape} instead of {leaf.shape}")
-    return arrays

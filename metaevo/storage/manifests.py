@@ -11,10 +11,7 @@ from metaevo.errors import printable
 from metaevo.storage import folders
 
 SCHEMA = 2
-"""Schema of `manifest.json`. Manifests of metaevo 0.1 have no schema."""
-
-RETIRED_SETTINGS = ("shared_critic", "num_diversity_states", "diversity_coef")
-"""Settings of TD3 in metaevo 0.1 that are those of `td3_shared` since, or implied."""
+"""Schema of `manifest.json`."""
 
 NEW_SETTINGS: Mapping[str, tuple] = {
     "advantage": (None,),
@@ -81,9 +78,9 @@ def check(manifest: Any) -> None:
             "characters"
         )
     for name in ("sources", "versions", "jax_settings", "run"):
-        if not isinstance(manifest.get(name, {}), dict):
+        if not isinstance(manifest[name], dict):
             raise ValueError(f"{name} is not an object")
-    schema = manifest.get("schema", 1)
+    schema = manifest["schema"]
     if not plain(schema, int):
         raise ValueError("the schema is not a whole number")
     if schema > SCHEMA:
@@ -97,19 +94,6 @@ def identity(
 ) -> dict[str, Any]:
     plain = json.loads(json.dumps(settings, default=str))
     return {"search": name, "seed": config.seed, "settings": plain}
-
-
-def without_retired(old: Any, new: Any) -> Any:
-    """Leave out settings of metaevo 0.1 that are retired, where `new` has none."""
-    if isinstance(old, Mapping) and isinstance(new, Mapping):
-        return {
-            key: without_retired(x, new.get(key))
-            for key, x in old.items()
-            if key in new or key not in RETIRED_SETTINGS
-        }
-    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        return [without_retired(a, b) for a, b in zip(old, new, strict=True)]
-    return old
 
 
 def as_before(settings: Any) -> Any:

@@ -143,9 +143,8 @@ def recall(directory: str | Path, manifest: Mapping[str, Any]) -> OwnRun | None:
         record = read_json(_path(directory), MAX_RECORD)
         if record["run"] == _run_digest(manifest):
             changes = tuple(map(str, record["changes"]))
-            # Records of 0.1 have no module and no function.
-            module, function = record.get("module"), record.get("function", "search")
-            source = Source(Path(record["file"]), module, function)
+            file, module = Path(record["file"]), record["module"]
+            source = Source(file, module, record["function"])
             return OwnRun(source, record["sha256"], changes)
     except (OSError, CheckpointError, KeyError, TypeError):
         pass

@@ -1,9 +1,9 @@
 """Properties of evolved functions: what holds for all inputs, and where they were used.
 
 Guarantees and facts follow from the operation and its parameters, so they are found
-anew when an artifact is loaded, also one of an earlier version. The range of inputs
-that was visited in training, and the minimum of a loss without guarantees, were
-measured: the artifact's manifest holds them.
+anew when an artifact is loaded. The range of inputs that was visited in training, and
+the minimum of a loss without guarantees, were measured: the artifact's manifest holds
+them.
 """
 
 from __future__ import annotations

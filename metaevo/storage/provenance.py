@@ -52,13 +52,12 @@ def changes(
     """Return what is not as it was when a run was started, a sentence each.
 
     Args:
-        manifest: the run's manifest. What an earlier version did not record is not
-            known to have changed.
+        manifest: the run's manifest. What it does not hold is not known to have
+            changed.
         device: description of the devices.
-        sources: digests of the source files as they are. A manifest of metaevo 0.1
-            holds none, and nothing is known to have changed.
+        sources: digests of the source files as they are.
     """
-    then = manifest.get("sources") or sources
+    then = manifest["sources"]
     found = [
         f"{printable(name)} has changed since this run was started"
         for name in sorted(then.keys() | sources.keys())

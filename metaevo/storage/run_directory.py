@@ -41,14 +41,6 @@ from metaevo.storage._files import (
 )
 from metaevo.storage.verified import CARD, FILES, MAX_ARTIFACT, MAX_JSON, ZOO_PREFIX
 
-RENAMED_SEARCHES = {
-    "dpo_two_parameters": "ppo_dpo_constants",
-    "es_policy": "policy_open_es",
-    "learned_optimizer": "ppo_optimizer",
-    "reward_shaping": "ppo_reward_potential",
-}
-"""Names of searches in metaevo 0.1, and their names since."""
-
 _BEFORE_THE_MANIFEST = re.compile(r"\.lock|\.probe-\d+|\..*\.tmp")
 
 
@@ -194,26 +186,14 @@ def check_writable(key: str, directory: str | Path) -> None:
         ) from None
 
 
-def default_directory(
-    name: str,
-    seed: int,
-    settings: Mapping[str, Any],
-    settings_0_1: Mapping[str, Any] | None = None,
-) -> Path:
+def default_directory(name: str, seed: int, settings: Mapping[str, Any]) -> Path:
     """Return `runs/NAME/seedN-DIGEST`, one directory per configuration.
 
     In a wandb sweep it is `runs/NAME/sweep-ID/RUN`: an agent starts many runs.
 
     Args:
         settings: plain data; `num_generations` is ignored.
-        settings_0_1: the settings as metaevo 0.1 recorded them. If it made a run with
-            them in its default directory, that directory is returned.
     """
-    if settings_0_1 is not None:
-        for old in (name, *(o for o, new in RENAMED_SEARCHES.items() if new == name)):
-            made = default_directory(old, seed, settings_0_1)
-            if has_manifest(made):
-                return made
     if os.environ.get("WANDB_SWEEP_ID") and os.environ.get("WANDB_RUN_ID"):
         sweep = f"sweep-{os.environ['WANDB_SWEEP_ID']}"
         return Path("runs") / name / sweep / os.environ["WANDB_RUN_ID"]
@@ -240,10 +220,6 @@ def read_manifest(directory: str | Path) -> dict[str, Any]:
 
     Every command begins with it.
 
-    Returns:
-        the manifest. Searches that were renamed since the run was made appear under
-        their new name.
-
     Raises:
         ConfigError: there is no manifest.
         CheckpointError: the manifest cannot be read or is not one of a run, or a link,
@@ -267,9 +243,6 @@ def read_manifest(directory: str | Path) -> dict[str, Any]:
         raise CheckpointError(
             f"{path} is damaged ({type(error).__name__}: {error}); {remedy}"
         ) from None
-    if manifest.get("schema", 1) == 1:
-        name = manifest["identity"]["search"]
-        manifest["identity"]["search"] = RENAMED_SEARCHES.get(name, name)
     return manifest
 
 
@@ -293,16 +266,16 @@ def manifest_digest(directory: str | Path) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def check_manifest_digest(directory: str | Path, digest: str | None) -> None:
+def check_manifest_digest(directory: str | Path, digest: Any) -> None:
     """Check that the manifest is the one under which a checkpoint was written.
 
     Args:
-        digest: the digest in the checkpoint; None: metaevo 0.1 wrote it.
+        digest: the digest in the checkpoint.
 
     Raises:
         CheckpointError: the manifest was edited or replaced.
     """
-    if digest is not None and digest != manifest_digest(directory):
+    if digest != manifest_digest(directory):
         raise CheckpointError(
             f"{paths(directory).manifest} is not the manifest under which the "
             "checkpoints were written; restore it from a copy, or start again in "
@@ -357,13 +330,8 @@ def check_same_run(
     name: str,
     config: RunConfig,
     settings: Mapping[str, Any],
-    settings_0_1: Mapping[str, Any] | None = None,
 ) -> None:
     """Check that the run in a directory is the one that is asked for.
-
-    Args:
-        settings_0_1: the settings as metaevo 0.1 recorded them, compared with the runs
-            that it made.
 
     Raises:
         ConfigError: `run.resume` is False, or the search, the seed or the settings
@@ -373,14 +341,8 @@ def check_same_run(
         raise ConfigError(
             f"run.resume=false, and {directory} holds a run; give another run.directory"
         )
-    then = manifest["identity"]
-    if manifest.get("schema", 1) == 1 and settings_0_1 is not None:
-        settings = settings_0_1
-        then = manifests.without_retired(
-            then, manifests.identity(name, config, settings)
-        )
     now = manifests.identity(name, config, settings)
-    changed = manifests.told(then, now)
+    changed = manifests.told(manifest["identity"], now)
     if changed:
         raise ConfigError(
             f"{directory} holds a run with other settings: {'; '.join(changed)}. "

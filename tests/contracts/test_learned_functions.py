@@ -211,15 +211,6 @@ def results(name, by, sign, huge=False):
 # --- the registry ---------------------------------------------------------------------
 
 
-def test_operations_of_version_0_1_are_in_the_registry():
-    names = (
-        "adam_numbers clip_constant dpo_constants drift_network error_loss feedback "
-        "free_reward graded impact knots lpo_network piecewise policy policy_network "
-        "potential rational recurrent residual_network steps td_error_loss td_network"
-    )
-    assert set(names.split()) <= operations.everything().keys()
-
-
 @every_operation
 def test_an_operation_describes_its_function(name):
     operation = operations.get(name)

@@ -1,6 +1,5 @@
 """Closed forms are kept where agents train with them as with what was found."""
 
-import json
 from typing import Any, NamedTuple
 
 import jax
@@ -172,16 +171,3 @@ def test_too_few_seeds_are_refused(tmp_path):
     found(tmp_path, closed_forms.error_loss("zero"), constants(square=0.5))
     with pytest.raises(ConfigError, match="seeds=15 must be at least 16"):
         distilled(tmp_path, num_seeds=15)
-
-
-def test_verdicts_of_earlier_versions_are_still_read(tmp_path):
-    (tmp_path / "closed_form").mkdir()
-    check = {"original": 1.0, "low": 0.5, "high": 1.5, "closed": 1.1, "num_seeds": 3}
-    facts = {
-        "kept": True,
-        "measure": "final return",
-        "forms": {"value_loss": {"formula": "x²", "r2": 0.99}},
-        "checks": [check | {"num_failed": [0, 0]}],
-    }
-    (tmp_path / "closed_form" / "verdict.json").write_text(json.dumps(facts))
-    assert distill.sentences(tmp_path)[-1].startswith("kept by an earlier version's")

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import json
 import shutil
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +12,7 @@ import optax
 import pytest
 import tiny_search
 import toys
-from runs import records, sign, unsign
+from runs import sign
 
 import metaevo
 from inner_loops import opponents, partner, ppo
@@ -27,8 +26,6 @@ from metaevo.storage import history, run_directory
 from strategies.open_es import open_es
 from strategies.pbt import pbt
 from strategies.random_search import random_search
-
-GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,68 +230,3 @@ def test_changed_source_warns_and_goes_into_the_history(finished, tmp_path, caps
     events = [line["event"] for line in history.read(directory)]
     ended = ["finished", "reported"]
     assert events == ["started", *ended, "started", warning, *ended]
-
-
-# --- runs of version 0.1 --------------------------------------------------------------
-
-
-def as_0_1(directory, made, settings=None):
-    """Rewrites a manifest to what metaevo 0.1 wrote of the same search."""
-    manifest = run_directory.read_manifest(directory)
-    del manifest["schema"], manifest["sources"]
-    size = identity.identity(made)["population_size"]
-    known = identity.fingerprint_0_1(made, size)
-    manifest["identity"]["settings"] = {**(settings or {}), "search": known}
-    run_directory.write_json_atomic(directory / "manifest.json", manifest)
-    unsign(directory)
-
-
-def test_run_of_0_1_is_resumed_and_compared_by_what_0_1_recorded(finished, tmp_path):
-    directory = tmp_path / "run"
-    shutil.copytree(finished, directory)
-    as_0_1(directory, search())
-    started(directory, search(num_generations=2))
-    assert len((directory / "metrics.jsonl").read_bytes().splitlines()) == 2
-    with pytest.raises(ConfigError, match=r"num_seeds: 1 -> 2"):
-        started(directory, search(num_seeds=2))
-    with pytest.raises(ConfigError, match=r"search\.tasks"):
-        started(directory, search(inner_loop=loop(lr=0.2)))
-
-
-def test_kept_run_of_0_1_continues_as_if_it_had_not_stopped(tmp_path):
-    """`golden/run-0.1` holds 3 generations that metaevo 0.1 ran."""
-    directory = tmp_path / "old"
-    shutil.copytree(GOLDEN / "run-0.1", directory)
-    before = (directory / "metrics.jsonl").read_bytes()
-    for path in (directory, tmp_path / "new"):
-        arguments = ["num_generations=6", f"run.directory={path}", "run.devices=1"]
-        arguments += ["run.held_out_seeds=0", "run.wandb=disabled"]
-        with pytest.raises(SystemExit) as exit:
-            metaevo.main(tiny_search.search, arguments)
-        assert exit.value.code == 0
-    assert (directory / "metrics.jsonl").read_bytes().startswith(before)
-    old, new = (records(tmp_path / name) for name in ("old", "new"))
-    assert [r["generation"] for r in old] == list(range(6))
-    for a, b in zip(old, new, strict=True):
-        np.testing.assert_allclose(a["population"], b["population"], rtol=1e-4)
-    numbers = [metaevo.load(tmp_path / name).lr for name in ("old", "new")]
-    assert numbers[0] == pytest.approx(numbers[1], rel=1e-4)
-    with pytest.raises(SystemExit) as exit:
-        metaevo.main(
-            tiny_search.search,
-            [*arguments, f"run.directory={directory}", "population_size=4"],
-        )
-    assert exit.value.code == 2
-
-
-def test_default_directory_of_0_1_is_found_again(finished, tmp_path, monkeypatch):
-    monkeypatch.delenv("WANDB_SWEEP_ID", raising=False)
-    monkeypatch.chdir(tmp_path)
-    new = {"sigma": 0.5, "search": {"new": 1}}
-    old = {"sigma": 0.5, "search": {"old": 1}}
-    for made_by, name in (("toy", "toy"), ("es_policy", "policy_open_es")):
-        fresh = run_directory.default_directory(name, 0, new, old)
-        then = run_directory.default_directory(made_by, 0, old)
-        assert fresh == run_directory.default_directory(name, 0, new) != then
-        shutil.copytree(finished, then)
-        assert run_directory.default_directory(name, 0, new, old) == then

@@ -50,12 +50,3 @@ def sign(directory, log=False) -> None:
             manifest["run_manifest"] = run_directory.manifest_digest(directory)
         manifest["digest"] = verified.digest(manifest)
         path.write_text(json.dumps(manifest))
-
-
-def unsign(directory) -> None:
-    """Leave out of all checkpoints what metaevo 0.1 did not write."""
-    for path in Path(directory).glob("checkpoints/*/manifest.json"):
-        manifest = json.loads(path.read_text())
-        del manifest["log_sha256"], manifest["run_manifest"]
-        manifest["digest"] = verified.digest(manifest)
-        path.write_text(json.dumps(manifest))

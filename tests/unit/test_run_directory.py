@@ -1,6 +1,5 @@
 """The run directory: its manifest, read and written in one place."""
 
-import functools
 import json
 import shutil
 import subprocess
@@ -107,15 +106,6 @@ def test_manifest_of_a_newer_schema_is_refused(tmp_path):
         run_directory.read_manifest(tmp_path)
 
 
-@pytest.mark.parametrize(("old", "new"), run_directory.RENAMED_SEARCHES.items())
-def test_renamed_search_of_version_0_1_is_found_under_its_new_name(tmp_path, old, new):
-    manifest = create(tmp_path, name=old)
-    assert run_directory.read_manifest(tmp_path)["identity"]["search"] == old
-    del manifest["schema"]
-    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
-    assert run_directory.read_manifest(tmp_path)["identity"]["search"] == new
-
-
 def test_other_settings_are_refused_with_the_keys_that_differ(tmp_path):
     def check(settings, name="toy", **config):
         run_directory.check_same_run(
@@ -172,28 +162,6 @@ def test_interrupted_write_of_json_leaves_the_old_file(tmp_path, monkeypatch):
         run_directory.write_json_atomic(path, {"x": 2})
     assert json.loads(path.read_text()) == {"x": 1}
     assert [p.name for p in tmp_path.iterdir()] == ["data.json"]
-
-
-def test_settings_of_version_0_1_that_are_retired_do_not_tell_runs_apart(tmp_path):
-    task = {"num_segments": 4, "meta": {"lr": 0.1}}
-    now = {"inner": {"num_steps": 4}, "search": {"tasks": [task]}}
-    old_task = task | {"meta": {"lr": 0.1, "diversity_coef": 0.0}}
-    old = {
-        "inner": {"num_steps": 4, "shared_critic": False},
-        "search": {"tasks": [old_task]},
-    }
-    manifest = create(tmp_path, settings=old)
-    first = {key: x for key, x in manifest.items() if key != "schema"}
-    check = functools.partial(
-        run_directory.check_same_run, tmp_path, name="toy", config=RunConfig()
-    )
-    check(manifest=first, settings={}, settings_0_1=now)
-    other = now | {"inner": {"num_steps": 5}}
-    with pytest.raises(ConfigError, match=r"inner\.num_steps: 4 -> 5"):
-        check(manifest=first, settings={}, settings_0_1=other)
-    # A run of this version is held to its own settings.
-    with pytest.raises(ConfigError, match="shared_critic"):
-        check(manifest=manifest, settings=now, settings_0_1=now)
 
 
 def test_errors_of_the_disk_keep_their_number(tmp_path):

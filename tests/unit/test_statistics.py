@@ -376,9 +376,8 @@ def test_a_population_that_is_noise_is_warned_of():
     assert not verdicts.warnings(
         {"noise": verdicts.noise(*(noise + 3 * np.arange(32)))}
     )
-    # Facts of runs of earlier versions, and of populations of equal members.
-    old = {"rank_correlation": 0.0, "sd_members": 0.0, "sd_noise": 1.0}
-    for noise in (old, None, verdicts.noise(np.ones(8), np.ones(8))):
+    # Agents that live on, and populations of equal members.
+    for noise in (None, verdicts.noise(np.ones(8), np.ones(8))):
         assert verdicts.warnings({"noise": noise}) == []
 
 

@@ -50,7 +50,6 @@ def test_what_wandb_writes_is_allowed(tmp_path):
         path = tmp_path / "wandb" / "offline-run-1" / "files" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("")
-    (tmp_path / "wandb" / "config").mkdir()  # metaevo 0.1 made it
     _files.check_tree(tmp_path)
 
 

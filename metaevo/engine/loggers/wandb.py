@@ -236,12 +236,7 @@ class WandbLogger:
             metadata=summary(directory),
         )
         for path in files:
-            described = wandb_client.without_paths(path)
-            if described is None:
-                artifact.add_file(str(path), path.name)
-            else:
-                with artifact.new_file(path.name, encoding="utf-8") as file:
-                    file.write(described)
+            artifact.add_file(str(path), path.name)
         return artifact
 
     def _start(self, mode: str, options: Mapping[str, Any]) -> None:

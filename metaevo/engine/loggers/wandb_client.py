@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from metaevo.errors import CheckpointError, ConfigError
-from metaevo.storage import folders, manifests, obeyed, verified, wandb_files
-from metaevo.storage._files import read_bytes, read_json
+from metaevo.storage import folders, obeyed, wandb_files
+from metaevo.storage._files import read_bytes
 
 DATA, CACHE = "WANDB_DATA_DIR", "WANDB_CACHE_DIR"
 """Variables that name wandb's folders."""
@@ -197,26 +197,3 @@ def _plain(value: Any) -> Any:
         return folders.without(json.dumps(value, default=str, ensure_ascii=False))
     foreign = "wandb" in value.casefold() and "://" in value
     return json.dumps(value) if foreign else folders.without(value)
-
-
-def without_paths(path: Path) -> str | None:
-    """Return an artifact's manifest without absolute paths in its provenance.
-
-    Those that metaevo 0.1 wrote hold the run's directory.
-
-    Args:
-        path: a file of an artifact.
-
-    Returns:
-        the manifest as JSON, signed again; None if the file can be sent as it is.
-    """
-    if path.name != "manifest.json":
-        return None
-    manifest = read_json(path, verified.MAX_JSON)
-    provenance = manifest.get("provenance")
-    published = manifests.published(provenance)
-    if published == provenance:
-        return None
-    manifest["provenance"] = published
-    manifest["digest"] = verified.digest(manifest)
-    return json.dumps(manifest, indent=1)

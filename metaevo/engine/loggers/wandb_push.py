@@ -164,7 +164,7 @@ def _sent(run: _Run, mode: str, name: str) -> mirror.WandbLogger:
     """Send all records and the results as a new wandb run."""
     identity = run.manifest["identity"]
     settings = identity["settings"]
-    described = settings.get("search", {}).get("space", {})  # not in a run of 0.1
+    described = settings.get("search", {}).get("space", {})
     logger = mirror.WandbLogger(
         run.directory,
         mode,
