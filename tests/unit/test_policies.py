@@ -138,7 +138,7 @@ def test_a_policy_has_every_activation_of_a_network(activation, tmp_path):
     artifacts.save(tmp_path / "a", params, {"policy": policy.spec}, {}, {})
     obs = np.linspace(-2, 2, 30, dtype=np.float32).reshape(10, 3)
     acted = metaevo.load(tmp_path / "a").policy(obs)
-    numpy = metaevo.reference.load(tmp_path / "a")["policy"]
+    numpy = metaevo.reference.load(tmp_path / "a").policy
     np.testing.assert_array_equal(acted, numpy(obs))
     assert config_checks.ACTIVATIONS is policies.ACTIVATIONS
 
