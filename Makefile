@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: install demo test test-system test-slow test-gpu test-cost test-mutants bench bench-gpu lint docs clean
+.PHONY: install demo test test-programs test-system test-slow test-gpu test-cost test-mutants \
+    bench bench-gpu lint docs clean
 
 install: $(VENV)/.installed
 
@@ -22,8 +23,8 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright
 
-# Three processes for two cores, since some tests wait. A process keeps a file's tests
-# together, and takes from another when it has none left.
+# Three processes for two cores, since some tests wait. Tests that share programs run in
+# one process; see tests/helpers/programs.py.
 PYTEST := $(BIN)/python -m pytest -m "not slow and not gpu" -n 3
 
 # Units, contracts, the engine and doctests: what a change must keep, in minutes. All
@@ -31,9 +32,14 @@ PYTEST := $(BIN)/python -m pytest -m "not slow and not gpu" -n 3
 # tests is compilation, so their programs are compiled with few optimizations; the other
 # targets compile as users do.
 QUICK_XLA := --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true
+QUICK_TESTS := --dist loadgroup --doctest-modules metaevo inner_loops strategies \
+    tests/unit tests/contracts tests/engine
 test: lint
-	XLA_FLAGS="$(QUICK_XLA)" $(PYTEST) --dist worksteal --doctest-modules metaevo inner_loops strategies \
-	    tests/unit tests/contracts tests/engine
+	XLA_FLAGS="$(QUICK_XLA)" $(PYTEST) --programs=check $(QUICK_TESTS)
+
+# Write how many programs each file makes JAX trace and compile, which `make test` checks.
+test-programs: install
+	XLA_FLAGS="$(QUICK_XLA)" $(PYTEST) --programs=write $(QUICK_TESTS)
 
 # Processes that are killed, several hosts, wandb, what the docs show, and short learning.
 test-system: $(VENV)/.extras $(VENV)-torch/.installed

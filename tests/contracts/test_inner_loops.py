@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ import numpy as np
 import optax
 import pytest
 from jax.tree_util import Partial
+from lifetimes import close, same
 from loops import ALL, OFF_POLICY_LOOPS, SMALL
 
 from inner_loops import ppo
@@ -23,20 +25,10 @@ from metaevo import advantages, envs, fitness, losses, slots, spaces
 from metaevo.errors import ConfigError
 from metaevo.evaluators.lift import lift
 from metaevo.evaluators.local import LocalEvaluator
-from metaevo.types import Proposal, Search
+from metaevo.types import Proposal, Search, Space
 
 AUC = fitness.last_segments(1)
 CARTPOLE = envs.make("gymnax/CartPole-v1")
-
-
-def same(a, b):
-    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
-        np.testing.assert_array_equal(x, y)
-
-
-def close(a, b, **tolerance):
-    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
-        np.testing.assert_allclose(x, y, **tolerance)
 
 
 def numbers(agent):
@@ -49,24 +41,10 @@ def numbers(agent):
     return networks
 
 
-def result(name, state, metrics):
+def result(name, agent, returns):
     """What a slot can change: what is learned, or the returns of who learns nothing."""
-    learned = numbers(state.agent)
-    return learned if ALL[name].learns else (learned, metrics["return"])
-
-
-@functools.cache
-def programs(name):
-    loop = loops.alone(ALL[name].make())
-    return jax.jit(loop.init), jax.jit(loop.train)
-
-
-@functools.cache
-def trained(name, **change):
-    """The state and metrics after one lifetime; `change` holds slots."""
-    init, train = programs(name)
-    meta = ALL[name].meta._replace(**change)
-    return train(jax.random.key(1), meta, init(jax.random.key(0), meta))
+    learned = numbers(agent)
+    return learned if ALL[name].learns else (learned, returns)
 
 
 # --- slots ----------------------------------------------------------------------------
@@ -106,82 +84,200 @@ def constant(slot):
     return lambda context: jnp.float32(slot)
 
 
-@functools.cache
-def choices_of(name, slot):
-    """Default, change, and default written once more: functions, or numbers."""
-    small = ALL[name]
-    default = getattr(small.meta, slot)
-    default = NOTHING[slot] if default is None else default
-    change, again = small.changes[slot], small.rewritten.get(slot, default)
-    if isinstance(default, slots.Optimizer):
-        return Choices((default.update, change.update, default.update))
-    choices = default, change, again
-    if any(callable(x) for x in choices):
-        return Choices(tuple(x if callable(x) else constant(x) for x in choices))
-    return choices
-
-
 def switched(name, slot, index):
     """A slot that holds its default, its change or the default written once more.
 
     All are in one program: the index is an argument of it.
     """
-    choices, default = choices_of(name, slot), getattr(ALL[name].meta, slot)
-    if not isinstance(choices, Choices):
-        return jnp.float32(choices[index])
-    called = Partial(choose, jnp.int32(index), choices)
-    if isinstance(default, slots.Optimizer):
-        return default._replace(update=called)
-    return called
+    small = ALL[name]
+    default = getattr(small.meta, slot)
+    known = NOTHING[slot] if default is None else default
+    values = known, small.changes[slot], small.rewritten.get(slot, known)
+    if isinstance(known, slots.Optimizer):
+        updates = Choices(tuple(x.update for x in values))
+        return default._replace(update=Partial(choose, index, updates))
+    if not any(callable(x) for x in values):
+        return jnp.asarray(values, jnp.float32)[index]
+    functions = tuple(x if callable(x) else constant(x) for x in values)
+    return Partial(choose, index, Choices(functions))
+
+
+def bind(name, indices, meta):
+    return meta._replace(**{k: switched(name, k, i) for k, i in indices.items()})
+
+
+FIRST, COPY, ALL_REWRITTEN, OTHERS = range(4)
+
+
+def members(name):
+    """Indices by slot, [P]: of the default, its copy, all slots rewritten, and of one
+    member for each slot, which holds its change."""
+    changes = ALL[name].changes
+    table = {slot: np.zeros(OTHERS + len(changes), np.int32) for slot in changes}
+    for i, slot in enumerate(changes):
+        table[slot][ALL_REWRITTEN] = REWRITTEN
+        table[slot][OTHERS + i] = CHANGED
+    return table
+
+
+def equals(name):
+    """Indices by slot of as many members that are all the default, [P]."""
+    return {slot: np.zeros_like(indices) for slot, indices in members(name).items()}
 
 
 @functools.cache
-def with_slots_switched(name, changed=None, index=DEFAULT):
-    """The result of a lifetime with one slot, or all for REWRITTEN, not the default.
-
-    One program serves all slots of a loop.
-    """
-    init, train = programs(name)
-    small = ALL[name]
-    meta = small.meta._replace(
-        **{
-            slot: switched(name, slot, index if changed in (slot, "all") else DEFAULT)
-            for slot in small.changes
-        }
+def evaluator(name):
+    """Of a search whose params are indices."""
+    table = members(name)
+    size = len(next(iter(table.values())))
+    space = Space(
+        lambda key: dict.fromkeys(table, jnp.int32(0)),
+        lambda params, meta: bind(name, params, meta),
     )
-    state, metrics = train(jax.random.key(1), meta, init(jax.random.key(0), meta))
-    return result(name, state, metrics)
+    loop = SMALL[name].make(num_segments=4)
+    search = Search(
+        *(loop, space, None, size, AUC),
+        segments_per_generation=1,
+        common_random_numbers=True,
+        chunk_size=size,
+    )
+    return LocalEvaluator(search, jax.devices()[:1])
+
+
+def generations(name, indices, *parents):
+    """Yield what each generation gives, one segment each: evaluation, and state."""
+    carried = ()
+    for each in parents:
+        params = jax.tree.map(jnp.asarray, indices)
+        proposal = Proposal(params, jnp.asarray(each, jnp.int32))
+        evaluated, carried = evaluator(name)(jax.random.key(1), proposal, carried)
+        yield evaluated, carried[0]
+
+
+def lifetimes(name, indices):
+    """Results of members [P, ...] after a lifetime of four updates."""
+    if name not in SMALL:
+        return vmapped(name)(indices)
+    size = len(next(iter(indices.values())))
+    itself = np.arange(size)
+    lived = list(generations(name, indices, np.full(size, -1), *[itself] * 3))
+    returns, episodes = (
+        np.stack([one.train[0][metric] for one, _ in lived])
+        for metric in ("return", "episodes")
+    )
+    # Of a whole lifetime; [generations, S, P, 1]. Segments without an end have NaN.
+    mean = np.nansum(returns * episodes, 0) / np.maximum(episodes.sum(0), 1)
+    results = result(name, lived[-1][1].agent, mean[..., 0])
+    return jax.tree.map(lambda x: np.asarray(x[0]), results)
+
+
+@functools.cache
+def vmapped(name):
+    """Lifetimes without an evaluator: coupled loops, of which each is alone here, and
+    those in no `Env`."""
+    loop = loops.alone(ALL[name].make())
+
+    def lifetime(indices):
+        meta = bind(name, indices, ALL[name].meta)
+        state = loop.init(jax.random.key(0), meta)
+        state, metrics = loop.train(jax.random.key(1), meta, state)
+        return result(name, state.agent, metrics["return"])
+
+    return jax.jit(jax.vmap(lifetime))
+
+
+@functools.cache
+def different(name):
+    return lifetimes(name, members(name))
+
+
+def member(results, i):
+    return jax.tree.map(lambda x: x[i], results)
+
+
+class Plain(NamedTuple):
+    """A lifetime of the algorithm as it is.
+
+    Attributes:
+        state: after it, in one segment.
+        metrics: of that segment.
+        halves: the state after two segments.
+    """
+
+    state: Any
+    metrics: Any
+    halves: Any
+
+
+@functools.cache
+def plain(name):
+    small = ALL[name]
+    if name in SMALL:
+        space = Space(lambda key: jnp.int32(0), lambda params, meta: meta)
+        whole, half = (
+            lift(small.make(num_segments=n), space, AUC, 1, True) for n in (1, 2)
+        )
+        # As the evaluator derives them.
+        keys = jax.random.fold_in(jax.random.fold_in(jax.random.key(1), 0), 0)[None]
+        arguments = keys, jnp.arange(1), jnp.zeros(1, jnp.int32)
+        init = functools.partial(whole.init, *arguments)
+        lives = [functools.partial(one.run, *arguments) for one in (whole, half)]
+    else:
+        whole, half = (loops.alone(small.make(num_segments=n)) for n in (1, 2))
+        init = functools.partial(whole.init, jax.random.key(0), small.meta)
+        key = jax.random.key(1)
+        lives = [functools.partial(one.train, key, small.meta) for one in (whole, half)]
+
+    @jax.jit
+    def lifetime():
+        start = init()
+        state, metrics = lives[0](start)
+        halves, _ = jax.lax.scan(lambda x, _: lives[1](x), start, length=2)
+        return state, metrics, halves
+
+    state, metrics, halves = lifetime()
+    if name in SMALL:
+        state, halves = (x._replace(agent=first_one(x.agent)) for x in (state, halves))
+        metrics = jax.tree.map(lambda x: x[0, 0, 0], metrics.train)
+    return Plain(state, metrics, halves)
+
+
+def first_one(tree):
+    """Of [S, P, ...] the first member's of the first seed."""
+    return jax.tree.map(lambda x: x[0, 0], tree)
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_slots_that_are_switched_give_the_plain_algorithm(name):
-    plain = result(name, *trained(name))
-    close(with_slots_switched(name), plain, rtol=1e-4, atol=1e-5)
+    expected = result(name, plain(name).state.agent, plain(name).metrics["return"])
+    close(member(different(name), FIRST), expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("name", "slot"), [(n, slot) for n, s in ALL.items() for slot in s.changes]
-)
-def test_every_slot_reaches_the_result(name, slot):
+@pytest.mark.parametrize("name", ALL)
+def test_every_slot_reaches_the_result(name):
     """A searched value that changes nothing would be searched in vain."""
-    plain = with_slots_switched(name)
-    changed = with_slots_switched(name, slot, CHANGED)
-    with pytest.raises(AssertionError):
-        close(changed, plain, rtol=1e-6)
+    first = member(different(name), FIRST)
+    idle = []
+    for i, slot in enumerate(ALL[name].changes):
+        changed = member(different(name), OTHERS + i)
+        pairs = zip(jax.tree.leaves(changed), jax.tree.leaves(first), strict=True)
+        if all(np.allclose(x, y, rtol=1e-6, atol=0, equal_nan=True) for x, y in pairs):
+            idle.append(slot)
+    assert idle == []
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_defaults_written_by_other_operations_give_the_plain_algorithm(name):
-    plain = result(name, *trained(name))
-    # Not from the cache of results: the programs may have been released since.
-    run = with_slots_switched.__wrapped__
-    run(name)
-    num_programs = programs(name)[1]._cache_size()
-    rewritten = run(name, "all", REWRITTEN)
-    close(rewritten, plain, rtol=2e-3, atol=2e-4)
-    # One for all slots, and the plain one if it is still there.
-    assert programs(name)[1]._cache_size() == num_programs
-    assert num_programs in (1, 2)
+    rewritten = member(different(name), ALL_REWRITTEN)
+    close(rewritten, member(different(name), FIRST), rtol=2e-3, atol=2e-4)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_members_learn_the_same_to_the_bit_whoever_is_beside_them(name):
+    """The program is that of the members that differ."""
+    first, copy = (member(different(name), i) for i in (FIRST, COPY))
+    same(copy, first)
+    same(member(lifetimes(name, equals(name)), FIRST), first)
 
 
 def as_plain(slot):
@@ -257,94 +353,54 @@ def test_every_loop_is_here():
 
 @pytest.mark.parametrize("name", ALL)
 def test_two_half_lifetimes_equal_one_whole_to_the_bit(name):
-    whole, _ = trained(name)
-    meta, halves = ALL[name].meta, loops.alone(ALL[name].make(num_segments=2))
-    half, state = jax.jit(halves.train), programs(name)[0](jax.random.key(0), meta)
-    for _ in range(2):
-        state, _ = half(jax.random.key(1), meta, state)
-    same(state, whole)
-    assert int(state.clock.update) == int(state.agent.age) == 4
+    whole, halves = plain(name).state, plain(name).halves
+    same(halves, whole)
+    assert int(whole.clock.update) == int(whole.agent.age) == 4
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_metrics_are_those_promised(name):
-    _, metrics = trained(name)
+    metrics = plain(name).metrics
     assert {"return", "episodes", "length", "diverged"} <= set(metrics)
     assert all(x.shape == () for x in metrics.values())
     loop = ALL[name].make()
-    evaluation = jax.eval_shape(
-        loop.evaluate, jax.random.key(0), loop.meta, trained(name)[0]
-    )
-    assert {"return", "length"} <= set(evaluation)
-
-
-def lifted(name, num_members=3, **config):
-    """The loop over members that differ in γ, with worlds of their own."""
-    tuned = SMALL[name].tuned
-    space = spaces.tune(**{tuned: spaces.logit()})
-    loop = SMALL[name].make(**config)
-    both = lift(loop, space, AUC, 1, False)
-    keys, ids = jax.random.split(jax.random.key(0), 2), jnp.arange(num_members)
-    return both, (keys, ids, {tuned: jnp.linspace(0.0, 1.0, num_members)})
-
-
-@pytest.mark.parametrize("name", SMALL)
-def test_members_learn_the_same_among_copies_of_themselves(name):
-    """The learning of a member does not depend on the others in its chunk. Both chunks
-    are of the same size, so that one program runs them."""
-    updates = {"total_timesteps": SMALL[name].config["total_timesteps"] // 4}
-    if name in OFF_POLICY_LOOPS:
-        config = SMALL[name].config
-        frames = config["num_envs"] * config["num_steps"]
-        updates = {"total_timesteps": config["learning_starts"] + frames}
-    loop, (keys, ids, params) = lifted(name, **updates)
-
-    @jax.jit
-    def run(ids, params):
-        state = loop.init(keys, ids, params)
-        state, outcome = loop.run(keys, ids, params, state)
-        return result(name, state, outcome.train)
-
-    together = run(ids, params)
-    for i in range(3):
-        copies = jnp.full(3, i)
-        among = run(ids[copies], jax.tree.map(lambda x, i=copies: x[i], params))
-        mine = jax.tree.map(lambda x, i=copies: x[:, i], together)
-        close(mine, among, rtol=1e-4, atol=1e-5)
+    key, meta = jax.random.key(0), loop.meta
+    state = jax.eval_shape(loops.alone(loop).init, key, meta)
+    assert {"return", "length"} <= set(jax.eval_shape(loop.evaluate, key, meta, state))
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_members_that_live_on_compile_once(name):
     """Weak types or a counter of another type would compile a second time; one is
     born among the others and has its own age and, if it has one, its own buffer."""
-    small = SMALL[name]
-    search = Search(
-        small.make(num_segments=4),
-        spaces.tune(**{small.tuned: spaces.logit()}),
-        None,
-        3,
-        AUC,
-        segments_per_generation=1,
-    )
-    evaluate = LocalEvaluator(search, jax.devices()[:2])
-    params, carried = {small.tuned: jnp.zeros(4)}, ()
-    for i, parents in enumerate(([-1] * 4, [0, 1, 2, 3], [1, 1, -1, 3])):
-        proposal = Proposal(params, jnp.array(parents))
-        evaluated, carried = evaluate(jax.random.key(i), proposal, carried)
-    agent = carried[0].agent
-    assert agent.age[0].tolist() == [3, 3, 1, 3]
-    assert {p._cache_size() for p in evaluate.programs.values()} <= {0, 1}
+    indices = equals(name)
+    size = len(next(iter(indices.values())))
+    ages, parents = np.full(size, 3), np.arange(size)
+    parents[:4], ages[2] = [1, 1, -1, 3], 1
+    lives = generations(name, indices, np.full(size, -1), np.arange(size), parents)
+    *_, (evaluated, state) = lives
+    assert state.agent.age[0].tolist() == ages.tolist()
+    assert {p._cache_size() for p in evaluator(name).programs.values()} <= {0, 1}
     assert evaluated.healthy.all()
     if name in OFF_POLICY_LOOPS:
-        steps = small.config["num_steps"]
-        own = carried[0].experience.steps_since_birth[0] // steps
-        assert own.tolist() == [3, 3, 1, 3]
-    if "Pendulum" in small.env:
+        steps = SMALL[name].config["num_steps"]
+        own = state.experience.steps_since_birth[0] // steps
+        assert own.tolist() == ages.tolist()
+    if "Pendulum" in SMALL[name].env:
         # A few steps of episodes of 200: nothing ended, and nobody failed.
         assert np.isnan(evaluated.fitness).all()
 
 
 # --- what the compiled program is made of ---------------------------------------------
+
+
+def lifted(name, num_members=3, **config):
+    """The loop over members that differ in γ, with worlds of their own."""
+    tuned = SMALL[name].tuned
+    space = spaces.tune(**{tuned: spaces.logit()})
+    both = lift(SMALL[name].make(**config), space, AUC, 1, False)
+    keys, ids = jax.random.split(jax.random.key(0), 2), jnp.arange(num_members)
+    return both, (keys, ids, {tuned: jnp.linspace(0.0, 1.0, num_members)})
 
 
 def equations(jaxpr):

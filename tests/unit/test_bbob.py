@@ -182,7 +182,9 @@ def test_equals_evosax(name, dim):
     first, generations = jax.jit(partial(jax.lax.map, run))(functions)
     for ours, theirs in (first, generations):
         for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+            # A number near 0 is a difference of others, with their roundings.
+            largest = np.abs(b)[np.isfinite(b)].max(initial=0.1)
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5 * largest)
     # The solutions have moved.
     solutions = generations[1][2]
     for i, function in enumerate(FUNCTIONS):

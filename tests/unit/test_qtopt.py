@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from lifetimes import trained
 from loops import SMALL
-from test_inner_loops import trained
 
 from inner_loops import qtopt
 from metaevo import envs, losses

@@ -7,8 +7,9 @@ import numpy as np
 import optax
 import probes
 import pytest
+from lifetimes import close, programs, same, trained
 from loops import COUPLED, SGD, SMALL
-from test_inner_loops import close, equations, programs, same, trained
+from test_inner_loops import equations
 
 from inner_loops import _td3, td3, td3_shared
 from metaevo import envs, fitness, policies, slots, spaces
