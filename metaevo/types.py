@@ -203,6 +203,7 @@ class Strategy(NamedTuple):
             `remakeable`.
         settings: the name and the arguments of the function that made it, the space
             aside; empty if it was not made by a `remakeable` function.
+        defaults: the defaults of these arguments, of those that have one.
     """
 
     init: Callable[[Key], StrategyState]
@@ -214,6 +215,17 @@ class Strategy(NamedTuple):
     persistent_agents: bool = False
     with_space: Callable[[Space], Strategy] | None = None
     settings: Mapping[str, Any] = {}
+    defaults: Mapping[str, Any] = {}
+
+
+def arguments(function: Callable) -> dict[str, Any]:
+    """Return the defaults of a function's parameters, of those that have one.
+
+    >>> arguments(lambda size, rate=0.1: None)
+    {'rate': 0.1}
+    """
+    parameters = inspect.signature(function).parameters.values()
+    return {x.name: x.default for x in parameters if x.default is not x.empty}
 
 
 def remakeable(make: Callable[..., Strategy]) -> Callable[..., Strategy]:
@@ -232,10 +244,13 @@ def remakeable(make: Callable[..., Strategy]) -> Callable[..., Strategy]:
         strategy = make(space, *args, **options)
         bound = signature.bind(space, *args, **options)
         bound.apply_defaults()
-        _, *arguments = bound.arguments.items()  # the first is the space
+        _, *given = bound.arguments.items()  # the first is the space
         name = f"{make.__module__}:{make.__qualname__}"
-        settings = {"strategy": name, **dict(arguments)}
-        return strategy._replace(with_space=with_space, settings=settings)
+        return strategy._replace(
+            with_space=with_space,
+            settings={"strategy": name, **dict(given)},
+            defaults=arguments(make),
+        )
 
     return made
 

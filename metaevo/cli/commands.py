@@ -212,15 +212,16 @@ def _grouped(finished: Sequence[runs.Run]) -> dict[str, list[Path]]:
         same search was run with several settings.
     """
     groups: dict[str, list[Path]] = {}
-    kinds: list[tuple[str, Any]] = []
+    kinds: list[dict[str, Any]] = []
     for run in finished:
         identity = run.manifest["identity"]
-        # An earlier version's run lacks the settings that are new since.
-        kind = (identity["search"], manifests.as_before(identity["settings"]))
-        if kind not in kinds:
+        kind = next((k for k in kinds if manifests.alike(k, identity)), identity)
+        if kind is identity:
             kinds.append(kind)
-        earlier = [k for k in kinds[: kinds.index(kind)] if k[0] == kind[0]]
-        name = kind[0] + (f" {len(earlier) + 1}" if earlier else "")
+        search = identity["search"]
+        named = [k for k in kinds if k["search"] == search]
+        number = next(i for i, k in enumerate(named, 1) if k is kind)
+        name = search if number == 1 else f"{search} {number}"
         groups.setdefault(name, []).append(run.directory)
     return groups
 

@@ -19,7 +19,7 @@ from metaevo import slots
 from metaevo.cli import values
 from metaevo.config import RunConfig
 from metaevo.errors import ArtifactError, ConfigError
-from metaevo.storage import verified
+from metaevo.storage import manifests, verified
 from metaevo.types import Search
 
 Options = TypeVar("Options")
@@ -154,8 +154,16 @@ def _interpolates(value: Any) -> bool:
     return isinstance(value, str) and "${" in value
 
 
-def settings(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return a search's arguments as plain data, structures as dictionaries."""
+def settings(
+    search: Callable[..., Search], arguments: dict[str, Any]
+) -> manifests.Settings:
+    """Return a search's arguments and their defaults as plain data."""
+    known = {k: x for k, x in defaults(search).items() if k in arguments}
+    return manifests.Settings(_plain(arguments), _plain(known))
+
+
+def _plain(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Structures as dictionaries."""
     return {key: plain_in(value) or value for key, value in arguments.items()}
 
 

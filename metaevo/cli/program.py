@@ -146,6 +146,7 @@ def _run(
         configure(driver=run_config.evaluator == "ray" and not dry)
         surroundings.check_platform()
     arguments = {key: value for key, value in given.items() if key != "run"}
+    settings = config.settings(search, arguments)
     made = config.call(search, arguments)
     if shown:
         preparation.prepare(made, run_config)
@@ -158,7 +159,7 @@ def _run(
     if dry:
         prepared = preparation.prepare(made, run_config)
         for one in several.each(run_config):
-            preparation.check_directory(prepared, one, name, config.settings(arguments))
+            preparation.check_directory(prepared, one, name, settings)
         print(dry_run.plan(made, run_config, should_stop))
         return
 
@@ -167,10 +168,11 @@ def _run(
             made,
             one,
             name,
-            config.settings(arguments),
+            settings.values,
             config.changes(search, given | {"run": one}),
             should_stop,
             source,
+            settings.defaults,
         )
 
     if run_config.seeds == 1:

@@ -53,7 +53,7 @@ def run(
             file, else `search`.
         should_stop: asked several times a generation; True stops the run.
         **options: arguments of the search function. Of a `Search`: `settings`,
-            `changes` and `source`; see `metaevo.engine.loop.run`.
+            `defaults`, `changes` and `source`; see `metaevo.engine.loop.run`.
 
     Returns:
         the result; None in a process of a distributed job that is not the first.
@@ -88,14 +88,16 @@ def run(
             f"search again, since {problem}; the same call resumes it",
             file=sys.stderr,
         )
+    settings = keys.settings(search, given)
     return loop.run(
         keys.call(search, given),
         config,
         name or (search.__name__ if source is None else source.file.stem),
-        keys.settings(given),
+        settings.values,
         lines,
         should_stop,
         source,
+        settings.defaults,
     )
 
 

@@ -28,12 +28,18 @@ import numpy as np
 
 from metaevo import population
 from metaevo.envs import Env
+from metaevo.errors import ArtifactError
 from metaevo.evaluators import keys
 from metaevo.learned import operations
-from metaevo.types import InnerLoop, Search, Space, Strategy
+from metaevo.types import InnerLoop, Search, Space, Strategy, arguments
 
 _SMALL = 16  # elements of an array that is described by its values
 _SUITES = ("metaevo",)  # packages whose sources are covered by their version
+
+_WITH_A_DEFAULT = frozenset(
+    ("num_seeds", "aggregate", "segments_per_generation", "common_random_numbers")
+)
+"""Fields of a search that are in its identity under their names."""
 
 Plain = Any  # None, bool, int, float, str, list and dict of these
 
@@ -75,6 +81,47 @@ def lifetime(search: Search) -> dict[str, Plain]:
     tasks = {f"task{i}": _loop(loop) for i, loop in enumerate(search.tasks)}
     vary = {} if search.vary is None else {"vary": plain(search.vary.spec)}
     return {"fitness": plain(search.fitness), **tasks, **vary}
+
+
+def defaults(search: Search) -> dict[str, Plain]:
+    """Return the part of `identity` that has defaults, as they are.
+
+    These are the fields of `Config`, `Meta` and `Search`, the arguments of the
+    strategy's function, and the settings of learned functions.
+    """
+    found: dict[str, Plain] = {
+        name: plain(x)
+        for name, x in Search._field_defaults.items()
+        if name in _WITH_A_DEFAULT
+    }
+    for i, loop in enumerate(search.tasks):
+        found[f"task{i}"] = {
+            "config": _of_fields(loop.config),
+            "meta": _of_fields(loop.meta),
+        }
+    if search.strategy.settings:
+        found["strategy"] = plain(search.strategy.defaults)
+    slots = {}
+    for name, op in search.space.spec.items():
+        with contextlib.suppress(ArtifactError):  # a number's is none of the registry
+            slots[name] = plain(arguments(operations.get(op["op"]).build))
+    return found | {"space": {"slots": slots}}
+
+
+def _of_fields(value: Any) -> dict[str, Plain]:
+    """The defaults of a NamedTuple's or a dataclass's fields."""
+    if dataclasses.is_dataclass(value):
+        fields = dataclasses.fields(value)
+        known = {
+            x.name: x.default
+            if x.default_factory is dataclasses.MISSING
+            else x.default_factory()
+            for x in fields
+        }
+        known = {k: x for k, x in known.items() if x is not dataclasses.MISSING}
+    else:
+        known = getattr(value, "_field_defaults", {})
+    return {name: plain(x) for name, x in known.items()}
 
 
 def population_size(search: Search) -> int:
@@ -141,6 +188,7 @@ def _loop(loop: InnerLoop) -> dict[str, Plain]:
     config = plain(loop.config) if loop.config is not None else plain(loop.train)
     parts = {} if loop.parts is None else {"parts": plain(loop.parts)}
     return {
+        "loop": _modules(loop.config, loop.meta),
         "env": None if loop.env is None else _env(loop.env),
         "config": config,
         "meta": plain(loop.meta),
@@ -149,6 +197,21 @@ def _loop(loop: InnerLoop) -> dict[str, Plain]:
         "coupled": loop.coupled,
         **parts,
     }
+
+
+def _modules(*structures: Any) -> Plain:
+    """The modules whose structures these are, without the package.
+
+    Structures of two algorithms may have the same values where both have a setting.
+    That of a program is called as it is where its file is imported.
+    """
+    found = []
+    for structure in structures:
+        module = type(structure).__module__
+        if module == "__main__":
+            module = Path(getattr(sys.modules[module], "__file__", None) or module).stem
+        found.append(module.rpartition(".")[2])
+    return found
 
 
 def _env(env: Env) -> dict[str, Plain]:

@@ -57,6 +57,7 @@ from metaevo.storage import (
     provenance,
     run_directory,
 )
+from metaevo.storage.manifests import Settings
 from metaevo.types import Search
 
 __all__ = ["Result", "run"]
@@ -72,6 +73,7 @@ def run(
     changes: Sequence[str] = (),
     should_stop: Callable[[], bool] = lambda: False,
     source: own_runs.Source | None = None,
+    defaults: Mapping[str, Any] | None = None,
 ) -> Result | None:
     """Run or resume a search to its last generation, then report.
 
@@ -91,6 +93,8 @@ def run(
             generation is abandoned and the state before it saved.
         source: the place of the function that makes the search, to notice its changes
             and to make the search again; None: it is not known.
+        defaults: `settings` where nothing was given. Those that stand at theirs do not
+            name the default directory; None: there are none.
 
     Returns:
         the result; None in a process of a distributed job that is not the first.
@@ -117,7 +121,9 @@ def run(
     if config.distributed and not distributed.is_coordinator():
         return choose.run_worker(search, proposal, config, should_stop)
     size = population.size(proposal.params)
-    told = preparation.settings(prepared, config, settings or {})
+    told = preparation.settings(
+        prepared, config, Settings(settings or {}, defaults or {})
+    )
     file = None if source is None else source.file
     source_files = identity.source_files(search, file)
     sources = identity.sources(search, file)

@@ -5,8 +5,7 @@ Nothing compiles here but small programs on shapes, and nothing is written.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from metaevo.config import RunConfig, Stop
 from metaevo.engine import checks, costs, identity
@@ -14,6 +13,7 @@ from metaevo.errors import ConfigError
 from metaevo.evaluators import choose, surroundings
 from metaevo.evaluators.devices import choose_devices
 from metaevo.storage import run_directory
+from metaevo.storage.manifests import Settings
 from metaevo.types import Proposal, Search
 
 
@@ -63,9 +63,7 @@ def prepare(search: Search, config: RunConfig) -> Prepared:
     return Prepared(search, proposal, stop)
 
 
-def settings(
-    prepared: Prepared, config: RunConfig, given: Mapping[str, Any]
-) -> dict[str, Any]:
+def settings(prepared: Prepared, config: RunConfig, given: Settings) -> Settings:
     """Return the settings by which a run is told from others.
 
     Args:
@@ -73,14 +71,15 @@ def settings(
         config: how to run it.
         given: the search's configuration as plain data.
     """
-    given = dict(given)
+    values = {**given.values, "search": identity.identity(prepared.search)}
     if config.start_from is not None:
-        given["start_from"] = config.start_from
-    return given | {"search": identity.identity(prepared.search)}
+        values["start_from"] = config.start_from
+    defaults = {**given.defaults, "search": identity.defaults(prepared.search)}
+    return Settings(values, defaults)
 
 
 def check_directory(
-    prepared: Prepared, config: RunConfig, name: str, given: Mapping[str, Any]
+    prepared: Prepared, config: RunConfig, name: str, given: Settings
 ) -> None:
     """Check that a run's directory is free, or holds this run; nothing is written.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from metaevo.config import RunConfig
 from metaevo.errors import printable
@@ -12,34 +12,6 @@ from metaevo.storage import folders
 
 SCHEMA = 2
 """Schema of `manifest.json`."""
-
-NEW_SETTINGS: Mapping[str, tuple] = {
-    "advantage": (None,),
-    "critic_layer_norm": (False,),
-    "head": ("scalar",),
-    "lr_factor": (1.0,),
-    "max_weight": (8.0,),
-    "message": ("silent",),
-    "message_size": (0,),
-    "noisy": (False,),
-    "normalize_advantage": (True,),
-    "num_atoms": (101,),
-    "num_critics": (2,),
-    "num_step_return": (1,),
-    "num_target_critics": (2,),
-    "number_sigma": (0.3,),
-    "policy": ("normal",),
-    "policy_delay": (None,),
-    "reward_scale": (1.0,),
-    "target_entropy": (None, -1.0),
-    "target_kl": (None,),
-    "torso": ("mlp",),
-    "v_max": (100.0,),
-    "v_min": (-100.0,),
-}
-"""Settings of inner loops and searches that earlier versions did not have, and the
-values that mean what those versions did: a run with one of them is the same run without
-the setting."""
 
 MAX_NAME = 200  # characters
 MAX_CHANGES, MAX_CHANGE = 1000, 20_000  # and characters of one
@@ -63,8 +35,9 @@ def check(manifest: Any) -> None:
         raise ValueError(
             f"the name of the search is not a text of at most {MAX_NAME} characters"
         )
-    if not isinstance(identity["settings"], dict):
-        raise ValueError("the settings are not an object")
+    for name in ("settings", "defaults"):
+        if not isinstance(identity.get(name, {}), dict):
+            raise ValueError(f"the {name} are not an object")
     if not plain(identity["seed"], int):
         raise ValueError("the seed is not a whole number")
     if chunk_size is not None and not (plain(chunk_size, int) and chunk_size > 0):
@@ -89,28 +62,46 @@ def check(manifest: Any) -> None:
         )
 
 
-def identity(
-    name: str, config: RunConfig, settings: Mapping[str, Any]
-) -> dict[str, Any]:
-    plain = json.loads(json.dumps(settings, default=str))
-    return {"search": name, "seed": config.seed, "settings": plain}
+class Settings(NamedTuple):
+    """What a run was given, by which it is told from others.
 
-
-def as_before(settings: Any) -> Any:
-    """Leave out settings that earlier versions did not have, where they change nothing.
-
-    >>> as_before({"inner": {"torso": "mlp", "num_envs": 4}, "meta": {"torso": "cnn"}})
-    {'inner': {'num_envs': 4}, 'meta': {'torso': 'cnn'}}
+    Attributes:
+        values: all settings as nested plain data.
+        defaults: the same tree, of the settings that have a default.
     """
-    if isinstance(settings, Mapping):
-        return {
-            key: as_before(x)
-            for key, x in settings.items()
-            if not any(x == y for y in NEW_SETTINGS.get(key, ()))
-        }
-    if isinstance(settings, list | tuple):
-        return [as_before(x) for x in settings]
-    return settings
+
+    values: Mapping[str, Any]
+    defaults: Mapping[str, Any] = {}
+
+
+def identity(name: str, config: RunConfig, settings: Settings) -> dict[str, Any]:
+    """Return what a manifest holds of the run that it is."""
+    values, defaults = (json.loads(json.dumps(x, default=str)) for x in settings)
+    found = {"search": name, "seed": config.seed, "settings": values}
+    return found | {"defaults": defaults}
+
+
+def not_default(settings: Settings) -> dict[str, Any]:
+    """Return the settings that differ from their defaults.
+
+    >>> inner = {"num_envs": 4, "torso": "mlp"}
+    >>> not_default(Settings({"inner": inner, "size": 8}, {"inner": {"torso": "mlp"}}))
+    {'inner': {'num_envs': 4}, 'size': 8}
+    """
+    found = {}
+    for key, x in settings.values.items():
+        if key not in settings.defaults or x != settings.defaults[key]:
+            known = _below(key, settings.defaults)
+            nested = isinstance(x, Mapping) and known
+            found[key] = not_default(Settings(x, known)) if nested else x
+    return found
+
+
+def alike(a: Mapping, b: Mapping) -> bool:
+    """Return True if two identities differ in the seed at most."""
+    horizons = [x["settings"].get(MAY_CHANGE) for x in (a, b)]
+    same = a["search"] == b["search"] and horizons[0] == horizons[1]
+    return same and not differences(_settings(a), _settings(b))
 
 
 def published(data: Any) -> Any:
@@ -149,30 +140,54 @@ def told(old: Mapping, new: Mapping) -> list[str]:
     """
     if old["search"] != new["search"]:
         return [printable(f"search: {old['search']} -> {new['search']}")]
-    found = [printable(x) for x in differences(old, new)]
+    seeds = Settings({"seed": old["seed"]}), Settings({"seed": new["seed"]})
+    found = differences(*seeds) + differences(_settings(old), _settings(new))
+    found = [printable(x) for x in found]
     given = [x for x in found if not x.startswith(("search.", "search: "))] or found
     cut = [x if len(x) <= LONGEST_TOLD else x[:LONGEST_TOLD] + "..." for x in given]
     more = [f"and {len(cut) - MOST_TOLD} more"] if len(cut) > MOST_TOLD else []
     return [*cut[:MOST_TOLD], *more]
 
 
-def differences(old: Mapping, new: Mapping, prefix: str = "") -> list[str]:
+def _settings(identity: Mapping) -> Settings:
+    return Settings(identity["settings"], identity.get("defaults", {}))
+
+
+def differences(old: Settings, new: Settings, prefix: str = "") -> list[str]:
     """`key: old -> new` for each key that differs, `num_generations` aside.
 
-    A setting that an earlier version did not have stands with the value that means what
-    that version did.
+    A setting that one side does not have stands at the default of the other: a version
+    that lacks a setting does what its default says.
 
-    >>> differences({"lr_factor": 2.0, "sigma": 1}, {"lr_factor": 1.0, "sigma": 1})
-    ['lr_factor: 2.0 -> 1.0']
-    >>> differences({}, {"num_critics": 2}), differences({}, {"num_critics": 3})
-    ([], ['num_critics: 2 -> 3'])
+    >>> differences(Settings({"sigma": 1}), Settings({"sigma": 2}))
+    ['sigma: 1 -> 2']
+    >>> three, one = (Settings({"n_step": n}, {"n_step": 1}) for n in (3, 1))
+    >>> differences(Settings({}), one), differences(Settings({}), three)
+    ([], ['n_step: 1 -> 3'])
     """
     found = []
-    for key in sorted(old.keys() | new.keys()):
-        implied = NEW_SETTINGS.get(key, (None,))[0]
-        a, b = old.get(key, implied), new.get(key, implied)
+    for key in sorted(old.values.keys() | new.values.keys()):
+        a, b = (_value(key, x, other) for x, other in ((old, new), (new, old)))
         if isinstance(a, Mapping) and isinstance(b, Mapping):
-            found += differences(a, b, f"{prefix}{key}.")
-        elif as_before({key: a}) != as_before({key: b}) and key != MAY_CHANGE:
-            found.append(f"{prefix}{key}: {a} -> {b}".removeprefix("settings."))
+            known = (_below(key, x.defaults) for x in (old, new))
+            one, other = map(Settings, (a, b), known)
+            found += differences(one, other, f"{prefix}{key}.")
+        elif a != b and key != MAY_CHANGE:
+            found.append(f"{prefix}{key}: {a} -> {b}")
     return found
+
+
+def _value(key: str, side: Settings, other: Settings) -> Any:
+    """The value of a setting on one side, or the default of the other."""
+    if key in side.values:
+        return side.values[key]
+    default = other.defaults.get(key)
+    # A structure that has no default as a whole is not there.
+    whole = not isinstance(default, Mapping) or default == other.values[key]
+    return default if whole else None
+
+
+def _below(key: str, defaults: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The defaults of a setting that is a structure."""
+    found = defaults.get(key)
+    return found if isinstance(found, Mapping) else {}

@@ -186,19 +186,20 @@ def check_writable(key: str, directory: str | Path) -> None:
         ) from None
 
 
-def default_directory(name: str, seed: int, settings: Mapping[str, Any]) -> Path:
+def default_directory(name: str, seed: int, settings: manifests.Settings) -> Path:
     """Return `runs/NAME/seedN-DIGEST`, one directory per configuration.
 
     In a wandb sweep it is `runs/NAME/sweep-ID/RUN`: an agent starts many runs.
 
     Args:
-        settings: plain data; `num_generations` is ignored.
+        settings: those that differ from their defaults name the directory, but for
+            `num_generations`.
     """
     if os.environ.get("WANDB_SWEEP_ID") and os.environ.get("WANDB_RUN_ID"):
         sweep = f"sweep-{os.environ['WANDB_SWEEP_ID']}"
         return Path("runs") / name / sweep / os.environ["WANDB_RUN_ID"]
-    fixed = manifests.as_before(settings)
-    fixed = {k: v for k, v in fixed.items() if k != manifests.MAY_CHANGE}
+    fixed = manifests.not_default(settings)
+    fixed.pop(manifests.MAY_CHANGE, None)
     text = json.dumps(fixed, sort_keys=True, default=str)
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     return Path("runs") / name / f"seed{seed}-{digest}"
@@ -292,7 +293,7 @@ def create_manifest(
     directory: str | Path,
     name: str,
     config: RunConfig,
-    settings: Mapping[str, Any],
+    settings: manifests.Settings,
     chunk_size: int | None,
     device: str,
     changes: Sequence[str],
@@ -303,7 +304,7 @@ def create_manifest(
 
     Args:
         name: name of the search.
-        settings: plain data by which the run is told from others.
+        settings: by which the run is told from others.
         chunk_size: members in one vmap.
         device: description of the devices.
         changes: `key=value` of what differs from the search's defaults.
@@ -329,7 +330,7 @@ def check_same_run(
     manifest: Mapping[str, Any],
     name: str,
     config: RunConfig,
-    settings: Mapping[str, Any],
+    settings: manifests.Settings,
 ) -> None:
     """Check that the run in a directory is the one that is asked for.
 

@@ -281,11 +281,11 @@ def test_a_search_function_needs_defaults():
 def test_settings_are_plain_data():
     given = config.parse(tiny_search.search, ["population_size=4"])
     arguments = {k: v for k, v in given.items() if k != "run"}
-    assert config.settings(arguments) == {
-        "population_size": 4,
-        "num_generations": 150,
-        "fail_below": -1.0,
-    }
+    values = {"population_size": 4, "num_generations": 150, "fail_below": -1.0}
+    assert config.settings(tiny_search.search, arguments) == (
+        values,
+        values | {"population_size": 8},
+    )
 
 
 def test_cfg_and_cfg_diff_print_and_start_nothing(capsys, tmp_path):
@@ -582,6 +582,7 @@ def test_public_names_are_listed_once_and_can_be_imported():
 def test_runs_from_before_a_setting_was_new_are_compared_as_one_candidate(tmp_path):
     def found(name, **settings):
         identity = {"search": "mine", "settings": {"size": 4, **settings}}
+        identity["defaults"] = dict.fromkeys(settings, 1.0)
         manifest = {"identity": identity}
         source = Source(tmp_path / "mine.py")
         return runs.Run(tmp_path / name, manifest, source, (), True)

@@ -22,7 +22,7 @@ from metaevo.engine.loop import run
 from metaevo.envs import goals, matrix
 from metaevo.errors import ConfigError
 from metaevo.rl import steering
-from metaevo.storage import history, run_directory
+from metaevo.storage import history, manifests, run_directory
 from strategies.open_es import open_es
 from strategies.pbt import pbt
 from strategies.random_search import random_search
@@ -141,6 +141,46 @@ def test_identity_of_the_same_search_made_again_is_equal(finished):
     assert made == json.loads(json.dumps(made))
     kept = run_directory.read_manifest(finished)["identity"]["settings"]["search"]
     assert kept == made
+
+
+def test_what_stands_at_its_default_is_no_part_of_what_a_search_is_known_by():
+    values, known = (f(search()) for f in (identity.identity, identity.defaults))
+    found = manifests.not_default(manifests.Settings(values, known))
+    assert "num_seeds" not in found
+    assert found["task0"].keys() >= {"env", "loop"}
+    assert not found["task0"].keys() & {"config", "meta"}
+    assert "sigma_decay" not in found["strategy"]
+    assert found["strategy"]["sigma"] == 0.5
+    made = search(strategy(sigma_decay=0.9), loop(config=Config(8), lr=0.2))
+    values, known = (f(made) for f in (identity.identity, identity.defaults))
+    found = manifests.not_default(manifests.Settings(values, known))
+    assert found["task0"]["config"] == {"num_steps": 8}
+    assert found["task0"]["meta"] == {"lr": 0.2}
+    assert found["strategy"]["sigma_decay"] == 0.9
+
+
+def test_defaults_of_a_learned_function_are_those_of_its_builder():
+    learned = losses.residual_network("zero", (4,))
+    made = search()._replace(space=spaces.replace(value_loss=learned))
+    known = identity.defaults(made)["space"]["slots"]["value_loss"]
+    assert known["features"] != [4]
+    assert known.keys() <= learned.spec.keys() | {"temporal"}
+    assert identity.defaults(search())["space"] == {"slots": {}}
+
+
+def test_loops_of_two_algorithms_are_told_apart_where_all_they_share_is_equal():
+    @dataclasses.dataclass(frozen=True)
+    class Other(Config):
+        num_more: int = 1
+
+    Other.__module__ = "inner_loops.other"
+    a, b = (
+        manifests.Settings(f(made), identity.defaults(made))
+        for made in (search(), search(inner_loop=loop(config=Other())))
+        for f in (identity.identity,)
+    )
+    (found,) = manifests.differences(a, b)
+    assert found.startswith("task0.loop: ['test_identity', 'toys'] -> ['other',")
 
 
 def test_loop_without_a_config_is_known_by_what_it_closes_over():

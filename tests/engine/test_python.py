@@ -152,13 +152,13 @@ def test_function_of_no_file_is_run_with_a_warning(tmp_path, capsys, monkeypatch
 
     metaevo.run(local, options(tmp_path / "run"), num_generations=3)
     assert "cannot make this search again" in capsys.readouterr().err
-    _, _, name, settings, changes, _, source = made["given"]
+    _, _, name, settings, changes, _, source, defaults = made["given"]
     assert (name, settings, changes) == (
         "local",
         {"num_generations": 3},
         ["num_generations=3"],
     )
-    assert source is None
+    assert (source, defaults) == (None, {"num_generations": 2})
 
 
 def test_a_search_is_run_by_its_name(finished, capsys):

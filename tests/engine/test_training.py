@@ -1,10 +1,6 @@
 """Training agents as they are: `metaevo.train`, its run directories, `run.stop`."""
 
 import csv
-import dataclasses
-import importlib
-import json
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -19,17 +15,14 @@ from metaevo import envs, fitness, losses, schedules, spaces
 from metaevo.analysis import holdout, training_curve
 from metaevo.cli import config as cli
 from metaevo.cli import play, runs, several, train
-from metaevo.engine import identity, training
 from metaevo.engine import loop as engine
+from metaevo.engine import training
 from metaevo.errors import CheckpointError, ConfigError, InterruptedRunError
 from metaevo.evaluators.local import LocalEvaluator
-from metaevo.storage import artifacts, history, manifests, run_directory
+from metaevo.storage import artifacts, history, run_directory
 
 NUM_SEEDS = 3
 AUC = fitness.area_under_curve
-GOLDEN = Path(__file__).parents[1] / "golden"
-# Names of the settings in manifests of earlier versions, as `manifests.as_before`.
-SETTINGS = json.loads((GOLDEN / "settings.json").read_text())
 TINY = ppo.Config(512, num_envs=2, num_steps=16, num_segments=4, features=(4,))
 
 
@@ -199,35 +192,6 @@ def test_environments_with_tasks_are_refused_in_words_of_training():
     tasks = ppo.make(envs.make("gymnax/CartPole-v1?length=0.25..1"), TINY)
     with pytest.raises(ConfigError, match="trained segment by segment"):
         metaevo.train(tasks, 2)
-
-
-def test_runs_from_before_new_settings_are_the_same(tmp_path):
-    before = {"inner": {"num_envs": 4}, "search": {"task0": {"meta": {"lr": 0.1}}}}
-    now = {
-        "inner": {"num_envs": 4, "torso": "mlp", "policy": "normal"},
-        "search": {"task0": {"meta": {"lr": 0.1, "reward_scale": 1.0}}},
-    }
-    config = metaevo.RunConfig()
-    manifest = {"schema": 2, "identity": manifests.identity("ppo", config, before)}
-    run_directory.check_same_run(tmp_path, manifest, "ppo", config, now)
-    assert run_directory.default_directory("ppo", 0, before) == (
-        run_directory.default_directory("ppo", 0, now)
-    )
-    now["inner"]["torso"] = "cnn"
-    with pytest.raises(ConfigError, match="torso: mlp -> cnn"):
-        run_directory.check_same_run(tmp_path, manifest, "ppo", config, now)
-
-
-@pytest.mark.parametrize("name", SETTINGS)
-def test_loops_have_the_settings_of_earlier_versions_and_new_ones_of_the_table(name):
-    module = importlib.import_module(f"inner_loops.{name}")
-    fields = dataclasses.fields(module.Config)
-    for kind, defaults in (
-        ("config", {field.name: field.default for field in fields}),
-        ("meta", module.Meta._field_defaults),
-    ):
-        kept = manifests.as_before(identity.plain(defaults))
-        assert sorted(kept) == SETTINGS[name][kind]
 
 
 def test_an_algorithm_outside_a_search_is_trained_as_in_a_comparison():

@@ -21,6 +21,7 @@ from metaevo.engine import checks, elements, identity
 from metaevo.errors import ConfigError
 from metaevo.evaluators import chunking
 from metaevo.storage import run_directory, verified
+from metaevo.storage.manifests import Settings
 from strategies.open_es import open_es
 
 
@@ -146,7 +147,13 @@ def folder(tmp_path_factory):
     for name in ("unfinished", "finished", "truncated"):
         (folder / name).mkdir()
         run_directory.create_manifest(
-            folder / name, "ppo_value_loss", RunConfig(), {}, 4, "cpu", []
+            folder / name,
+            "ppo_value_loss",
+            RunConfig(),
+            Settings({}),
+            4,
+            "cpu",
+            [],
         )
     shutil.copytree(zoo, folder / "finished" / "solution")
     manifest = folder / "truncated" / "manifest.json"
@@ -289,7 +296,9 @@ def test_the_folder_of_several_runs_lists_them(line, code, command, folder):
         run = folder / "runs" / name
         if not run.exists():
             run.mkdir(parents=True)
-            run_directory.create_manifest(run, "x", RunConfig(), {}, 4, "cpu", [])
+            run_directory.create_manifest(
+                run, "x", RunConfig(), Settings({}), 4, "cpu", []
+            )
             (run / "wandb").mkdir()
             (run / "wandb" / "latest-run").symlink_to(".")
     ended, shown = command(line)
@@ -354,7 +363,9 @@ def test_other_settings_in_a_directory_are_the_keys_that_were_given(command, fol
     given = config.parse(search, ["population_size=8"])
     del given["run"]
     made = config.call(search, given)
-    settings = config.settings(given) | {"search": identity.identity(made)}
+    values, defaults = config.settings(search, given)
+    values = {**values, "search": identity.identity(made)}
+    settings = Settings(values, defaults)
     (folder / "other").mkdir()
     run_directory.create_manifest(
         folder / "other", "ppo_value_loss", RunConfig(), settings, 4, "cpu", []

@@ -1,11 +1,18 @@
 """The golden files: `python tests/helpers/golden.py` writes them again.
 
+`defaults.txt` holds what a search, an inner loop, a strategy or a learned function does
+where nothing else is given. A run is known by what differs from that, so a line that
+changes changes what runs are.
+
 The artifact and the checkpoint are those of the present schemas. From the first tag on,
 those of a schema that was released are never written again.
 """
 
+import importlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +20,11 @@ import numpy as np
 
 import metaevo
 from metaevo import losses, spaces
+from metaevo.cli import found
+from metaevo.engine import identity
+from metaevo.learned import operations
 from metaevo.storage import artifacts, checkpoint
+from metaevo.types import arguments
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 STATE = {
@@ -47,6 +58,39 @@ def write_checkpoint(folder: Path) -> None:
     checkpoint.write(folder, checkpoint.to_arrays(STATE), facts)
 
 
+def defaults() -> str:
+    """Return the default of each setting as plain data, one a line."""
+    functions = {
+        f"{package}.{name}": getattr(importlib.import_module(f"{package}.{name}"), made)
+        for package, made in (("searches", "search"), ("inner_loops", "make"))
+        for name in found.names(package)
+    }
+    for name in found.names("strategies"):
+        path = f"strategies.{name}"
+        functions[path] = getattr(importlib.import_module(path), name)
+    operators = operations.everything().items()
+    functions |= {f"operations.{name}": one.build for name, one in operators}
+    lines = [
+        f"{key} = {value}"
+        for name, function in functions.items()
+        for key, value in _flat(name, identity.plain(arguments(function)))
+    ]
+    return "\n".join([*sorted(lines), ""])
+
+
+def _flat(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict) and value.keys() == {"function", "values"}:
+        # Names of what an optimizer consists of depend on optax.
+        numbers = [x for x in value["values"] if not isinstance(x, str)]
+        yield name, json.dumps([value["function"], *numbers])
+    elif isinstance(value, dict) and value:
+        for key, x in value.items():
+            yield from _flat(f"{name}.{key}", x)
+    else:
+        yield name, json.dumps(value)
+
+
 if __name__ == "__main__":
     write_artifact(GOLDEN / f"artifact-{artifacts.SCHEMA}")
     write_checkpoint(GOLDEN / f"checkpoint-{checkpoint.SCHEMA}")
+    (GOLDEN / "defaults.txt").write_text(defaults())

@@ -11,12 +11,17 @@ import shutil
 import jax
 import numpy as np
 import pytest
-from golden import GOLDEN, STATE
+from golden import GOLDEN, STATE, defaults
 
 import metaevo
 from benchmarks.reliability_artifacts import signed
 from metaevo.errors import CheckpointError
 from metaevo.storage import artifacts, checkpoint
+
+
+def test_defaults_are_those_that_are_written_down():
+    """A changed line changes what runs are: say so in `CHANGELOG.md`."""
+    assert defaults() == (GOLDEN / "defaults.txt").read_text()
 
 
 def test_there_is_one_of_each_schema():

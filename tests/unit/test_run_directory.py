@@ -14,10 +14,11 @@ from metaevo.cli import main
 from metaevo.config import RunConfig
 from metaevo.errors import CheckpointError, ConfigError
 from metaevo.storage import manifests, nearby, provenance, run_directory, verified
+from metaevo.storage.manifests import Settings
 
 
 def create(directory, settings=None, name="toy", **config):
-    settings = settings or {"sigma": 0.5}
+    settings = Settings(settings or {"sigma": 0.5})
     return run_directory.create_manifest(
         directory, name, RunConfig(**config), settings, 2, "1 x cpu", ["sigma=0.5"]
     )
@@ -109,7 +110,7 @@ def test_manifest_of_a_newer_schema_is_refused(tmp_path):
 def test_other_settings_are_refused_with_the_keys_that_differ(tmp_path):
     def check(settings, name="toy", **config):
         run_directory.check_same_run(
-            tmp_path, manifest, name, RunConfig(**config), settings
+            tmp_path, manifest, name, RunConfig(**config), Settings(settings)
         )
 
     manifest = create(tmp_path, {"sigma": 0.5, "num_generations": 3, "a": {"b": 1}})
@@ -122,29 +123,70 @@ def test_other_settings_are_refused_with_the_keys_that_differ(tmp_path):
         check({"sigma": 0.5, "a": {"b": 1}}, resume=False)
 
 
+def same(tmp_path, then, now):
+    """Checks a run of `then` against `now`: the values and the defaults of each."""
+    then, now = (
+        Settings({"inner": values}, {"inner": defaults})
+        for values, defaults in (then, now)
+    )
+    created = {"identity": manifests.identity("toy", RunConfig(), then)}
+    run_directory.check_same_run(tmp_path, created, "toy", RunConfig(), now)
+
+
 def test_values_that_differ_are_those_that_were_typed(tmp_path):
-    """Also where one of them is that of versions without the setting."""
+    """Also where one is the default, of a version without the setting as well."""
+    known = {"num_step_return": 1, "torso": "mlp"}
 
     def refused(then, now):
-        created = {"settings": {"inner": then}, "search": "toy", "seed": 0}
         with pytest.raises(ConfigError) as error:
-            run_directory.check_same_run(
-                tmp_path, {"identity": created}, "toy", RunConfig(), {"inner": now}
-            )
+            same(tmp_path, (then, known if then else {}), (now, known if now else {}))
         return str(error.value)
 
     assert "inner.num_step_return: 3 -> 1." in refused(
         {"num_step_return": 3}, {"num_step_return": 1}
     )
     assert "inner.num_step_return: 1 -> 3." in refused({}, {"num_step_return": 3})
+    assert "inner.num_step_return: 3 -> 1." in refused({"num_step_return": 3}, {})
     assert "inner.torso: mlp -> cnn." in refused({"torso": "mlp"}, {"torso": "cnn"})
+
+
+def test_a_setting_that_is_new_does_not_tell_runs_apart_at_its_default(tmp_path):
+    old = {"num_envs": 4}, {"num_envs": 8}
+    new = old[0] | {"torso": "mlp"}, old[1] | {"torso": "mlp"}
+    same(tmp_path, old, new)
+    same(tmp_path, new, old)
+    other = new[0] | {"torso": "cnn"}, new[1]
+    with pytest.raises(ConfigError, match=r"inner\.torso: mlp -> cnn"):
+        same(tmp_path, old, other)
+    directories = [
+        run_directory.default_directory(
+            "toy", 0, Settings(*({"inner": x} for x in one))
+        )
+        for one in (old, new, other)
+    ]
+    assert directories[0] == directories[1] != directories[2]
+
+
+def test_a_changed_default_is_refused_with_both_values(tmp_path):
+    """The values count, not that both stand at the default of their time."""
+    then, now = ({"num_envs": 4}, {"num_envs": 4}), ({"num_envs": 8}, {"num_envs": 8})
+    with pytest.raises(ConfigError, match=r"inner\.num_envs: 4 -> 8"):
+        same(tmp_path, then, now)
+
+
+def test_a_structure_that_one_run_lacks_is_named_as_a_whole(tmp_path):
+    """A second task, say, of which only the Config has defaults."""
+    task = {"env": "a", "config": {"num_envs": 4}}
+    now = {"task1": task}, {"task1": {"config": {"num_envs": 4}}}
+    with pytest.raises(ConfigError, match=r"inner\.task1: None -> {'env': 'a', "):
+        same(tmp_path, ({}, {}), now)
 
 
 def test_default_directory_depends_on_all_settings_but_the_horizon(monkeypatch):
     monkeypatch.delenv("WANDB_SWEEP_ID", raising=False)
 
     def directory(seed=0, **settings):
-        return run_directory.default_directory("toy", seed, settings)
+        return run_directory.default_directory("toy", seed, Settings(settings))
 
     assert directory(a=1, num_generations=3) == directory(a=1, num_generations=4)
     assert len({directory(a=1), directory(a=2), directory(a=1, seed=1)}) == 3
