@@ -19,11 +19,23 @@ searches/pbt_toy.py inner_loops/ppo.py strategies/open_es.py metaevo.py
 """
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A finished run, which is a stranger's to whoever has another cache."""
+    folder = tmp_path_factory.mktemp("whole")
+    line = "run pbt_toy num_generations=2 run.directory=run run.devices=1"
+    line += " run.held_out_seeds=0 run.wandb=disabled"
+    own = {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(folder / "cache")}
+    command = [sys.executable, "-m", "metaevo", *line.split()]
+    subprocess.run(command, cwd=folder, env=os.environ | own, check=True)
+    return folder / "run"
+
+
 @pytest.fixture
-def run(tmp_path):
+def run(tmp_path, whole):
     """A whole run, in which each file that Python or git would obey leaves a trace."""
     run = tmp_path / "downloads" / "run"
-    shutil.copytree(ROOT / "tests" / "golden" / "run-0.1", run)
+    shutil.copytree(whole, run)
     subprocess.run(["git", "init", "-q", run], check=True)
     canary = tmp_path / "canary"
     canary.mkdir()
@@ -49,9 +61,11 @@ def run(tmp_path):
         ("wandb-push ../whole", ("wandb/settings",), 4),
     ],
 )
-def test_a_command_obeys_nothing_where_it_works(run, tmp_path, line, files, code):
+def test_a_command_obeys_nothing_where_it_works(
+    run, whole, tmp_path, line, files, code
+):
     """`-P` is how the program `metaevo` starts: without this folder on its path."""
-    shutil.copytree(ROOT / "tests" / "golden" / "run-0.1", run.parent / "whole")
+    shutil.copytree(whole, run.parent / "whole")
     home = tmp_path / "home"
     (home / ".config" / "wandb").mkdir(parents=True)
     with wandb_server.serve() as server, wandb_server.stranger() as (url, met):
