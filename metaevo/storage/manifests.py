@@ -63,7 +63,7 @@ def check(manifest: Any) -> None:
 
 
 class Settings(NamedTuple):
-    """What a run was given, by which it is told from others.
+    """Settings of a run, which distinguish it from other runs.
 
     Attributes:
         values: all settings as nested plain data.

@@ -21,7 +21,7 @@ searches/pbt_toy.py inner_loops/ppo.py strategies/open_es.py metaevo.py
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A finished run, which is a stranger's to whoever has another cache."""
+    """Make a finished run. Commands with another cache take it for a stranger's."""
     folder = tmp_path_factory.mktemp("whole")
     line = "run pbt_toy num_generations=2 run.directory=run run.devices=1"
     line += " run.held_out_seeds=0 run.wandb=disabled"

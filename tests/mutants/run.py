@@ -35,7 +35,7 @@ RUNNING: set[subprocess.Popen] = set()
 
 
 class Outcome(NamedTuple):
-    """How a run of tests ended.
+    """The end of a run of tests.
 
     Attributes:
         how: `failed`, `error` (in a fixture), `collection`, `time-out` or `signal N` if

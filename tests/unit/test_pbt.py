@@ -253,7 +253,7 @@ def test_pb2_explores_where_it_expects_improvement():
 
 
 def bump(x):
-    """What numbers [P, 1] are worth, [P]: the most, 1, at 0.3."""
+    """Return the gain [P] of numbers [P, 1]; the largest is 1, at 0.3."""
     return jnp.exp(-((x - 0.3) ** 2).sum(1) / (2 * 0.2**2))
 
 
