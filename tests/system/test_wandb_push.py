@@ -357,7 +357,7 @@ def test_no_path_of_the_machine_is_sent(machine, run):
     options = {"WANDB_SAVE_CODE": "true", "WANDB_NOTEBOOK_NAME": str(settings)}
     assert machine.push(run, **options).returncode == 0
     found, _ = sent(machine.server)
-    assert found.config["start"] == "loss"
+    assert found.config["start"] == ".../loss"
     texts = [*machine.server.texts, *found.files.values()]
     private = (str(run.parent), str(machine.home), sys.executable, sys.prefix)
     for text in texts:
