@@ -20,7 +20,7 @@ import numpy as np
 
 from metaevo import closed_forms
 from metaevo.learned import operations
-from metaevo.storage import properties
+from metaevo.portable import properties
 from metaevo.storage.numpy_reference import Function
 
 __all__ = ["Fit", "activation", "drift", "fit", "schedule", "td_loss", "value_loss"]

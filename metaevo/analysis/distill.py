@@ -20,11 +20,13 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from metaevo import text
 from metaevo.analysis import curve_fits, differences, holdout, verdicts
 from metaevo.analysis.curve_fits import Fit
 from metaevo.errors import ArtifactError, ConfigError
-from metaevo.evaluators import choose, text
-from metaevo.storage import artifacts, numpy_reference, properties, run_directory
+from metaevo.evaluators import choose
+from metaevo.portable import properties
+from metaevo.storage import artifacts, numpy_reference, run_directory
 from metaevo.storage._files import read_json
 from metaevo.storage.verified import MAX_JSON
 from metaevo.types import Search

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from metaevo.evaluators import text
+from metaevo import text
 
 __all__ = [
     "Interval",

@@ -11,7 +11,7 @@ from metaevo.analysis import differences
 from metaevo.analysis.holdout import HeldOut
 from metaevo.fitness import final_return as FINAL_RETURN  # noqa: N812
 from metaevo.learned import operations
-from metaevo.storage import properties
+from metaevo.portable import properties
 
 NOISE_LEVEL = 0.05
 """Level at which two evaluations must agree in rank for members to be told apart."""

@@ -16,7 +16,7 @@ from metaevo.cli import findings
 from metaevo.cli.findings import Finding
 from metaevo.config import RunConfig, wandb_mode
 from metaevo.errors import LockedError, MetaevoError
-from metaevo.evaluators.text import byte_size
+from metaevo.text import byte_size
 
 __all__ = ["examine", "file_system", "text"]
 

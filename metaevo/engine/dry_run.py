@@ -28,9 +28,9 @@ from metaevo.engine.loggers.console import ConsoleLogger
 from metaevo.evaluators import choose, chunking, memory
 from metaevo.evaluators.devices import choose_devices
 from metaevo.evaluators.local import LocalEvaluator
-from metaevo.evaluators.text import byte_size, duration
 from metaevo.storage import checkpoint, run_directory
 from metaevo.storage.jsonl import JsonlLogger
+from metaevo.text import byte_size, duration
 from metaevo.types import Proposal, Search
 
 ENOUGH_SECONDS, ENOUGH_GENERATIONS = 3.0, 10  # for which generations are timed

@@ -34,8 +34,8 @@ from metaevo.engine.job import Job, Progress, Result, State, initial_state
 from metaevo.engine.journal import Journal
 from metaevo.errors import ArtifactError, CheckpointError, InterruptedRunError
 from metaevo.evaluators.devices import choose_devices
-from metaevo.evaluators.text import duration
 from metaevo.storage import artifacts, checkpoint, history, jsonl, run_directory
+from metaevo.text import duration
 from metaevo.types import PyTree
 
 COMPARISON = "the comparison on held-out seeds"

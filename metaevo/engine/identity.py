@@ -26,10 +26,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from metaevo import population
+from metaevo import keys, population
 from metaevo.envs import Env
 from metaevo.errors import ArtifactError
-from metaevo.evaluators import keys
 from metaevo.learned import operations
 from metaevo.types import InnerLoop, Search, Space, Strategy, arguments
 

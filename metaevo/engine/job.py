@@ -19,9 +19,9 @@ from metaevo.config import RunConfig, Stop
 from metaevo.engine.loggers.console import ConsoleLogger
 from metaevo.errors import ArtifactError, printable
 from metaevo.evaluators.choose import EvaluatorFactory
-from metaevo.evaluators.text import byte_size
 from metaevo.storage import artifacts, jsonl, run_directory
 from metaevo.storage.artifacts import Artifact
+from metaevo.text import byte_size
 from metaevo.types import Evaluator, Key, Params, Proposal, PyTree, Search
 
 

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
-from metaevo.storage.scans import scan_sizes
+from metaevo._jax import one_equation, scan_sizes
 from metaevo.types import PyTree
 
 _LIBRARIES = tuple(
@@ -109,11 +109,8 @@ def _trace(
 
 def _done(jaxpr: Any, equation: Any, read: Callable) -> list[Any]:
     """Return the results of one operation."""
-    variables = [v for v in equation.invars if not isinstance(v, core.Literal)]
-    variables = list(dict.fromkeys(variables))
-    names = jaxpr.debug_info._replace(arg_names=None, result_paths=None)
-    alone = core.Jaxpr((), variables, equation.outvars, [equation], debug_info=names)
-    return core.jaxpr_as_fun(core.ClosedJaxpr(alone, ()))(*map(read, variables))
+    alone, inputs = one_equation(jaxpr, equation)
+    return core.jaxpr_as_fun(alone)(*map(read, inputs))
 
 
 def _back(

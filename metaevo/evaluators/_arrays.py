@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 
-from metaevo.evaluators import keys
+from metaevo import keys
 from metaevo.types import PyTree
 
 

@@ -20,8 +20,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from metaevo import keys
+from metaevo._jax import distributed_client
 from metaevo.errors import InterruptedRunError
-from metaevo.evaluators import keys
 from metaevo.types import PyTree
 
 FOREVER = 1000 * 24 * 3600 * 30  # milliseconds
@@ -31,19 +32,12 @@ _sent: list[str] = []  # messages that some process may not have read yet
 _watch: dict[str, float | None] = {"since": None}  # time of the last barrier
 
 
-def _client() -> Any:
-    # The public functions wait in collectives, which have a time limit.
-    from jax._src import distributed
-
-    return distributed.global_state.client
-
-
 def barrier() -> None:
     """Wait until all processes have called this function."""
-    _client().wait_at_barrier(f"metaevo/{next(_turns)}", FOREVER)
+    distributed_client().wait_at_barrier(f"metaevo/{next(_turns)}", FOREVER)
     # A process reads the messages before a barrier before it comes to the barrier.
     while _sent:
-        _client().key_value_delete(_sent.pop())
+        distributed_client().key_value_delete(_sent.pop())
     if _watch["since"] is not None:
         _watch["since"] = time.monotonic()
 
@@ -54,14 +48,14 @@ def send(message: Mapping[str, Any]) -> None:
     The service keeps it until the next barrier.
     """
     name = f"metaevo/message/{next(_turns)}"
-    _client().key_value_set(name, json.dumps(message))
+    distributed_client().key_value_set(name, json.dumps(message))
     _sent.append(name)
 
 
 def receive() -> dict[str, Any]:
     """Wait for the coordinator's next message."""
     name = f"metaevo/message/{next(_turns)}"
-    return json.loads(_client().blocking_key_value_get(name, FOREVER))
+    return json.loads(distributed_client().blocking_key_value_get(name, FOREVER))
 
 
 def broadcast(tree: PyTree) -> PyTree:

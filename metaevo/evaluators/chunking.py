@@ -22,7 +22,7 @@ from metaevo.evaluators.memory import (
     give_back,
     resident,
 )
-from metaevo.evaluators.text import byte_size
+from metaevo.text import byte_size
 from metaevo.types import Proposal, Strategy
 
 if TYPE_CHECKING:

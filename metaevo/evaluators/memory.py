@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from metaevo.evaluators.text import byte_size
+from metaevo.text import byte_size
 
 __all__ = [
     "COMPARISON",

@@ -24,9 +24,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from metaevo import population
+from metaevo import keys, population
 from metaevo.errors import ConfigError, HostError, InterruptedRunError
-from metaevo.evaluators import keys
 from metaevo.evaluators.local import LocalEvaluator
 from metaevo.evaluators.ray_hosts import Actor, Payload, Pool, Task, import_ray, pool
 from metaevo.types import (

@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from metaevo import keys
 from metaevo.errors import ConfigError, InterruptedRunError
-from metaevo.evaluators import keys, surroundings
+from metaevo.evaluators import surroundings
 from metaevo.evaluators.local import LocalEvaluator
 from metaevo.types import Proposal, PyTree, keep
 

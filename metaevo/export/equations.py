@@ -51,7 +51,7 @@ class Equation(NamedTuple):
         operation: its name, a key of `numpy_operations.OPERATIONS`, or `relu`.
         operands: variables and constants.
         result: the variable that it defines.
-        settings: as in `numpy_export`; sizes "n" and "a" are open.
+        settings: as in `tracing`; sizes "n" and "a" are open.
         given: shapes of the operands.
         shape: of the result.
         kind: of the result's numbers: "float", "int" or "bool".

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from metaevo.learned import operations
-from metaevo.storage import signatures
-from metaevo.storage.signatures import Signature
+from metaevo.portable import signatures
+from metaevo.portable.signatures import Signature
 
 __all__ = ["DIFFERENCES", "signature"]
 

@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 
 import jax
 
-from metaevo.storage import jax_operations
+from metaevo.portable import running
 
 __all__ = ["Origin", "distinct", "identifier", "origin"]
 
 _JAX = str(Path(jax.__file__).parent)
 # Carries out stored programs, whose source is not known.
-_STORED = str(Path(jax_operations.__file__))
+_STORED = str(Path(running.__file__))
 # Their values are called after the function around them.
 _GENERIC = ("apply", "at", "one", "update", "<")
 

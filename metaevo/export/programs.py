@@ -1,6 +1,6 @@
 """Evolved functions as short programs of elementary operations, weights inside.
 
-`numpy_export` writes a function down as JAX traces it. Here whatever does not depend on
+`tracing` writes a function down as JAX traces it. Here whatever does not depend on
 the inputs is computed, copies and unused equations are dropped, and values get names.
 Source code, ONNX and tests read the result.
 """
@@ -29,7 +29,7 @@ from metaevo.export.simplify import (
 )
 from metaevo.learned import operations
 from metaevo.learned.optimizers import LearnedOptimizer
-from metaevo.storage import numpy_export
+from metaevo.portable import tracing
 
 __all__ = ["evolved"]
 
@@ -47,7 +47,7 @@ def evolved(slot: str, op: Mapping[str, Any], params: Any) -> Evolved:
         NotImplementedError: it uses an elementary operation without a translation.
     """
     learned = operations.get(op["op"]).rebuild(op)
-    found = numpy_export.describe(slot, op, learned, params, _note, of_users.signature)
+    found = tracing.describe(slot, op, learned, params, _note, of_users.signature)
     arrays = {
         "/".join(str(key.key) for key in path) or slot: np.asarray(x)
         for path, x in jax.tree_util.tree_leaves_with_path(params)
@@ -84,7 +84,7 @@ def _simplified(
     inputs: Sequence[str],
     arrays: Mapping[str, np.ndarray],
 ) -> Program:
-    """A program of `numpy_export`, with the weights put in.
+    """A program of `tracing`, with the weights put in.
 
     Args:
         inputs: names of the inputs after the parameters.

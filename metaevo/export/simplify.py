@@ -1,6 +1,6 @@
 """Simpler programs: what does not depend on inputs is computed, copies are dropped.
 
-Variables are numbers, as `numpy_export` writes them; `programs` gives them names.
+Variables are numbers, as `tracing` writes them; `programs` gives them names.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from metaevo.export import names
 from metaevo.export.equations import ELEMENTWISE, Constant, Shape
-from metaevo.storage.numpy_operations import OPERATIONS
+from metaevo.portable.numpy_operations import OPERATIONS
 
 __all__ = [
     "Found",
@@ -108,7 +108,7 @@ def steps_of(described: Mapping[str, Any], tables: Tables) -> tuple[list, list]:
     """The steps of a program that matter, and its outputs.
 
     Args:
-        described: a program of `numpy_export`, with notes.
+        described: a program of `tracing`, with notes.
         tables: what is known of its inputs; results are added.
     """
     known, notes = tables.known, tables.notes

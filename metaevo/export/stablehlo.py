@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from metaevo.errors import ConfigError
 from metaevo.export import inputs as of_users
 from metaevo.learned import operations
-from metaevo.storage import numpy_export
+from metaevo.portable import tracing
 
 __all__ = ["content"]
 
@@ -45,7 +45,7 @@ def content(slot: str, op: Mapping[str, Any], params: Any) -> bytes:
             "pip install 'metaevo[export]'"
         ) from None
     learned = operations.get(op["op"]).rebuild(op)
-    call, inputs = numpy_export.traceable(op, learned, of_users.signature)
+    call, inputs = tracing.traceable(op, learned, of_users.signature)
     function = jax.jit(functools.partial(call, params))
     exported = jax.export.export(function, platforms=PLATFORMS)(*inputs.values())
     outputs = exported.out_avals

@@ -26,17 +26,17 @@ import numpy as np
 from metaevo import schedules, slots
 from metaevo.errors import ArtifactError, CheckpointError, ConfigError
 from metaevo.learned import operations
+from metaevo.portable import properties
+from metaevo.portable.properties import Properties
 from metaevo.storage import (
     card,
     loaded,
     manifests,
     nearby,
-    properties,
     sources,
     stored_functions,
     verified,
 )
-from metaevo.storage.properties import Properties
 from metaevo.types import Params, Space
 
 SCHEMA = 1
@@ -176,7 +176,7 @@ def _properties(
 
 def _references(params: Params, spec: Mapping[str, Mapping]) -> dict[str, Any]:
     """The programs of `numpy_reference`, by slot, for slots that have one."""
-    from metaevo.storage import slopes
+    from metaevo.portable import slopes
 
     unknown = (ArtifactError, NotImplementedError, ValueError, TypeError)
     found = {}

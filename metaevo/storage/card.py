@@ -27,8 +27,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from metaevo.evaluators.text import duration
-from metaevo.storage.properties import Properties
+from metaevo.portable.properties import Properties
+from metaevo.text import duration
 
 __all__ = ["lines", "markdown"]
 

@@ -16,8 +16,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from metaevo import keys
 from metaevo.errors import CheckpointError, ConfigError
-from metaevo.evaluators import keys
 from metaevo.storage.verified import SCHEMA, check, discard, read, write
 from metaevo.types import PyTree
 

@@ -1,7 +1,7 @@
 """Functions that run by the program in their artifact, without their source.
 
 The manifest of an artifact holds each function as a list of elementary operations,
-`numpy_export`. Here JAX carries them out as a function that fits the slot, and can be
+`tracing`. Here JAX carries them out as a function that fits the slot, and can be
 jitted, vmapped and differentiated. It is an operation of its own, `stored:SLOT:TITLE`,
 whose settings hold the program. An artifact that is saved with it needs no source.
 
@@ -27,8 +27,9 @@ from metaevo.learned import functions, optimizers
 from metaevo.learned.functions import Learned
 from metaevo.learned.operations import STORED, Operation
 from metaevo.learned.optimizers import LearnedOptimizer
+from metaevo.portable import jax_operations
 from metaevo.slots import Context
-from metaevo.storage import jax_operations, sources
+from metaevo.storage import sources
 from metaevo.storage.numpy_reference import check_program
 
 __all__ = ["operation"]

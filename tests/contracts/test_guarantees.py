@@ -284,10 +284,10 @@ def test_shaping_adds_nothing_along_a_cycle(name):
 def test_an_output_stays_within_its_bound(name):
     """For inputs of any size; and the bound is not idle."""
     case = CASES[name]
-    made, call = case.make(), helper.numpy_export.signature(case.make().spec).call
+    made, call = case.make(), helper.tracing.signature(case.make().spec).call
     inputs = [np.float32(x) for x in case.inputs()]
-    given = helper.numpy_export.signature(made.spec).given
-    context = helper.numpy_export.context_of({"progress": np.float32(0.0)})
+    given = helper.tracing.signature(made.spec).given
+    context = helper.tracing.context_of({"progress": np.float32(0.0)})
 
     @jax.jit
     def output(params, scale):
@@ -366,7 +366,7 @@ def test_returns_keep_their_order_and_come_back(name):
 @of_each("proportional")
 def test_a_priority_follows_the_error_and_the_scale_of_rewards(name):
     case = CASES[name]
-    made, call = case.make(), helper.numpy_export.signature(case.make().spec).call
+    made, call = case.make(), helper.tracing.signature(case.make().spec).call
     error, age, visits, reward, terminated = map(np.float32, case.inputs()[:5])
 
     @jax.jit

@@ -23,13 +23,9 @@ from metaevo import drifts, losses, optimizers, slots, spaces
 from metaevo.analysis.plots import figures, gallery
 from metaevo.errors import ArtifactError, ConfigError
 from metaevo.learned import operations
+from metaevo.portable import tracing
 from metaevo.slots import Context
-from metaevo.storage import (
-    artifacts,
-    numpy_export,
-    numpy_reference,
-    stored_functions,
-)
+from metaevo.storage import artifacts, numpy_reference, stored_functions
 from metaevo.storage.sources import Origin
 
 DOCS = (Path(__file__).parents[2] / "docs" / "spaces.md").read_text()
@@ -94,7 +90,7 @@ def program(name, x64):
     """
     case = CASES[name]
     made = case.make()
-    given, seen, call = numpy_export.signature(made.spec)
+    given, seen, call = tracing.signature(made.spec)
     stored, _ = by_program(name)
 
     def functions(params, loaded):
@@ -106,7 +102,7 @@ def program(name, x64):
             now = context
             if seen:
                 scalars = dict(zip(seen, inputs[len(given) :], strict=True))
-                now = numpy_export.context_of(scalars)
+                now = tracing.context_of(scalars)
             if case.temporal:
                 now = now._replace(stats={**now.stats, **CLIP})
             arrays = inputs[: len(given)]
@@ -388,7 +384,7 @@ def test_its_stored_program_is_saved_and_exported_as_a_function_is(name):
     slot = CASES[name].slot
     shapes = jax.eval_shape(learned.init, jax.random.key(0))
     artifacts.check({slot: shapes}, {slot: entry})
-    again = numpy_export.describe(slot, entry, learned, params)
+    again = tracing.describe(slot, entry, learned, params)
     assert again["inputs"] == entry["program"]["inputs"]
     assert jax.tree.structure(shapes) == jax.tree.structure(params)
 
@@ -501,7 +497,7 @@ def test_a_temporal_function_changes_over_a_lifetime(name):
     # Its artifact says so, and its function does not guess where it is.
     assert case.make().spec["temporal"] is True
     one = jnp.ones(3)
-    given, _, call = numpy_export.signature(case.make().spec)
+    given, _, call = tracing.signature(case.make().spec)
     inputs = [jnp.asarray(x) for x in case.inputs()[: len(given)]]
 
     def without_context():
@@ -522,7 +518,7 @@ def test_artifacts_load_and_run_with_jax_numpy_and_safetensors_alone(tmp_path):
     for name in names:
         saved(name)
         (tmp_path / name).symlink_to(FOLDER / name)
-        given, _, _ = numpy_export.signature(CASES[name].make().spec)
+        given, _, _ = tracing.signature(CASES[name].make().spec)
         inputs = CASES[name].inputs()[: len(given)] if name in FUNCTIONS else []
         np.savez(FOLDER / f"{name}.npz", *inputs)
     code = textwrap.dedent(

@@ -19,7 +19,7 @@ from metaevo import advantages, slots, spaces
 from metaevo.export import inputs as of_users
 from metaevo.learned import operations
 from metaevo.learned.operations import Operation
-from metaevo.storage import numpy_export
+from metaevo.portable import tracing
 
 # --- inputs ---------------------------------------------------------------------------
 
@@ -137,7 +137,7 @@ class Case(NamedTuple):
     def inputs(self, huge=False):
         """Its inputs, then the scalars that it reads, float64."""
         kind, op = self.operation.slot, self.make().spec
-        given, seen, _ = numpy_export.signature(op)
+        given, seen, _ = tracing.signature(op)
         if kind in USUAL:
             found = [
                 np.broadcast_to(np.float64(x), _LINE.shape)
@@ -152,7 +152,7 @@ class Case(NamedTuple):
 
     def tensors(self):
         """Inputs of its exported function by name, float64: no differences."""
-        usual = numpy_export.signature(self.make().spec)
+        usual = tracing.signature(self.make().spec)
         names = (*usual.given, *usual.seen)
         found = dict(zip(names, self.inputs(), strict=True))
         if "td_error" in found:

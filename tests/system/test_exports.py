@@ -22,8 +22,9 @@ from metaevo import slots
 from metaevo.export import files
 from metaevo.export import inputs as of_users
 from metaevo.learned import optimizers
+from metaevo.portable import tracing
 from metaevo.slots import Context
-from metaevo.storage import artifacts, numpy_export
+from metaevo.storage import artifacts
 
 ROOT = Path(__file__).parents[2]
 HELPERS = ROOT / "tests" / "helpers"
@@ -66,7 +67,7 @@ def expected(name):
     def both(*inputs):
         def value(*inputs):
             scalars = dict(zip(seen, inputs[len(given) :], strict=True))
-            context = numpy_export.context_of(scalars) if seen else None
+            context = tracing.context_of(scalars) if seen else None
             return call(made.apply, params, inputs[: len(given)], context)
 
         found, pull = jax.vjp(value, *inputs)
@@ -105,7 +106,7 @@ def _steps(case, made, params):
         move, state = step(gradient, state, agent, progress[i], more)
         agent = jax.tree.map(lambda p, d: p - np.float32(0.01) * d, agent, move)
         directions += [np.ravel(x) for x in jax.tree.leaves(move)]
-    described = numpy_export.describe("optimizer", made.spec, made, params)
+    described = tracing.describe("optimizer", made.spec, made, params)
     case = {
         "slot": "optimizer",
         "steps": len(scales),

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +18,9 @@ from jax.extend import core
 from metaevo import losses, policies
 from metaevo.errors import ArtifactError
 from metaevo.learned import optimizers
-from metaevo.storage import artifacts, numpy_export, numpy_reference, verified
-from metaevo.storage.numpy_operations import OPERATIONS
-from metaevo.storage.scans import scan_sizes
+from metaevo.portable import numpy_functions, running, tracing
+from metaevo.portable.numpy_operations import OPERATIONS
+from metaevo.storage import artifacts, numpy_reference, verified
 
 
 def written(slot, learned, path):
@@ -106,27 +105,11 @@ def test_operation_of_a_later_jax_is_written_as_those_of_the_closed_list():
     primitive = core.Primitive("one_minus_square")
     primitive.def_abstract_eval(lambda x: x)
     x = jax.ShapeDtypeStruct((3,), jnp.float32)
-    program = numpy_export.program(lambda x: 2 * primitive.bind(x), [x])
+    program = tracing.program(lambda x: 2 * primitive.bind(x), [x])
     assert {name for name, *_ in program["equations"]} <= set(OPERATIONS)
     given = np.float32([-0.5, 0.0, 3.0])
-    (found,) = numpy_reference.run(program, [given], np.float32)
+    (found,) = numpy_functions.run(program, [given], np.float32)
     np.testing.assert_array_equal(found, 2 * (1 - given**2))
-
-
-@pytest.mark.parametrize("over", [1, 2])
-def test_operands_of_a_scan_are_counted_in_each_jax(over):
-    """JAX 0.11 has no `num_consts` and `num_carry` any more."""
-
-    def fn(scale, *arrays):
-        return jax.lax.scan(lambda c, x: (c + scale * x[0], c), 0.0, arrays)
-
-    x = jax.ShapeDtypeStruct((3,), jnp.float32)
-    traced = jax.make_jaxpr(fn)(jax.ShapeDtypeStruct((), jnp.float32), *over * [x])
-    (scan,) = (e for e in traced.jaxpr.eqns if e.primitive.name == "scan")
-    assert scan_sizes(scan.params) == (1, 1)
-    parts = ((None,), (None,), (None,) * over)
-    later = {"ft_in": SimpleNamespace(unpack=lambda: parts)}
-    assert scan_sizes(later) == (1, 1)
 
 
 def test_unknown_elementary_operation_is_refused(tmp_path):
@@ -138,7 +121,7 @@ def test_unknown_elementary_operation_is_refused(tmp_path):
         "outputs": [1],
     }
     with pytest.raises(ValueError, match="unknown operation 'system'"):
-        numpy_reference.run(program, [np.ones(3)], np.float64)
+        numpy_functions.run(program, [np.ones(3)], np.float64)
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     assert set(manifest["reference"]) == {"value_loss"}
     arrays = tmp_path / "arrays.safetensors"
@@ -158,7 +141,7 @@ def test_wrong_number_of_inputs_names_the_expected_ones(tmp_path):
 
 def test_something_else_than_a_learned_function_has_no_reference():
     with pytest.raises(NotImplementedError, match="a dict has no reference"):
-        numpy_export.describe("x", {"op": "td_network"}, {}, {})
+        tracing.describe("x", {"op": "td_network"}, {}, {})
 
 
 # --- references of strangers ----------------------------------------------------------
@@ -233,20 +216,24 @@ def test_sizes_that_multiply_are_refused_before_memory_is_taken():
         ],
         "outputs": [3],
     }
-    numpy_reference.check_program(program)
+    running.check_program(program)
     with pytest.raises(ValueError, match="add: more than"):
-        numpy_reference.run(program, [np.ones(())], np.float64)
+        numpy_functions.run(program, [np.ones(())], np.float64)
 
 
 @pytest.mark.parametrize("reverse", [False, True])
 def test_scan_of_no_steps_gives_the_carry_and_nothing_stacked(reverse):
     step = {"inputs": [0, 1], "equations": [["add", [0, 1], 2, {}]], "outputs": [2, 2]}
     settings = {"num_consts": 0, "num_carry": 1, "reverse": reverse, "program": step}
+    program = {
+        "inputs": [0, 1],
+        "shapes": [[3], ["T", 3]],
+        "equations": [["scan", [0, 1], [2, 3], settings]],
+        "outputs": [2, 3],
+    }
     for steps in (0, 2):
-        given = [np.full(3, 5.0), np.ones((steps, 3))]
-        last, stacked = numpy_reference._scan(
-            given, settings, np.float64, {"T": steps}, 1000
-        )
+        inputs = [np.full(3, 5.0), np.ones((steps, 3))]
+        last, stacked = numpy_functions.run(program, inputs, np.float64)
         assert last.tolist() == [5.0 + steps] * 3
         assert stacked.shape == (steps, 3)
 

@@ -29,7 +29,8 @@ from metaevo.errors import ArtifactError, ConfigError
 from metaevo.export import files, helpers, programs, source
 from metaevo.export import inputs as of_users
 from metaevo.learned import operations, optimizers
-from metaevo.storage import artifacts, numpy_export, numpy_reference
+from metaevo.portable import tracing
+from metaevo.storage import artifacts, numpy_reference
 
 
 def saved(path, **slots):
@@ -359,7 +360,7 @@ def test_no_artifact_and_no_place_to_write_are_named(loss, tmp_path):
 
 
 def test_operation_without_a_translation_is_refused_by_name(loss, monkeypatch):
-    monkeypatch.delitem(numpy_export.OPERATIONS, "tanh")
+    monkeypatch.delitem(tracing.OPERATIONS, "tanh")
     with pytest.raises(ConfigError, match=r"to=torch: slot 'value_loss'.*'tanh'"):
         files.write(loss, "torch", loss.parent / "never")
 

@@ -16,8 +16,9 @@ import metaevo
 from inner_loops import ppo
 from metaevo import losses, slots
 from metaevo.learned import shapes
+from metaevo.portable import tracing
 from metaevo.slots import Context
-from metaevo.storage import artifacts, numpy_export, numpy_reference
+from metaevo.storage import artifacts, numpy_reference
 
 CASES = helper.cases()
 OF_ELEMENTS = [
@@ -28,7 +29,7 @@ OF_ELEMENTS = [
 OF_SEVERAL = [
     name
     for name in OF_ELEMENTS
-    if len(numpy_export.signature(CASES[name].make().spec).given) > 1
+    if len(tracing.signature(CASES[name].make().spec).given) > 1
     and CASES[name].operation.slot != "exploration"  # one input and a scalar
 ]
 HALF = [jnp.float16, jnp.bfloat16]
@@ -61,12 +62,12 @@ def _folder(tmp_path_factory):
 def inputs(name, dtype=jnp.float32):
     """Its inputs, their axes of one element, and its context, a keyword."""
     case = CASES[name]
-    given, seen, _ = numpy_export.signature(case.make().spec)
+    given, seen, _ = tracing.signature(case.make().spec)
     arrays = [jnp.asarray(x, dtype) for x in case.inputs()]
     named = {}
     if case.operation.slot not in slots.WITHOUT_CONTEXT:
         scalars = dict(zip(seen, arrays[len(given) :], strict=True))
-        named["context"] = numpy_export.context_of(scalars)
+        named["context"] = tracing.context_of(scalars)
     inner = shapes.inner(case.operation.slot, case.operation.shapes(case.make().spec))
     return arrays[: len(given)], inner, named
 

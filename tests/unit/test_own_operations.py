@@ -22,7 +22,8 @@ from metaevo import losses, spaces
 from metaevo.errors import ArtifactError, ConfigError, NotImportedError
 from metaevo.export import files
 from metaevo.learned import operations
-from metaevo.storage import artifacts, jax_operations, numpy_operations, own_runs
+from metaevo.portable import jax_operations, numpy_operations
+from metaevo.storage import artifacts, own_runs
 
 ROOT = Path(__file__).parents[2]
 LOSS = '''

@@ -13,9 +13,9 @@ from inner_loops import ppo
 from metaevo import envs, fitness, losses, optimizers, slots, spaces
 from metaevo.analysis import stats
 from metaevo.errors import ConfigError
-from metaevo.evaluators.text import duration
 from metaevo.rl import minibatches, networks, normalization, rollouts
 from metaevo.storage import jsonl
+from metaevo.text import duration
 
 # --- fitness --------------------------------------------------------------------------
 

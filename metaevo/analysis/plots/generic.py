@@ -14,8 +14,8 @@ from metaevo.analysis.plots.portraits import (
     table,
     zero,
 )
+from metaevo.portable import tracing
 from metaevo.slots import Optimizer
-from metaevo.storage import numpy_export
 
 __all__ = ["curves"]
 
@@ -31,7 +31,7 @@ def curves(evolved: Evolved) -> Portrait:
     """
     if isinstance(evolved.function, Optimizer):
         return losses.directions(evolved)
-    given, seen, call = numpy_export.signature(evolved.op)
+    given, seen, call = tracing.signature(evolved.op)
     x, progress = jnp.linspace(-3.0, 3.0, POINTS), jnp.linspace(0.0, 1.0, POINTS)
     sizes = {"n": POINTS, "a": ACTIONS}
     rest = {
@@ -40,7 +40,7 @@ def curves(evolved: Evolved) -> Portrait:
     } | dict.fromkeys(seen, REST)
 
     def values(inputs):
-        context = numpy_export.context_of({name: inputs[name] for name in seen})
+        context = tracing.context_of({name: inputs[name] for name in seen})
         arrays = [inputs[name] for name in given]
         y = call(lambda _, *args: evolved.function(*args), (), arrays, context)
         return jnp.asarray(y, jnp.float32)

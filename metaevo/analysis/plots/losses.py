@@ -22,8 +22,8 @@ from metaevo.analysis.plots.portraits import (
     table,
     zero,
 )
+from metaevo.portable import properties
 from metaevo.slots import Context
-from metaevo.storage import properties
 
 __all__ = [
     "activation",

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from metaevo.engine.loggers.streams import KEPT, Unbreakable
 from metaevo.errors import printable
-from metaevo.evaluators.text import duration
+from metaevo.text import duration
 
 HEAD = (
     f"{'best':>8} {'mean':>8} {'median':>8} {'sd':>7} "

@@ -1,6 +1,6 @@
 """Programs whose derivative by autodiff is that of their source.
 
-A program of `numpy_export` has the operations of a function, not the rules by which JAX
+A program of `tracing` has the operations of a function, not the rules by which JAX
 differentiates it. `jax.nn.relu` is `max(x, 0)`, of which autodiff gives half a slope at
 0, and a rule of its own, by which the slope is 0 there. It is written as a choice,
 which has that slope and the same values.
@@ -12,14 +12,14 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from metaevo.storage import numpy_export
+from metaevo.portable import tracing
 
 __all__ = ["describe"]
 
 
 def describe(slot: str, op: Mapping[str, Any], learned: Any, params: Any) -> dict:
-    """A slot's function as plain data; see `numpy_export.describe`."""
-    described = numpy_export.describe(slot, op, learned, params, _is_relu)
+    """A slot's function as plain data; see `tracing.describe`."""
+    described = tracing.describe(slot, op, learned, params, _is_relu)
     parts = ("value", "gradient", "step")
     made = {
         part: _differentiable(described[part])

@@ -1,6 +1,6 @@
 """Elementary operations on arrays, by numpy: those of which programs are made.
 
-`numpy_export` writes programs, `numpy_reference` carries them out.
+`tracing` writes programs, `numpy_functions` carries them out.
 """
 
 from __future__ import annotations

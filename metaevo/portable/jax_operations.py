@@ -1,13 +1,12 @@
 """Elementary operations on arrays, by JAX: a stored program, carried out.
 
-The counterpart of `numpy_operations` and of `numpy_reference.run`. What is carried out
+The counterpart of `numpy_operations` and of `numpy_functions.run`. What is carried out
 can be jitted, vmapped and differentiated. Nothing that a program names is imported or
 executed.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from metaevo.storage.numpy_reference import MAX_PER_ELEMENT, MAX_SIZE, result_size
+from metaevo.portable import running
 
 __all__ = ["OPERATIONS", "run"]
 
@@ -104,72 +103,15 @@ OPERATIONS: dict[str, Callable] = {
 
 
 def run(program: Mapping[str, Any], inputs: Sequence[Any], dtype: Any) -> list:
-    """Carry out a program of `metaevo.storage.numpy_export`.
-
-    Args:
-        program: one that `numpy_reference.check_program` accepts.
-        inputs: arrays of the shapes of the program.
-        dtype: of all floating numbers.
-
-    Raises:
-        ValueError: an absurdly large result.
-    """
-    sizes: dict[str, Any] = {}
-    for shape, x in zip(program["shapes"], inputs, strict=True):
-        for axis, size in enumerate(shape):
-            if isinstance(size, str):
-                sizes[size] = jnp.shape(x)[axis]
-    return _run(program, inputs, dtype, sizes)
+    """Carry out a program by JAX; see `running.run`."""
+    return running.run(program, inputs, dtype, _ARRAYS)
 
 
-def _run(program, inputs, dtype, sizes: Mapping[str, Any]) -> list:
-    """`run`, with the open sizes."""
-    pairs = zip(program["inputs"], inputs, strict=True)
-    known = {variable: _as(x, dtype) for variable, x in pairs}
-    # Sizes stay open in `jax.export`, where nothing is computed.
-    most = None
-    if all(isinstance(size, int) for size in sizes.values()):
-        most = MAX_SIZE + MAX_PER_ELEMENT * math.prod(sizes.values())
-
-    def value(atom):
-        if isinstance(atom, int):
-            return known[atom]
-        return _as(np.asarray(atom["value"], np.dtype(atom["type"])), dtype)
-
-    def concrete(x):
-        if isinstance(x, list):
-            return [concrete(y) for y in x]
-        return sizes.get(x, x) if isinstance(x, str) else x
-
-    for name, operands, result, settings in program["equations"]:
-        given = [value(x) for x in operands]
-        if name == "scan":
-            found = _scan(given, settings, dtype, sizes)
-            known |= zip(result, found, strict=True)
-            continue
-        settings = {key: concrete(x) for key, x in settings.items()}
-        if most is not None and result_size(given, settings) > most:
-            raise ValueError(f"{name}: more than {most} numbers")
-        known[result] = _as(OPERATIONS[name](*given, **settings), dtype)
-    return [value(atom) for atom in program["outputs"]]
+def _scan(step, carry, inputs, reverse: bool, most: int | None) -> tuple[list, list]:
+    return lax.scan(step, carry, inputs, reverse=reverse)
 
 
-def _scan(operands, settings, dtype, sizes: Mapping[str, Any]) -> list:
-    """A program for each index of the first axis of some operands, one by one."""
-    num_consts, num_carry = settings["num_consts"], settings["num_carry"]
-    constants, operands = operands[:num_consts], operands[num_consts:]
-    carry, over = operands[:num_carry], operands[num_carry:]
-
-    def step(carry, x):
-        inputs = [*constants, *carry, *x]
-        found = _run(settings["program"], inputs, dtype, sizes)
-        return found[:num_carry], found[num_carry:]
-
-    last, kept = lax.scan(step, carry, over, reverse=settings["reverse"])
-    return [*last, *kept]
-
-
-def _as(x: Any, dtype: Any) -> jax.Array:
+def _cast(x: Any, dtype: Any) -> jax.Array:
     x = jnp.asarray(x)
     return x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x
 
@@ -177,3 +119,6 @@ def _as(x: Any, dtype: Any) -> jax.Array:
 def _type(name: str) -> Any:
     """The type of a name, narrowed where JAX computes in 32 bits."""
     return jax.dtypes.canonicalize_dtype(np.dtype(name))
+
+
+_ARRAYS = running.Arrays(OPERATIONS, _cast, _scan)

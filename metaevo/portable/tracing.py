@@ -16,11 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
+from metaevo._jax import scan_sizes
 from metaevo.learned.functions import Learned
 from metaevo.learned.optimizers import LearnedOptimizer
-from metaevo.storage.numpy_operations import OPERATIONS
-from metaevo.storage.scans import scan_sizes
-from metaevo.storage.signatures import N, Signature, context_of, signature
+from metaevo.portable.numpy_operations import OPERATIONS
+from metaevo.portable.signatures import N, Signature, context_of, signature
 
 __all__ = ["Signature", "context_of", "describe", "program", "signature"]
 

@@ -1,0 +1,1 @@
+"""Learned functions as programs: lists of elementary operations on arrays."""
