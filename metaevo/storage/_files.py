@@ -85,7 +85,7 @@ def _check_entry(entry: os.DirEntry, parts: tuple[str, ...]) -> None:
                 "directory of a run; remove it"
             )
     if not entry.is_file(follow_symlinks=False):
-        if not wandb_files.may_link(parts):
+        if not (entry.is_symlink() and wandb_files.may_link(parts)):
             raise _refused(Path(entry.path))
     elif entry.stat(follow_symlinks=False).st_nlink > 1:
         raise _linked(Path(entry.path))

@@ -1,6 +1,7 @@
 """Of wandb's files in a run directory, only those are allowed that steer nothing."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,13 @@ def test_links_of_wandb_are_allowed_where_it_makes_them(tmp_path, place, allowed
     if allowed:
         return _files.check_tree(tmp_path)
     with pytest.raises(CheckpointError, match="symbolic link"):
+        _files.check_tree(tmp_path)
+
+
+def test_a_pipe_where_wandb_makes_a_link_is_refused(tmp_path):
+    (tmp_path / "wandb").mkdir()
+    os.mkfifo(tmp_path / "wandb" / "debug.log")
+    with pytest.raises(CheckpointError, match="a pipe"):
         _files.check_tree(tmp_path)
 
 
