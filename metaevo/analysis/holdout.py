@@ -298,6 +298,8 @@ def load(folder: Path) -> tuple[dict[str, HeldOut], dict]:
     arrays, facts = checkpoint.read(folder, verified.MAX_ARTIFACT)
     held_out = {}
     try:
+        if not isinstance(facts.get("measure", ""), str):
+            raise ValueError("the measure is no name")
         for name in facts["names"]:
             fitness, final = arrays[f"{name}/fitness"], arrays[f"{name}/final_return"]
             if fitness.ndim != 2 or fitness.shape != final.shape:

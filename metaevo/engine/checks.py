@@ -30,6 +30,12 @@ def frames_per_generation(search: Search, population_size: int) -> int:
     return per_member * population_size * search.num_seeds
 
 
+def proposal_shapes(strategy: Strategy) -> Proposal:
+    """Return shapes and dtypes of a proposal."""
+    key = jax.random.key(0)
+    return jax.eval_shape(strategy.ask, key, jax.eval_shape(strategy.init, key))[0]
+
+
 def starting_from(search: Search, path: str) -> Search:
     """Return `search` with the artifact at `path` as its start.
 
@@ -144,9 +150,7 @@ def check(search: Search) -> Proposal:
     spec = artifacts.complete(search.space.spec, default, default)
     artifacts.check(params, spec)
     _check_optimizer(search.strategy)
-    key = jax.random.key(0)
-    state = jax.eval_shape(search.strategy.init, key)
-    proposal, _ = jax.eval_shape(search.strategy.ask, key, state)
+    proposal = proposal_shapes(search.strategy)
     _check_aggregate(search, population.size(proposal.params))
     if proposal.parents is not None and per is None:
         raise ConfigError(

@@ -17,13 +17,7 @@ from metaevo import population
 from metaevo.analysis import holdout, results
 from metaevo.config import RunConfig
 from metaevo.engine import checks, costs, loop, preparation
-from metaevo.engine.job import (
-    Job,
-    Progress,
-    initial_state,
-    make,
-    proposal_shapes,
-)
+from metaevo.engine.job import Job, Progress, initial_state, make
 from metaevo.engine.loggers.console import ConsoleLogger
 from metaevo.evaluators import choose, chunking, memory
 from metaevo.evaluators.devices import choose_devices
@@ -90,11 +84,11 @@ def plan(
         job = make(
             search,
             config,
-            "dry run",
-            Path(temporary),
-            factory,
-            evaluator,
-            console,
+            name="dry run",
+            directory=Path(temporary),
+            factory=factory,
+            evaluator=evaluator,
+            console=console,
             should_stop=should_stop,
         )
         times, saved = _measure(job)
@@ -105,33 +99,28 @@ def plan(
     params = jax.eval_shape(search.space.init, job.keys.init)
     numbers = sum(x.size for x in jax.tree.leaves(params))
     each = times.generation + times.saving / config.checkpoint_every
+    free = memory.available(devices[0])
+    several = [
+        f"seeds        {config.seeds} searches like this, one after another, and their "
+        "comparison"
+    ] * (config.seeds > 1)
     lines = [
         f"population   {size} members x {search.num_seeds} seeds x "
         f"{len(search.tasks)} task(s), {numbers} evolved numbers each",
         f"devices      {len(evaluator.devices)} {devices[0].platform}, "
         f"{evaluator.chunk_size} members in one vmap",
         f"frames       {frames:,} a generation, {frames * generations:,} in all",
-        f"memory       {needed}{_available(devices[0])}",
+        f"memory       {needed}" + (f"; {byte_size(free)} available" if free else ""),
         f"time         {duration(times.compiling)} to compile and warm up, "
         f"{each:.2g} s a generation ({frames / each:,.0f} frames/s), "
         f"{duration(each * generations)} for {generations}",
         *_following(job, times, each * generations),
         f"disk         {byte_size(saved)} a checkpoint, {times.saving:.2g} s to write, "
         f"3 are kept; {byte_size(shutil.disk_usage(folder).free)} free",
-        *_several(config),
+        *several,
         f"nothing was started; what was written to {folder} was removed",
     ]
     return "\n".join(lines)
-
-
-def _several(config: RunConfig) -> list[str]:
-    """Describe what `run.seeds` multiplies; [] for one search."""
-    if config.seeds == 1:
-        return []
-    return [
-        f"seeds        {config.seeds} searches like this, one after another, and their "
-        "comparison"
-    ]
 
 
 def _measure(job: Job) -> tuple[Times, int]:
@@ -140,7 +129,7 @@ def _measure(job: Job) -> tuple[Times, int]:
     Returns:
         the times, and the bytes of a checkpoint.
     """
-    store = checkpoint.Store(run_directory.paths(job.directory).checkpoints)
+    store = checkpoint.of_run(job.directory)
     metrics = run_directory.paths(job.directory).metrics
     progress = Progress(initial_state(job))
     # The first generation of members that live on compiles how they are taken along.
@@ -180,7 +169,7 @@ def _time_after(job: Job, progress: Progress, generation: float) -> float:
         generation: seconds of a generation.
     """
     search, config = job.search, job.config
-    size = population.size(proposal_shapes(job, progress.state.strategy).params)
+    size = population.size(checks.proposal_shapes(search.strategy).params)
     num_devices, platform = job.factory.num_devices, job.factory.platform
     scorings = costs.num_scorings(search, config)
     seconds = scorings * _scoring(job, progress) if scorings else 0.0
@@ -262,8 +251,3 @@ def _following(job: Job, times: Times, searching: float) -> list[str]:
         f"             {duration(times.following)} and two compilations; "
         f"{duration(searching + times.following)} with the search",
     ]
-
-
-def _available(device: Any) -> str:
-    free = memory.available(device)
-    return f"; {byte_size(free)} available" if free else ""

@@ -76,11 +76,11 @@ def finish(job: Job, progress: Progress, journal: Journal) -> Result:
     """
     found = ending = _found(job, progress)
     noted = history.generation_finished(job.directory)
-    enough = ending is not None and _enough(job, ending)
+    enough = ending is not None and _has_all_scores(job, ending)
     if ending is None or not enough:
         before = None if found is None else found.judged
         ending = _make(job, progress)._replace(judged=before)
-    if not enough or not _judged_enough(job, ending):
+    if not enough or not _has_independent_scores(job, ending):
         judged = _judge(job, progress, ending)
         ending, noted = ending._replace(judged=judged), None
         _publish(job, progress, ending, found)
@@ -101,15 +101,14 @@ def already(job: Job, progress: Progress) -> Result | None:
         the result; None if the run, the comparison that is asked for, or the report is
         not done.
     """
-    page = run_directory.paths(job.directory).report / "index.html"
-    if (
-        progress.generation < job.search.num_generations
-        or not page.is_file()
-        or history.generation_finished(job.directory) != progress.generation
-    ):
+    if progress.generation < job.search.num_generations:
+        return None
+    if not history.is_reported(job.directory, progress.generation):
         return None
     ending = _found(job, progress)
-    if ending is None or not (_enough(job, ending) and _judged_enough(job, ending)):
+    if ending is None or not (
+        _has_all_scores(job, ending) and _has_independent_scores(job, ending)
+    ):
         return None
     job.console.say(f"already finished, at generation {progress.generation}")
     return _result(job, ending)
@@ -152,8 +151,8 @@ def _equal(a: PyTree, b: PyTree) -> bool:
     )
 
 
-def _enough(job: Job, ending: Ending) -> bool:
-    """Return True if all that is asked for was found, on as many seeds."""
+def _has_all_scores(job: Job, ending: Ending) -> bool:
+    """Return True if an earlier end made all scores asked for, on as many seeds."""
     num, search = job.config.held_out_seeds, job.search
     if costs.compares(search):
         runs = ending.held_out.get(results.SOLUTION)
@@ -172,7 +171,7 @@ def _enough(job: Job, ending: Ending) -> bool:
     return True
 
 
-def _judged_enough(job: Job, ending: Ending) -> bool:
+def _has_independent_scores(job: Job, ending: Ending) -> bool:
     """Return True if an independent agent judged on as many seeds, if it is to."""
     num = 0 if ending.judged is None else ending.judged.num_seeds
     return not job.config.independent or num >= job.config.held_out_seeds
@@ -212,13 +211,13 @@ def _judge(job: Job, progress: Progress, ending: Ending) -> Judged | None:
     search, num_seeds = job.search, job.config.held_out_seeds
     if not job.config.independent:
         return ending.judged
-    began = time.monotonic()
     job.console.say(
         f"judging in an independent agent on {num_seeds} seeds, "
         f"{costs.frames_judged(search, job.config):,} frames"
     )
-    with _stage(job, "judging in an independent agent", "the independent agent"):
-        judged = judge.judge(
+    done = "judged in an independent agent"
+    with _stage(job, "judging in an independent agent", "the independent agent", done):
+        return judge.judge(
             _steps(job, progress),
             search,
             ending.solution.params,
@@ -226,9 +225,6 @@ def _judge(job: Job, progress: Progress, ending: Ending) -> Judged | None:
             num_seeds,
             None if job.config.distributed else choose_devices(job.config),
         )
-    seconds = duration(time.monotonic() - began)
-    job.console.say(f"judged in an independent agent in {seconds}")
-    return judged
 
 
 def _solution(job: Job, progress: Progress, scores: Scores | None) -> Solution:
@@ -287,12 +283,12 @@ def _hold_out(
         if num_seeds and search.coupled:
             job.console.say(f"no comparison on held-out seeds: {holdout.COUPLED}")
         return {}, {}, {}
-    began = time.monotonic()
     job.console.say(
         f"comparing {costs.num_candidates(search)} candidates on {num_seeds} held-out "
         f"seeds, {costs.frames_compared(search, job.config):,} frames"
     )
-    with _stage(job, f"comparing on {num_seeds} held-out seeds", COMPARISON):
+    where = f"on {num_seeds} held-out seeds"
+    with _stage(job, f"comparing {where}", COMPARISON, f"compared {where}"):
         learned = {results.SOLUTION: solution.params}
         if not search.strategy.persistent_agents:
             start = initial_state(job).strategy
@@ -316,8 +312,6 @@ def _hold_out(
         "generation": search.num_generations,
         "noise": _noise(job, state, steps),
     }
-    seconds = duration(time.monotonic() - began)
-    job.console.say(f"compared on {num_seeds} held-out seeds in {seconds}")
     return held_out, facts, agents
 
 
@@ -334,7 +328,7 @@ def _noise(job: Job, state: State, steps: Steps) -> dict[str, float | None] | No
 def _publish(
     job: Job, progress: Progress, ending: Ending, found: Ending | None
 ) -> None:
-    """Write what was made, in place of what is there.
+    """Replace the published results by the new ones.
 
     What belongs to another solution is removed before the solution is replaced. All
     that was made is in `conclusion/` until it is written.
@@ -382,13 +376,20 @@ def _publish(
 
 
 @contextlib.contextmanager
-def _stage(job: Job, activity: str, name: str) -> Iterator[None]:
-    """Show an activity, and say where the run was stopped if it is."""
+def _stage(job: Job, activity: str, name: str, done: str = "") -> Iterator[None]:
+    """Show an activity, and say where the run was stopped if it is.
+
+    Args:
+        done: what to say at the end, with the time that it took; empty: nothing.
+    """
+    began = time.monotonic()
     job.console.now(activity)
     try:
         yield
     except InterruptedRunError as error:
         raise InterruptedRunError(f"{str(error) or 'stopped'} in {name}") from None
+    if done:
+        job.console.say(f"{done} in {duration(time.monotonic() - began)}")
 
 
 def _stop_if_asked(job: Job) -> None:

@@ -27,9 +27,11 @@ import jax
 import numpy as np
 
 from metaevo import keys, population
+from metaevo.engine import checks
 from metaevo.envs import Env
 from metaevo.errors import ArtifactError
 from metaevo.learned import operations
+from metaevo.storage import provenance
 from metaevo.types import InnerLoop, Search, Space, Strategy, arguments
 
 _SMALL = 16  # elements of an array that is described by its values
@@ -125,10 +127,7 @@ def _of_fields(value: Any) -> dict[str, Plain]:
 
 def population_size(search: Search) -> int:
     """Return the number of members of a search's proposals."""
-    key = jax.random.key(0)
-    state = jax.eval_shape(search.strategy.init, key)
-    proposal, _ = jax.eval_shape(search.strategy.ask, key, state)
-    return population.size(proposal.params)
+    return population.size(checks.proposal_shapes(search.strategy).params)
 
 
 def digest(*data: Plain) -> str:
@@ -161,22 +160,9 @@ def source_files(search: Search, path: str | Path | None = None) -> list[Path]:
     return sorted({file.absolute() for file in files if file.is_file()})
 
 
-def sources(search: Search, path: str | Path | None = None) -> dict[str, str]:
-    """Return digests of the source files that a search is made of.
-
-    Args:
-        search: the search.
-        path: the file in which it is put together; see `source_files`.
-
-    Returns:
-        `FOLDER/FILE` -> the first 16 digits of the file's sha256.
-    """
-    return {
-        f"{file.parent.name}/{file.name}": hashlib.sha256(
-            file.read_bytes()
-        ).hexdigest()[:16]
-        for file in source_files(search, path)
-    }
+def sources(search: Search) -> dict[str, str]:
+    """Return digests of the source files that a search is made of."""
+    return provenance.digests(source_files(search))
 
 
 # --- parts of a search ----------------------------------------------------------------
@@ -286,18 +272,20 @@ def _array(x: Any) -> Plain:
 def _function(function: Callable, given: list, into: Callable[[Any], Plain]) -> Plain:
     """A function's name, with the values that it was given or closes over, if any."""
     function = inspect.unwrap(function)
-    values = list(given)
     inner = getattr(function, "__func__", function)
-    for cell in getattr(inner, "__closure__", None) or ():
-        try:
-            values.append(cell.cell_contents)
-        except ValueError:  # not assigned yet
-            continue
+    values = [*given, *_closed_over(inner)]
     values += getattr(inner, "__defaults__", None) or ()
     values += (getattr(inner, "__kwdefaults__", None) or {}).values()
     leaves = [leaf for x in values for leaf in _leaves(into(x))]
     name = _name(function)
     return {"function": name, "values": leaves} if leaves else name
+
+
+def _closed_over(function: Any) -> Iterator[Any]:
+    """The values that a function closes over, those that are assigned."""
+    for cell in getattr(function, "__closure__", None) or ():
+        with contextlib.suppress(ValueError):  # not assigned yet
+            yield cell.cell_contents
 
 
 def _leaves(tree: Plain) -> Iterator[Plain]:
@@ -331,10 +319,7 @@ def _reachable(function: Callable) -> list[Callable]:
         if any(x is other for other in found):
             continue
         found.append(x)
-        for cell in getattr(x, "__closure__", None) or ():
-            with contextlib.suppress(ValueError):  # not assigned yet
-                if inspect.isroutine(cell.cell_contents):
-                    waiting.append(cell.cell_contents)
+        waiting += filter(inspect.isroutine, _closed_over(x))
     return found
 
 

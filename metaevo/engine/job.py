@@ -16,13 +16,14 @@ from metaevo.analysis.holdout import HeldOut
 from metaevo.analysis.independent import judge
 from metaevo.analysis.verdicts import Verdict
 from metaevo.config import RunConfig, Stop
+from metaevo.engine import checks
 from metaevo.engine.loggers.console import ConsoleLogger
 from metaevo.errors import ArtifactError, printable
 from metaevo.evaluators.choose import EvaluatorFactory
 from metaevo.storage import artifacts, jsonl, run_directory
 from metaevo.storage.artifacts import Artifact
 from metaevo.text import byte_size
-from metaevo.types import Evaluator, Key, Params, Proposal, PyTree, Search
+from metaevo.types import Evaluator, Key, Params, PyTree, Search
 
 
 class Result(NamedTuple):
@@ -141,65 +142,51 @@ class Job(NamedTuple):
         config: how to run it.
         name: its name, for directories and reports.
         directory: the run directory, which this process has locked.
-        manifest: the run's manifest.
         factory: makes evaluators.
         evaluator: evaluates the search's generations.
         programs: compiled functions of the strategy.
         keys: random keys by role.
         console: terminal output.
+        manifest: the run's manifest; empty: nothing is saved.
         deadline: `time.monotonic` after which no generation starts, and no step of what
             follows the last one.
         should_stop: True if the run was asked to stop.
         stop: condition on a generation's record that ends the run; None: there is none.
+        changes: `key=value` of what differs from the search's defaults.
+        changed: sentences on what is not as it was when the run was started.
     """
 
     search: Search
     config: RunConfig
     name: str
     directory: Path
-    manifest: Mapping[str, Any]
     factory: EvaluatorFactory
     evaluator: Evaluator
     programs: Programs
     keys: Keys
     console: ConsoleLogger
-    deadline: float
-    should_stop: Callable[[], bool]
+    manifest: Mapping[str, Any] = {}
+    deadline: float = float("inf")
+    should_stop: Callable[[], bool] = lambda: False
     stop: Stop | None = None
+    changes: Sequence[str] = ()
+    changed: Sequence[str] = ()
 
 
-def make(
-    search: Search,
-    config: RunConfig,
-    name: str,
-    directory: Path,
-    factory: EvaluatorFactory,
-    evaluator: Evaluator,
-    console: ConsoleLogger,
-    manifest: Mapping[str, Any] | None = None,
-    deadline: float = float("inf"),
-    should_stop: Callable[[], bool] = lambda: False,
-    stop: Stop | None = None,
-) -> Job:
+def make(search: Search, config: RunConfig, **fields: Any) -> Job:
     """Return a job, with the strategy's functions and the keys of `config.seed`.
 
     Args:
-        manifest: None: nothing is saved.
+        search: the search, its chunk size chosen.
+        config: how to run it.
+        **fields: the other fields of `Job`.
     """
     return Job(
         search=search,
         config=config,
-        name=name,
-        directory=directory,
-        manifest=manifest or {},
-        factory=factory,
-        evaluator=evaluator,
         programs=programs(search),
         keys=keys(config.seed),
-        console=console,
-        deadline=deadline,
-        should_stop=should_stop,
-        stop=stop,
+        **fields,
     )
 
 
@@ -235,10 +222,17 @@ def initial_state(job: Job) -> State:
     return State(jax.jit(job.search.strategy.init)(job.keys.init), ())
 
 
-def greeting(job: Job, progress: Progress, changes: Sequence[str]) -> list[str]:
+def state_template(job: Job) -> State:
+    """Return shapes and dtypes of the arrays of a checkpoint."""
+    strategy = jax.eval_shape(job.search.strategy.init, job.keys.init)
+    shapes = checks.proposal_shapes(job.search.strategy)
+    return State(strategy, job.evaluator.template(shapes))
+
+
+def greeting(job: Job, progress: Progress) -> list[str]:
     """Return the head of a run as lines: what is searched, with what, where."""
     search = job.search
-    proposal = proposal_shapes(job, progress.state.strategy)
+    proposal = checks.proposal_shapes(search.strategy)
     loops = ", ".join(
         f"{loop.frames_per_segment * loop.num_segments:,} frames"
         for loop in search.tasks
@@ -257,14 +251,8 @@ def greeting(job: Job, progress: Progress, changes: Sequence[str]) -> list[str]:
         head = [f"{job.name}: training {size} agents on {on}, {loops} each"]
     return [
         *head,
-        f"changed: {', '.join(map(printable, changes)) or 'nothing'}",
+        f"changed: {', '.join(map(printable, job.changes)) or 'nothing'}",
         f"{job.factory.num_devices} {job.factory.platform} device(s), chunks of "
         f"{job.manifest['chunk_size']}, {byte_size(held)} of state and buffers{memory}",
         f"{job.directory}: {start if progress.generation else 'new'}",
     ]
-
-
-def proposal_shapes(job: Job, strategy_state: PyTree) -> Proposal:
-    """Return shapes and dtypes of a proposal; `strategy_state` may be shapes, too."""
-    ask = job.search.strategy.ask
-    return jax.eval_shape(ask, job.keys.init, strategy_state)[0]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from metaevo.config import wandb_mode
 from metaevo.engine.job import Job, Progress
@@ -18,29 +18,6 @@ from metaevo.engine.loggers.wandb import WandbLogger
 from metaevo.errors import CheckpointError
 from metaevo.storage import run_directory
 from metaevo.storage.jsonl import JsonlLogger
-
-
-class Logger(Protocol):
-    """Repeat the records of a run elsewhere."""
-
-    def log(
-        self, record: Mapping[str, Any], draw: Callable[[], bytes | None] = ...
-    ) -> None:
-        """Take the record of one generation, in order.
-
-        Args:
-            record: as in `metrics.jsonl`, with arrays and NaN as they are.
-            draw: makes a PNG of the solution as it is now.
-        """
-        ...
-
-    def finish(self, directory: Path) -> None:
-        """Take the report and the artifact of a finished run."""
-        ...
-
-    def close(self) -> None:
-        """End the logger; called once, also after an error."""
-        ...
 
 
 class Journal:
@@ -63,7 +40,7 @@ class Journal:
     def __init__(self, job: Job, progress: Progress):
         self.generation, self.log_bytes = progress.generation, progress.log_bytes
         self.pending: list[Mapping[str, Any]] = []
-        self._loggers: list[Logger] = []
+        self._loggers: list[TensorboardLogger | WandbLogger] = []
         self._job = job
         paths = run_directory.paths(job.directory)
         # The names by which others find this run, and what they name now.
@@ -87,22 +64,17 @@ class Journal:
             CheckpointError: the directory, its lock, manifest or log was deleted or
                 replaced.
         """
-        problem = None
-        for path, inode in self._names.items():
-            if _inode(path) != inode:
-                problem = f"{path} has vanished or was replaced"
-                break
         try:
-            if problem is None:
-                self._log.check()
+            for path, inode in self._names.items():
+                if _inode(path) != inode:
+                    raise CheckpointError(f"{path} has vanished or was replaced")
+            self._log.check()
         except CheckpointError as error:
-            problem = str(error)
-        if problem is not None:
             raise CheckpointError(
-                f"{problem} while the run was going, so it stops: nothing after "
+                f"{error} while the run was going, so it stops: nothing after "
                 f"generation {self.generation - len(self.pending)} is saved. Put it "
                 "back if it was moved, or start again in another run.directory"
-            )
+            ) from None
 
     def open_loggers(self) -> None:
         """Open the loggers that `run.wandb` and `run.tensorboard` ask for."""

@@ -38,7 +38,7 @@ from metaevo.engine.job import (
     greeting,
     initial_state,
     make,
-    proposal_shapes,
+    state_template,
 )
 from metaevo.engine.journal import Journal
 from metaevo.engine.loggers.console import ConsoleLogger
@@ -117,49 +117,61 @@ def run(
             "not tell this search from another"
         )
     prepared = preparation.prepare(search, config)
-    search, proposal, stop = prepared
     if config.distributed and not distributed.is_coordinator():
-        return choose.run_worker(search, proposal, config, should_stop)
-    size = population.size(proposal.params)
-    told = preparation.settings(
-        prepared, config, Settings(settings or {}, defaults or {})
-    )
-    file = None if source is None else source.file
-    source_files = identity.source_files(search, file)
-    sources = identity.sources(search, file)
+        return choose.run_worker(*prepared[:2], config, should_stop)
+    given = Settings(settings or {}, defaults or {})
+    given = preparation.settings(prepared, config, given)
+    with opened(prepared, config, name, given, changes, should_stop, source) as job:
+        return _run(job)
+
+
+@contextlib.contextmanager
+def opened(
+    prepared: preparation.Prepared,
+    config: RunConfig,
+    name: str,
+    settings: Settings,
+    changes: Sequence[str] = (),
+    should_stop: Callable[[], bool] = lambda: False,
+    source: own_runs.Source | None = None,
+) -> Iterator[Job]:
+    """Hold the directory of a run, and make what running the search takes.
+
+    A new run gets its manifest. That of one that goes on is compared, and its chunk
+    size must fit into what is free now.
+
+    Args:
+        prepared: the search, checked.
+        config: as of `run`; so are the other arguments.
+        settings: by which the run is told from others.
+    """
+    search, proposal, stop = prepared
     with contextlib.ExitStack() as stack:
         stack.enter_context(distributed.coordinator(config))
-        directory = run_directory.prepare(
-            config.directory or run_directory.default_directory(name, config.seed, told)
-        )
+        directory = run_directory.chosen_directory(config, name, settings)
+        directory = run_directory.prepare(directory)
         stack.enter_context(run_directory.lock(directory))
         factory = stack.enter_context(choose.factory(config, should_stop))
+        device = factory.device
+        files = identity.source_files(search, source and source.file)
+        done, manifest = 0, None
         if run_directory.has_manifest(directory):
             manifest = run_directory.read_manifest(directory)
-            run_directory.check_same_run(directory, manifest, name, config, told)
+            run_directory.check_same_run(directory, manifest, name, config, settings)
             search = search._replace(chunk_size=manifest["chunk_size"])
-            store = checkpoint.Store(run_directory.paths(directory).checkpoints)
-            if max(store.generations(), default=0) < search.num_generations:
-                # Its chunk size is fixed, and must fit into what is free now.
-                evaluator, _ = factory.plan(search, proposal)
-            else:
-                evaluator = factory.make(search)
-        else:
+            done = max(checkpoint.of_run(directory).generations(), default=0)
+        if manifest is None or done < search.num_generations:
             evaluator, chunk_size = factory.plan(search, proposal)
+        else:
+            evaluator, chunk_size = factory.make(search), search.chunk_size
+        if manifest is None:
             search = search._replace(chunk_size=chunk_size)
             manifest = run_directory.create_manifest(
-                directory,
-                name,
-                config,
-                told,
-                chunk_size,
-                factory.device,
-                changes,
-                sources,
-                source_files,
+                directory, name, config, settings, chunk_size, device, changes, files
             )
         if source is not None:
             own_runs.remember(directory, manifest, source, changes)
+        size = population.size(proposal.params)
         following = costs.generations_after(
             search, config, size, factory.num_devices, factory.platform
         )
@@ -168,36 +180,46 @@ def run(
             contextlib.closing(ConsoleLogger(search.num_generations, following, unit))
         )
         limit = float("inf") if config.max_seconds is None else config.max_seconds
-        job = make(
+        yield make(
             search,
             config,
-            name,
-            directory,
-            factory,
-            evaluator,
-            console,
+            name=name,
+            directory=directory,
+            factory=factory,
+            evaluator=evaluator,
+            console=console,
             manifest=manifest,
             deadline=time.monotonic() + limit,
             should_stop=should_stop,
             stop=stop,
+            changes=changes,
+            changed=provenance.changes(manifest, device, provenance.digests(files)),
         )
-        return _run(job, changes, provenance.changes(manifest, factory.device, sources))
 
 
-def _run(job: Job, changes: Sequence[str], changed: Sequence[str]) -> Result:
-    """Restore, search and finish; close the journal in any case."""
-    progress = _restore(job)
+def _has_stopped(job: Job, progress: Progress) -> bool:
+    """Return True if `run.stop` holds after the generations done.
+
+    Raises:
+        ConfigError: more are done than the run is to have.
+    """
     if progress.generation > job.search.num_generations:
         raise ConfigError(
             f"num_generations={job.search.num_generations}: {job.directory} holds "
             f"{progress.generation} generations; give as many or more"
         )
-    job.console.say(*greeting(job, progress, changes))
-    if job.stop is not None and progress.generation:
-        log = run_directory.paths(job.directory).metrics
-        logged = jsonl.read_generations(log, progress.generation)
-        if job.stop.holds(logged[-1]):
-            job = _ending_now(job, progress)
+    if job.stop is None or not progress.generation:
+        return False
+    log = run_directory.paths(job.directory).metrics
+    return job.stop.holds(jsonl.read_generations(log, progress.generation)[-1])
+
+
+def _run(job: Job) -> Result:
+    """Restore, search and finish; close the journal in any case."""
+    progress = _restore(job)
+    if _has_stopped(job, progress):
+        job = _ending_now(job, progress)
+    job.console.say(*greeting(job, progress))
     end = training if costs.trains(job.search) else finish
     if (result := end.already(job, progress)) is not None:
         return result
@@ -210,7 +232,7 @@ def _run(job: Job, changes: Sequence[str], changed: Sequence[str]) -> Result:
             progress.generation,
             num_generations=job.search.num_generations,
         )
-        for event in changed:
+        for event in job.changed:
             job.console.say(f"warning: {event}")
             history.note(job.directory, event, progress.generation)
         journal.open_loggers()
@@ -250,30 +272,24 @@ def _search(job: Job, journal: Journal, progress: Progress) -> Progress:
         NumericalError: every member failed `failures.MAX` times; likewise.
     """
     search, config = job.search, job.config
-    size = population.size(proposal_shapes(job, progress.state.strategy).params)
+    size = population.size(checks.proposal_shapes(search.strategy).params)
     frames = checks.frames_per_generation(search, size)
     milestones = costs.milestones(search, config)
     job.console.now("compiling, and the first generation")
     while progress.generation < search.num_generations:
-        started = time.monotonic()
         try:
-            state, record = generation(job, progress)
+            state, record = timed_generation(job, progress, frames)
         except InterruptedRunError:
             _save(job, journal, progress)
             raise InterruptedRunError(
                 f"stopped before generation {progress.generation}"
             ) from None
-        seconds = time.monotonic() - started
-        record |= {
-            "frames": (progress.generation + 1) * frames,
-            "seconds": seconds,
-            "frames_per_second": frames / seconds,
-        }
         journal.record(record)
+        has_signal = records.has_signal(search, size, record)
         progress = Progress(
             state,
             journal.generation,
-            progress.failures + 1 if not records.learns(search, size, record) else 0,
+            0 if has_signal else progress.failures + 1,
             journal.log_bytes,
             journal.log_sha256,
         )
@@ -308,6 +324,20 @@ def _search(job: Job, journal: Journal, progress: Progress) -> Progress:
     return progress
 
 
+def timed_generation(
+    job: Job, progress: Progress, frames: int
+) -> tuple[State, dict[str, Any]]:
+    """Run one generation, of `frames` frames, as `generation` does, and time it."""
+    started = time.monotonic()
+    state, record = generation(job, progress)
+    seconds = time.monotonic() - started
+    return state, record | {
+        "frames": (progress.generation + 1) * frames,
+        "seconds": seconds,
+        "frames_per_second": frames / seconds,
+    }
+
+
 def generation(job: Job, progress: Progress) -> tuple[State, dict[str, Any]]:
     """Run one generation; returns the state after it and its record."""
     search, state = job.search, progress.state
@@ -323,7 +353,7 @@ def generation(job: Job, progress: Progress) -> tuple[State, dict[str, Any]]:
         "failed": int(failed.sum()),
         "not_scored": int((~scored & ~failed).sum()),
     }
-    if records.learns(search, len(raw), counts):
+    if records.has_signal(search, len(raw), counts):
         proposal = proposal._replace(params=evaluated.params)
         strategy = job.programs.tell(
             role[_TELL], strategy, proposal, jnp.asarray(scores)
@@ -360,7 +390,7 @@ def _save(job: Job, journal: Journal, progress: Progress) -> None:
     journal.check()
     if not journal.pending:
         return
-    _store(job).save(
+    checkpoint.of_run(job.directory).save(
         progress.generation,
         progress.state,
         {
@@ -381,11 +411,9 @@ def _restore(job: Job) -> Progress:
         CheckpointError: no checkpoint can be read, they were lost, or they belong to
             another manifest.
     """
-    store = _store(job)
+    store = checkpoint.of_run(job.directory)
     store.clean()
-    strategy = jax.eval_shape(job.search.strategy.init, job.keys.init)
-    carried = job.evaluator.template(proposal_shapes(job, strategy))
-    template = State(strategy, carried)
+    template = state_template(job)
     loaded = store.load(template)
     if loaded is None:
         paths = run_directory.paths(job.directory)
@@ -410,10 +438,6 @@ def _restore(job: Job) -> Progress:
         log_sha256=log_sha256,
         **facts,
     )
-
-
-def _store(job: Job) -> checkpoint.Store:
-    return checkpoint.Store(run_directory.paths(job.directory).checkpoints)
 
 
 def _drawn(job: Job, state: State) -> bytes | None:

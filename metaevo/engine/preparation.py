@@ -94,9 +94,7 @@ def check_directory(
         CheckpointError: the run in it is damaged.
     """
     told = settings(prepared, config, given)
-    directory = config.directory or run_directory.default_directory(
-        name, config.seed, told
-    )
+    directory = run_directory.chosen_directory(config, name, told)
     run_directory.check_free(directory)
     if run_directory.has_manifest(directory):
         manifest = run_directory.read_manifest(directory)

@@ -10,8 +10,8 @@ import numpy as np
 from metaevo.types import Evaluated, Search
 
 
-def learns(search: Search, size: int, record: Mapping[str, Any]) -> bool:
-    """Return True if a generation has something to tell the strategy.
+def has_signal(search: Search, size: int, record: Mapping[str, Any]) -> bool:
+    """Return True if any member of a generation has a score to tell the strategy.
 
     Agents that live on and have no score yet go on, equal to each other.
     """

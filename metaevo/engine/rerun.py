@@ -20,13 +20,13 @@ import numpy as np
 from metaevo import fitness, population
 from metaevo.config import RunConfig
 from metaevo.engine import checks, loop, not_finite, records
-from metaevo.engine.job import Job, Progress, State, make, proposal_shapes
+from metaevo.engine.job import Job, Progress, State, initial_state, make, state_template
 from metaevo.engine.loggers.console import ConsoleLogger
 from metaevo.errors import ConfigError
 from metaevo.evaluators import choose, stepwise
 from metaevo.evaluators.stepwise import Segment
 from metaevo.storage import checkpoint, jsonl, run_directory
-from metaevo.types import Metrics, Proposal, PyTree, Search, keep, mean
+from metaevo.types import Proposal, Search, keep, mean
 
 
 class Failure(NamedTuple):
@@ -144,14 +144,12 @@ def rerun(
         named,
         float(raw[column]),
         float(scores[member]),
-        tuple(_of_column(metrics, column) for metrics in evaluated.train),
+        tuple(
+            {name: np.asarray(x)[:, column] for name, x in metrics.items()}
+            for metrics in evaluated.train
+        ),
         failures,
     )
-
-
-def _of_column(metrics: Metrics, column: int) -> dict[str, np.ndarray]:
-    """Return one member's metrics, [S, K] each."""
-    return {name: np.asarray(x)[:, column] for name, x in metrics.items()}
 
 
 def _failures(
@@ -193,11 +191,11 @@ def _job(search: Search, directory: Path, manifest: Mapping[str, Any]) -> Job:
     return make(
         search,
         RunConfig(seed=manifest["identity"]["seed"]),
-        manifest["identity"]["search"],
-        directory,
-        factory,
-        factory.make(search),
-        ConsoleLogger(0),
+        name=manifest["identity"]["search"],
+        directory=directory,
+        factory=factory,
+        evaluator=factory.make(search),
+        console=ConsoleLogger(0),
         manifest=manifest,
     )
 
@@ -221,12 +219,11 @@ def _before(
 
 def _nearest(job: Job, generation: int) -> Progress:
     """Return the newest checkpoint at or before a generation, or the start."""
-    strategy: PyTree = jax.jit(job.search.strategy.init)(job.keys.init)
-    template = State(strategy, job.evaluator.template(proposal_shapes(job, strategy)))
-    store = checkpoint.Store(run_directory.paths(job.directory).checkpoints)
+    template = state_template(job)
+    store = checkpoint.of_run(job.directory)
     found = store.before(generation, template)
     if found is None:
-        return Progress(State(strategy, ()))
+        return Progress(initial_state(job))
     arrays, manifest = found
     state = checkpoint.from_arrays(template, arrays)
     return Progress(state, manifest["generation"])
@@ -253,7 +250,7 @@ def _learned(
     waiting = ~np.isfinite(raw) if missing[1] else None
     scores, _ = fitness.sanitize(raw, search.strategy.mirrored, waiting)
     counts = {"failed": missing[0], "not_scored": missing[1]}
-    if records.learns(search, len(raw), counts):
+    if records.has_signal(search, len(raw), counts):
         strategy = job.programs.tell(
             jax.random.fold_in(key, 2), strategy, proposal, jnp.asarray(scores)
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Mapping, Sequence
 from inspect import ismodule
 from pathlib import Path
@@ -87,19 +86,22 @@ def train(
     with contextlib.closing(
         ConsoleLogger(search.num_generations, unit="segment")
     ) as console:
-        job = make(search, config, "training", Path(), factory, evaluator, console)
+        job = make(
+            search,
+            config,
+            name="training",
+            directory=Path(),
+            factory=factory,
+            evaluator=evaluator,
+            console=console,
+        )
         progress, records = Progress(initial_state(job)), []
         frames = checks.frames_per_generation(search, population.size(proposal.params))
         for number in range(1, search.num_generations + 1):
-            began = time.monotonic()
-            state, record = loop.generation(job, progress)
+            state, record = loop.timed_generation(job, progress, frames)
             failed = progress.failures + 1 if record["failed"] == num_seeds else 0
             progress = Progress(state, number, failed)
-            seconds = time.monotonic() - began
-            records.append(
-                record
-                | {"frames": number * frames, "frames_per_second": frames / seconds}
-            )
+            records.append(record)
             console.log(records[-1])
             if failed == failures.MAX:
                 raise failures.unsaved()

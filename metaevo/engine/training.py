@@ -77,13 +77,9 @@ def _no_strategy(num_seeds: int) -> Strategy:
 
 def already(job: Job, progress: Progress) -> Result | None:
     """Return the result of a training run that is finished; None if it is not."""
-    paths = run_directory.paths(job.directory)
-    if (
-        progress.generation < job.search.num_generations
-        or history.generation_finished(job.directory) != progress.generation
-        or not (paths.agents / TRAINED).is_dir()
-        or not (paths.report / "index.html").is_file()
-    ):
+    agents = run_directory.paths(job.directory).agents / TRAINED
+    done = progress.generation >= job.search.num_generations and agents.is_dir()
+    if not (done and history.is_reported(job.directory, progress.generation)):
         return None
     job.console.say(f"already finished, after segment {progress.generation}")
     return _result(job)

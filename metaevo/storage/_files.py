@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from metaevo.errors import CheckpointError
-from metaevo.storage import obeyed, wandb_files
+from metaevo.storage import obeyed
 
 MAX_DEPTH = 64  # of nested JSON
 MAX_BRACKETS = 1_000_000  # of JSON: an empty list takes 28 times its text
@@ -78,14 +78,13 @@ def _check_entry(entry: os.DirEntry, parts: tuple[str, ...]) -> None:
         CheckpointError: it is no regular file with one name, or wandb or matplotlib
             would obey it.
     """
-    for name, steers in (("wandb", wandb_files.steers), ("matplotlib", obeyed.steers)):
-        if steers(parts):
-            raise CheckpointError(
-                f"{entry.path} would steer {name}, which is not allowed in the "
-                "directory of a run; remove it"
-            )
+    if program := obeyed.program_steered_by(parts):
+        raise CheckpointError(
+            f"{entry.path} would steer {program}, which is not allowed in the "
+            "directory of a run; remove it"
+        )
     if not entry.is_file(follow_symlinks=False):
-        if not (entry.is_symlink() and wandb_files.may_link(parts)):
+        if not (entry.is_symlink() and obeyed.may_link(parts)):
             raise _refused(Path(entry.path))
     elif entry.stat(follow_symlinks=False).st_nlink > 1:
         raise _linked(Path(entry.path))

@@ -16,7 +16,7 @@ Loading needs jax, numpy and safetensors alone.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -150,26 +150,26 @@ def save(
     manifest = {
         "artifact_schema": SCHEMA,
         "slots": slots,
-        "properties": _properties(params, spec, visited or {}),
+        "properties": {
+            name: properties.record(op, params[name], (visited or {}).get(name))
+            for name, op in spec.items()
+            if op["op"] != "number"
+        },
         "reference": _references(params, spec),
         **({"sources": origins} if (origins := sources.record(spec)) else {}),
         "provenance": manifests.published(provenance),
         **({} if evidence is None else {"evidence": dict(evidence)}),
     }
-    known = {
-        name: properties.of(spec[name], params[name], recorded)
-        for name, recorded in manifest["properties"].items()
-    }
+    known = _properties(params, manifest)
     verified.write(Path(path), arrays, manifest, card.markdown(manifest, known))
 
 
-def _properties(
-    params: Params, spec: Mapping[str, Mapping], visited: Mapping[str, tuple]
-) -> dict[str, Any]:
-    """What `properties` records, by slot of a function."""
+def _properties(params: Params, manifest: Mapping[str, Any]) -> dict[str, Properties]:
+    """The properties of an artifact's functions, by slot."""
+    recorded = manifest.get("properties", {})
     return {
-        name: properties.record(op, params[name], visited.get(name))
-        for name, op in spec.items()
+        name: properties.of(op, params[name], recorded.get(name))
+        for name, op in manifest["slots"].items()
         if op["op"] != "number"
     }
 
@@ -269,21 +269,20 @@ def load(path: str | Path, *, trust: bool = False) -> Artifact:
         ArtifactError: there is none at `path`, or it fails verification.
         NotImportedError: a function's source is not here, and it has no program.
     """
-    arrays, manifest = _resolved(path, trust)
-    try:
+    return _loaded(path, trust)[0]
+
+
+def _loaded(path: str | Path, trust: bool = False) -> tuple[Artifact, Params]:
+    """An artifact, and its evolved numbers."""
+    params, manifest = _read(path)
+    with _refused_if_malformed(path):
+        folder = verified.artifact_folder(path)
+        manifest = stored_functions.resolved(folder, manifest, trust)
         slots = {
-            name: loaded.checked(name, op, _build(op, _subtree(arrays, name)))
+            name: loaded.checked(name, op, _build(op, params[name]))
             for name, op in manifest["slots"].items()
         }
-        recorded = manifest.get("properties", {})
-        known = {
-            name: properties.of(op, _subtree(arrays, name), recorded.get(name))
-            for name, op in manifest["slots"].items()
-            if op["op"] != "number"
-        }
-    except _MALFORMED as error:
-        raise ArtifactError(f"{path}: {type(error).__name__}: {error}") from None
-    return Artifact(slots, manifest, known)
+        return Artifact(slots, manifest, _properties(params, manifest)), params
 
 
 def as_space(path: str | Path) -> tuple[Space, Params]:
@@ -294,19 +293,13 @@ def as_space(path: str | Path) -> tuple[Space, Params]:
     Raises:
         ArtifactError: as `load`.
     """
-    artifact = load(path)
-    arrays, manifest = _resolved(path)
+    artifact, params = _loaded(path)
     spec = {
         name: {key: x for key, x in op.items() if key != "value"}
-        for name, op in manifest["slots"].items()
+        for name, op in artifact.manifest["slots"].items()
     }
     numbers = {name for name, op in spec.items() if op["op"] == "number"}
-    params = {
-        name: np.float32(artifact.slots[name])
-        if name in numbers
-        else _subtree(arrays, name)
-        for name in spec
-    }
+    params = params | {name: np.float32(artifact.slots[name]) for name in numbers}
     functions = {
         name: _operation(op) for name, op in spec.items() if name not in numbers
     }
@@ -324,15 +317,29 @@ def params(path: str | Path) -> Params:
     Raises:
         ArtifactError: as `load`.
     """
-    arrays, manifest = _read(path)
-    return {name: _subtree(arrays, name) for name in manifest["slots"]}
+    return _read(path)[0]
 
 
 _MALFORMED = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 
-def _read(path: str | Path) -> tuple[dict[str, np.ndarray], dict]:
-    """The verified files of an artifact."""
+@contextlib.contextmanager
+def _refused_if_malformed(path: str | Path) -> Iterator[None]:
+    """Name the artifact that cannot be read.
+
+    Raises:
+        ArtifactError: it cannot.
+    """
+    try:
+        yield
+    except CheckpointError as error:
+        raise ArtifactError(str(error)) from None
+    except _MALFORMED as error:
+        raise ArtifactError(f"{path}: {type(error).__name__}: {error}") from None
+
+
+def _read(path: str | Path) -> tuple[dict[str, Any], dict]:
+    """The evolved numbers of an artifact by slot, and its manifest; verified."""
     given, path = path, verified.artifact_folder(path)
     if not (path / "manifest.json").exists():
         raise ArtifactError(_no_artifact(given))
@@ -341,7 +348,7 @@ def _read(path: str | Path) -> tuple[dict[str, np.ndarray], dict]:
             f"{given}: a run that has no artifact yet (no solution/); finish it with: "
             f"metaevo resume {given}"
         )
-    try:
+    with _refused_if_malformed(path):
         arrays, manifest = verified.read(path, verified.MAX_ARTIFACT)
         schema = manifest.get("artifact_schema")
         if schema != SCHEMA:
@@ -356,23 +363,7 @@ def _read(path: str | Path) -> tuple[dict[str, np.ndarray], dict]:
             raise ArtifactError(f"{path}: more than {MAX_SLOTS} slots")
         for name in manifest["slots"]:
             verified.check_slot(name)
-    except CheckpointError as error:
-        raise ArtifactError(str(error)) from None
-    except _MALFORMED as error:
-        raise ArtifactError(f"{path}: {type(error).__name__}: {error}") from None
-    return arrays, manifest
-
-
-def _resolved(path: str | Path, trust: bool = False) -> tuple[dict, dict]:
-    """The verified files of an artifact, of functions that this process can build."""
-    arrays, manifest = _read(path)
-    try:
-        folder = verified.artifact_folder(path)
-        return arrays, stored_functions.resolved(folder, manifest, trust)
-    except ArtifactError:
-        raise
-    except _MALFORMED as error:
-        raise ArtifactError(f"{path}: {type(error).__name__}: {error}") from None
+        return {name: _subtree(arrays, name) for name in manifest["slots"]}, manifest
 
 
 def _no_artifact(path: str | Path) -> str:

@@ -41,16 +41,13 @@ def lines(manifest: Mapping[str, Any]) -> list[str]:
     found = _evidence(manifest)
     shown = [f"verdict: {_text(x)}" for x in _list(found.get("verdicts"))]
     shown += [f"verdict: {_text(x)}" for x in _list(found.get("independent"))]
-    shown += [f"elsewhere: {_text(x)}" for x in _list(found.get("elsewhere"))]
-    shown += [f"limit: {_text(x)}" for x in _list(found.get("limits"))]
-    shown += [f"warning: {_text(x)}" for x in _list(found.get("warnings"))]
-    rows = _rows(found)
-    if rows:
-        names = _measures(found)
-        for name, task, *scores, seeds in rows:
-            place = f" on {task}" if task else ""
-            said = "".join(f"{x} {y}, " for x, y in zip(names, scores, strict=True))
-            shown.append(f"{name}{place}: {said}{seeds} seeds")
+    for key in ("elsewhere", "limits", "warnings"):
+        shown += [f"{key.rstrip('s')}: {_text(x)}" for x in _list(found.get(key))]
+    for name, task, *scores, seeds in _rows(found):
+        place = f" on {task}" if task else ""
+        pairs = zip(_measures(found), scores, strict=True)
+        said = "".join(f"{x} {y}, " for x, y in pairs)
+        shown.append(f"{name}{place}: {said}{seeds} seeds")
     if found and not shown:
         shown.append("no comparison on held-out seeds")
     return [*shown, *(f"{name}: {x}" for name, x in _facts(manifest, found))]

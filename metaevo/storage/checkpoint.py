@@ -18,10 +18,10 @@ import numpy as np
 
 from metaevo import keys
 from metaevo.errors import CheckpointError, ConfigError
-from metaevo.storage.verified import SCHEMA, check, discard, read, write
+from metaevo.storage import run_directory
+from metaevo.storage.verified import SCHEMA as SCHEMA
+from metaevo.storage.verified import check, discard, read, write
 from metaevo.types import PyTree
-
-__all__ = ["SCHEMA", "Store", "check", "from_arrays", "read", "to_arrays", "write"]
 
 _NAME = re.compile(r"generation-(\d{8,})")
 
@@ -117,6 +117,11 @@ class Store:
 
     def _path(self, generation: int) -> Path:
         return self.folder / f"generation-{generation:08d}"
+
+
+def of_run(directory: str | Path) -> Store:
+    """Return the checkpoints of a run directory."""
+    return Store(run_directory.paths(directory).checkpoints)
 
 
 # --- pytrees --------------------------------------------------------------------------

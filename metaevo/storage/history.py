@@ -67,11 +67,11 @@ def generations_done(directory: str | Path) -> int:
     """
     from metaevo.storage import checkpoint  # imports JAX
 
-    folder = run_directory.paths(directory).checkpoints
-    manifest = checkpoint.Store(folder).check()
+    store = checkpoint.of_run(directory)
+    manifest = store.check()
     generation = 0 if manifest is None else manifest.get("generation")
     if not isinstance(generation, int):
-        raise CheckpointError(f"{folder}: the newest one has no generation")
+        raise CheckpointError(f"{store.folder}: the newest one has no generation")
     return generation
 
 
@@ -102,3 +102,9 @@ def generation_finished(directory: str | Path) -> int | None:
     events = read(directory)
     ends = [event["generation"] for event in events if event["event"] == FINISHED]
     return ends[-1] if ends else None
+
+
+def is_reported(directory: str | Path, generation: int) -> bool:
+    """Return True if a run last finished with `generation` and has its report."""
+    page = run_directory.paths(directory).report / "index.html"
+    return page.is_file() and generation_finished(directory) == generation

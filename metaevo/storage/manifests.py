@@ -26,40 +26,43 @@ def check(manifest: Any) -> None:
         ValueError, KeyError, TypeError, AttributeError: one is not as expected.
     """
 
-    def plain(x, kind):
-        return isinstance(x, kind) and not isinstance(x, bool)
+    def require(sound, problem):
+        if not sound:
+            raise ValueError(problem)
+
+    def is_int(x):
+        return isinstance(x, int) and not isinstance(x, bool)
 
     identity, chunk_size = manifest["identity"], manifest["chunk_size"]
-    search = identity["search"]
-    if not isinstance(search, str) or len(search) > MAX_NAME:
-        raise ValueError(
-            f"the name of the search is not a text of at most {MAX_NAME} characters"
-        )
-    for name in ("settings", "defaults"):
-        if not isinstance(identity.get(name, {}), dict):
-            raise ValueError(f"the {name} are not an object")
-    if not plain(identity["seed"], int):
-        raise ValueError("the seed is not a whole number")
-    if chunk_size is not None and not (plain(chunk_size, int) and chunk_size > 0):
-        raise ValueError("chunk_size is not a number of members")
-    changes = manifest["changes"]
-    if not isinstance(changes, list) or not all(isinstance(x, str) for x in changes):
-        raise ValueError("the changes are not a list of texts")
-    if len(changes) > MAX_CHANGES or any(len(x) > MAX_CHANGE for x in changes):
-        raise ValueError(
-            f"more than {MAX_CHANGES:,} changes, or one of more than {MAX_CHANGE:,} "
-            "characters"
-        )
-    for name in ("sources", "versions", "jax_settings", "run"):
-        if not isinstance(manifest[name], dict):
-            raise ValueError(f"{name} is not an object")
-    schema = manifest["schema"]
-    if not plain(schema, int):
-        raise ValueError("the schema is not a whole number")
-    if schema > SCHEMA:
-        raise ValueError(
-            f"schema {schema} is newer than this metaevo's {SCHEMA}; update metaevo"
-        )
+    changes, schema = manifest["changes"], manifest["schema"]
+    name = identity["search"]
+    require(
+        isinstance(name, str) and len(name) <= MAX_NAME,
+        f"the name of the search is not a text of at most {MAX_NAME} characters",
+    )
+    for key in ("settings", "defaults"):
+        require(isinstance(identity.get(key, {}), dict), f"the {key} are not an object")
+    require(is_int(identity["seed"]), "the seed is not a whole number")
+    require(
+        chunk_size is None or (is_int(chunk_size) and chunk_size > 0),
+        "chunk_size is not a number of members",
+    )
+    require(
+        isinstance(changes, list) and all(isinstance(x, str) for x in changes),
+        "the changes are not a list of texts",
+    )
+    require(
+        len(changes) <= MAX_CHANGES and all(len(x) <= MAX_CHANGE for x in changes),
+        f"more than {MAX_CHANGES:,} changes, or one of more than {MAX_CHANGE:,} "
+        "characters",
+    )
+    for key in ("sources", "versions", "jax_settings", "run"):
+        require(isinstance(manifest[key], dict), f"{key} is not an object")
+    require(is_int(schema), "the schema is not a whole number")
+    require(
+        schema <= SCHEMA,
+        f"schema {schema} is newer than this metaevo's {SCHEMA}; update metaevo",
+    )
 
 
 class Settings(NamedTuple):
@@ -122,10 +125,10 @@ def published(data: Any) -> Any:
     return folders.without(data)
 
 
-MOST_TOLD, LONGEST_TOLD = 6, 120  # differences, and characters of one
+MAX_DESCRIBED, MAX_LENGTH = 6, 120  # differences, and characters of one
 
 
-def told(old: Mapping, new: Mapping) -> list[str]:
+def describe_changes(old: Mapping, new: Mapping) -> list[str]:
     """Return what a person changed between two identities, short enough to read.
 
     Of another search this is its name. Else it is the keys that were given; what
@@ -133,9 +136,9 @@ def told(old: Mapping, new: Mapping) -> list[str]:
 
     >>> sigma = {"sigma": 0.5, "search": {"strategy": {"sigma": 0.5}}}
     >>> old = {"search": "a", "seed": 0, "settings": sigma}
-    >>> told(old, old | {"settings": {"sigma": 1, "search": {}}})
+    >>> describe_changes(old, old | {"settings": {"sigma": 1, "search": {}}})
     ['sigma: 0.5 -> 1']
-    >>> told(old, old | {"search": "b", "settings": {}})
+    >>> describe_changes(old, old | {"search": "b", "settings": {}})
     ['search: a -> b']
     """
     if old["search"] != new["search"]:
@@ -144,9 +147,9 @@ def told(old: Mapping, new: Mapping) -> list[str]:
     found = differences(*seeds) + differences(_settings(old), _settings(new))
     found = [printable(x) for x in found]
     given = [x for x in found if not x.startswith(("search.", "search: "))] or found
-    cut = [x if len(x) <= LONGEST_TOLD else x[:LONGEST_TOLD] + "..." for x in given]
-    more = [f"and {len(cut) - MOST_TOLD} more"] if len(cut) > MOST_TOLD else []
-    return [*cut[:MOST_TOLD], *more]
+    cut = [x[:MAX_LENGTH] + "..." * (len(x) > MAX_LENGTH) for x in given]
+    more = [f"and {len(cut) - MAX_DESCRIBED} more"] if len(cut) > MAX_DESCRIBED else []
+    return [*cut[:MAX_DESCRIBED], *more]
 
 
 def _settings(identity: Mapping) -> Settings:

@@ -1,29 +1,66 @@
-"""Files of the working directory that other programs obey, and that may be planted.
+"""Files of a folder that other programs obey, and that may be planted in a run's.
 
-A user may work in a run directory that came from a stranger. matplotlib reads
-`matplotlibrc` there when it is imported, which names programs to run and files to read.
-wandb's files are in `wandb_files`. What lies in another working directory is the
-user's.
+A run directory may come from a stranger, and a user may work in it. matplotlib reads
+`matplotlibrc` of the working directory when it is imported, which names programs to run
+and files to read. wandb obeys settings in the folder `wandb` there: such a file could
+name another host, and wandb would send the user's key to it. What lies in another
+working directory is the user's.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from metaevo.errors import CheckpointError
 
 MATPLOTLIB = "matplotlibrc"
+WANDB_SETTINGS = ("wandb/settings", ".wandb/settings")
+"""wandb's settings of a working directory."""
+WANDB_DEFAULTS = "config-defaults.yaml"
+"""wandb's configuration of a working directory."""
+
+_OBEYED = {
+    "wandb": r"(.*/)?(\.?wandb/settings|config-defaults\.yaml)|wandb/config/.+",
+    "matplotlib": r"(.*/)?matplotlibrc",
+}
+_LINKS = re.compile(
+    r"wandb/(latest-run|debug\.log|debug-internal\.log)"
+    r"|wandb/(offline-)?run-[^/]*/logs/debug-core\.log"
+)
 
 
-def steers(parts: Sequence[str]) -> bool:
-    """Return True if matplotlib would obey a file, from its folder.
+def program_steered_by(parts: Sequence[str]) -> str | None:
+    """Return the program that would obey a file, from some folder of a run directory.
 
     Args:
         parts: names of the folders below the run directory, and of the file.
+
+    >>> program_steered_by(("a", "wandb", "settings"))
+    'wandb'
+    >>> program_steered_by(("wandb", "config", "settings"))
+    'wandb'
+    >>> program_steered_by(("wandb", "offline-run-1", "files", "config.yaml"))
     """
-    return parts[-1].casefold() == MATPLOTLIB  # some file systems ignore case
+    path = "/".join(parts).casefold()  # some file systems ignore case
+    for program, names in _OBEYED.items():
+        if re.fullmatch(names, path, re.DOTALL):
+            return program
+    return None
+
+
+def may_link(parts: Sequence[str]) -> bool:
+    """Return True if wandb makes a link of this name, which only wandb uses.
+
+    Args:
+        parts: names of the folders below the run directory, and of the link.
+
+    >>> may_link(("wandb", "latest-run")), may_link(("wandb", "data", "latest-run"))
+    (True, False)
+    """
+    return _LINKS.fullmatch("/".join(parts)) is not None
 
 
 def run_here() -> Path | None:

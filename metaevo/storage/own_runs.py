@@ -114,11 +114,8 @@ def remember(
     known = recall(directory, manifest)
     changes = changes if known is None else known.changes
     file = source.file.resolve()
-    with contextlib.suppress(OSError, CheckpointError):
-        path = _path(directory)
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(OSError):
         record = {
-            "directory": str(Path(directory).resolve()),
             "run": _run_digest(manifest),
             "file": str(file),
             "module": source.module,
@@ -126,7 +123,7 @@ def remember(
             "sha256": sha256(file),
             "changes": list(changes),
         }
-        replace_file(path, json.dumps(record, indent=1).encode())
+        write_record(directory, "json", record)
 
 
 def recall(directory: str | Path, manifest: Mapping[str, Any]) -> OwnRun | None:
@@ -140,7 +137,7 @@ def recall(directory: str | Path, manifest: Mapping[str, Any]) -> OwnRun | None:
         the record; None if this user has not started the run here.
     """
     try:
-        record = read_json(_path(directory), MAX_RECORD)
+        record = read_record(directory, "json")
         if record["run"] == _run_digest(manifest):
             changes = tuple(map(str, record["changes"]))
             file, module = Path(record["file"]), record["module"]
@@ -151,9 +148,38 @@ def recall(directory: str | Path, manifest: Mapping[str, Any]) -> OwnRun | None:
     return None
 
 
-def _path(directory: str | Path) -> Path:
+def write_record(directory: str | Path, ending: str, record: Mapping) -> None:
+    """Write a record of a run directory, unless the cache cannot be written.
+
+    Args:
+        directory: the run directory.
+        ending: of the record's file, one for each kind of record.
+        record: plain data.
+    """
+    with contextlib.suppress(OSError, CheckpointError):
+        path = _path(directory, ending)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        record = {"directory": str(Path(directory).resolve()), **record}
+        replace_file(path, json.dumps(record, indent=1).encode())
+
+
+def read_record(directory: str | Path, ending: str) -> Any:
+    """Read a record of a run directory.
+
+    Args:
+        directory: the run directory.
+        ending: as of `write_record`.
+
+    Raises:
+        CheckpointError: it is no regular file, too large, or not JSON.
+        OSError: there is none, or it cannot be read.
+    """
+    return read_json(_path(directory, ending), MAX_RECORD)
+
+
+def _path(directory: str | Path, ending: str) -> Path:
     name = hashlib.sha256(os.fsencode(Path(directory).resolve())).hexdigest()[:32]
-    return folder() / f"{name}.json"
+    return folder() / f"{name}.{ending}"
 
 
 def _run_digest(manifest: Mapping[str, Any]) -> str:

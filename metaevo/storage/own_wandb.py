@@ -10,15 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
-import os
 from pathlib import Path
 
 from metaevo.errors import CheckpointError
 from metaevo.storage import own_runs, run_directory
-from metaevo.storage._files import read_json, replace_file
 
-MAX_RECORD = 1 << 16  # bytes
 RUN, UNSENT = "wandb", "unsent"
 
 
@@ -33,28 +29,17 @@ def remember(directory: str | Path, name: str, kind: str = RUN) -> None:
         kind: `RUN`, or `UNSENT` for one that a push wrote for `wandb sync`.
     """
     with contextlib.suppress(OSError, CheckpointError):
-        path = _path(directory, kind)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        record = {
-            "directory": str(Path(directory).resolve()),
-            "manifest": _digest(directory),
-            "wandb": name,
-        }
-        replace_file(path, json.dumps(record, indent=1).encode())
+        record = {"manifest": _digest(directory), "wandb": name}
+        own_runs.write_record(directory, f"{kind}.json", record)
 
 
 def recall(directory: str | Path, kind: str = RUN) -> str | None:
     """Return the id that was recorded; None if there is none for the run there."""
     with contextlib.suppress(OSError, CheckpointError, KeyError, TypeError):
-        record = read_json(_path(directory, kind), MAX_RECORD)
+        record = own_runs.read_record(directory, f"{kind}.json")
         if record["manifest"] == _digest(directory):
             return str(record["wandb"])
     return None
-
-
-def _path(directory: str | Path, kind: str) -> Path:
-    name = hashlib.sha256(os.fsencode(Path(directory).resolve())).hexdigest()[:32]
-    return own_runs.folder() / f"{name}.{kind}.json"
 
 
 def _digest(directory: str | Path) -> str:

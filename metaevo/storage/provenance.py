@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,16 @@ def _flat(facts: Mapping[str, Any]) -> dict[str, Any]:
     nested = ("versions", "jax_settings")
     plain = {key: x for key, x in facts.items() if key not in nested}
     return named | plain | facts.get("jax_settings", {})
+
+
+def digests(files: Iterable[Path]) -> dict[str, str]:
+    """Return `FOLDER/FILE` -> the first 16 digits of each file's sha256."""
+    return {
+        f"{file.parent.name}/{file.name}": hashlib.sha256(
+            file.read_bytes()
+        ).hexdigest()[:16]
+        for file in files
+    }
 
 
 def git_state(files: Sequence[Path] = ()) -> dict[str, Any]:

@@ -41,25 +41,26 @@ from metaevo.storage._files import (
 )
 from metaevo.storage.verified import CARD, FILES, MAX_ARTIFACT, MAX_JSON, ZOO_PREFIX
 
+_FOLDERS_OF_OTHERS = ("wandb", "tensorboard", "play", "compare")
 _BEFORE_THE_MANIFEST = re.compile(r"\.lock|\.probe-\d+|\..*\.tmp")
 
 
 class Paths(NamedTuple):
-    """The parts of a run directory."""
+    """The parts of a run directory, as paths below it."""
 
-    manifest: Path
-    metrics: Path
-    history: Path
-    lock: Path
-    checkpoints: Path
-    earlier: Path
-    solution: Path
-    held_out: Path
-    independent: Path
-    agents: Path
-    closed_form: Path
-    conclusion: Path
-    report: Path
+    manifest: Path = Path("manifest.json")
+    metrics: Path = Path("metrics.jsonl")
+    history: Path = Path("history.jsonl")
+    lock: Path = Path(".lock")
+    checkpoints: Path = Path("checkpoints")
+    earlier: Path = Path("earlier_solutions")
+    solution: Path = Path("solution")
+    held_out: Path = Path("held_out")
+    independent: Path = Path("independent")
+    agents: Path = Path("agents")
+    closed_form: Path = Path("closed_form")
+    conclusion: Path = Path("conclusion")
+    report: Path = Path("report")
 
 
 def paths(directory: str | Path) -> Paths:
@@ -68,22 +69,7 @@ def paths(directory: str | Path) -> Paths:
     >>> paths("runs/demo").metrics.as_posix()
     'runs/demo/metrics.jsonl'
     """
-    root = Path(directory)
-    return Paths(
-        manifest=root / "manifest.json",
-        metrics=root / "metrics.jsonl",
-        history=root / "history.jsonl",
-        lock=root / ".lock",
-        checkpoints=root / "checkpoints",
-        earlier=root / "earlier_solutions",
-        solution=root / "solution",
-        held_out=root / "held_out",
-        independent=root / "independent",
-        agents=root / "agents",
-        closed_form=root / "closed_form",
-        conclusion=root / "conclusion",
-        report=root / "report",
-    )
+    return Paths(*(Path(directory) / name for name in Paths()))
 
 
 # --- before a run ---------------------------------------------------------------------
@@ -156,14 +142,11 @@ def check_entries(directory: str | Path) -> None:
         CheckpointError: it does not, or there is a link, a pipe or a device in it.
     """
     check_tree(directory)
-    parts = paths(directory)
-    for path in (parts.manifest, parts.metrics, parts.history, parts.lock):
-        check_file(path)
-    check_file(Path(directory) / "wandb.json")
-    for name in ("wandb", "tensorboard", "play", "compare"):
+    first_folder = Paths._fields.index("checkpoints")
+    for name in (*Paths()[:first_folder], "wandb.json"):
+        check_file(Path(directory) / name)
+    for name in (*Paths()[first_folder:], *_FOLDERS_OF_OTHERS):
         check_folder(Path(directory) / name)
-    for path in parts[parts.index(parts.checkpoints) :]:
-        check_folder(path)
 
 
 def check_writable(key: str, directory: str | Path) -> None:
@@ -184,6 +167,13 @@ def check_writable(key: str, directory: str | Path) -> None:
             f"{key}={directory}: cannot write there ({error.strerror}); "
             "give another directory"
         ) from None
+
+
+def chosen_directory(
+    config: RunConfig, name: str, settings: manifests.Settings
+) -> Path:
+    """Return the directory of a run: that of its options, else the default one."""
+    return Path(config.directory or default_directory(name, config.seed, settings))
 
 
 def default_directory(name: str, seed: int, settings: manifests.Settings) -> Path:
@@ -297,7 +287,6 @@ def create_manifest(
     chunk_size: int | None,
     device: str,
     changes: Sequence[str],
-    sources: Mapping[str, str] | None = None,
     source_files: Sequence[Path] = (),
 ) -> dict[str, Any]:
     """Write and return the manifest of a new run. It is never written again.
@@ -308,13 +297,12 @@ def create_manifest(
         chunk_size: members in one vmap.
         device: description of the devices.
         changes: `key=value` of what differs from the search's defaults.
-        sources: digests of the source files that the search is made of.
-        source_files: these files, to tell whether git knows them as they are.
+        source_files: the source files that the search is made of.
     """
     manifest = {
         "schema": manifests.SCHEMA,
         "identity": manifests.identity(name, config, settings),
-        "sources": dict(sources or {}),
+        "sources": provenance.digests(source_files),
         "chunk_size": chunk_size,
         "run": json.loads(json.dumps(asdict(config))) | {"directory": None},
         **provenance.surroundings(device),
@@ -343,7 +331,7 @@ def check_same_run(
             f"run.resume=false, and {directory} holds a run; give another run.directory"
         )
     now = manifests.identity(name, config, settings)
-    changed = manifests.told(manifest["identity"], now)
+    changed = manifests.describe_changes(manifest["identity"], now)
     if changed:
         raise ConfigError(
             f"{directory} holds a run with other settings: {'; '.join(changed)}. "

@@ -13,7 +13,7 @@ from typing import Any
 from metaevo.errors import CheckpointError, NotImportedError
 from metaevo.learned import operations
 from metaevo.storage import imports, own_runs, sources
-from metaevo.storage._files import parse_json, read_bytes
+from metaevo.storage._files import read_json
 from metaevo.storage.sources import Origin
 from metaevo.storage.verified import MAX_JSON
 
@@ -94,9 +94,9 @@ def _places(folder: Path, trust: bool) -> list[str] | None:
     run, own = _run_of(folder), None
     if run != folder:
         try:
-            manifest = parse_json(read_bytes(run / "manifest.json", MAX_JSON))
+            manifest = read_json(run / "manifest.json", MAX_JSON)
             own = own_runs.recall(run, manifest)
-        except (OSError, CheckpointError, ValueError, KeyError, TypeError):
+        except (OSError, CheckpointError, KeyError, TypeError):
             own = None
     if own is None and not trust:
         return None

@@ -5,10 +5,11 @@ on it, in a folder that holds payloads where imports would find them.
 """
 
 import contextlib
+import functools
+import itertools
 import json
 import os
 import shutil
-import socket
 import sys
 import types
 import unicodedata
@@ -20,16 +21,21 @@ from planted import nested
 from runs import sign
 
 import metaevo
+from metaevo.analysis import holdout, results
 from metaevo.analysis.plots import figures
-from metaevo.cli import compare, main, runs
+from metaevo.cli import compare, main, runs, verify
 from metaevo.engine import finish
-from metaevo.errors import ConfigError
+from metaevo.engine.loggers import wandb_push
+from metaevo.errors import CheckpointError, ConfigError
 from metaevo.storage import (
     artifacts,
+    checkpoint,
+    history,
+    jsonl,
     numpy_reference,
+    obeyed,
     own_runs,
     run_directory,
-    wandb_files,
 )
 from metaevo.storage.own_runs import Source
 
@@ -121,11 +127,19 @@ def server():
 
 
 @pytest.fixture
-def place(made, tmp_path, monkeypatch, server):
-    place = Place(tmp_path, made)
-    monkeypatch.chdir(place.run.parent)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(place.cache))
-    monkeypatch.setenv("HOME", str(place.home))
+def new_place(made, tmp_path, monkeypatch, server):
+    """Make a place of its own, and work in it."""
+    numbers = itertools.count()
+
+    def make():
+        root = tmp_path / str(next(numbers))
+        root.mkdir()
+        place = Place(root, made)
+        monkeypatch.chdir(place.run.parent)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(place.cache))
+        monkeypatch.setenv("HOME", str(place.home))
+        return place
+
     monkeypatch.setenv("MY_KEY", SECRET)
     monkeypatch.setattr(runs, "INSTALLED", made / "installed")
     monkeypatch.setattr(compare, "compare", compared)
@@ -133,7 +147,12 @@ def place(made, tmp_path, monkeypatch, server):
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
     monkeypatch.setenv("WANDB_BASE_URL", server.url)
     monkeypatch.setattr("sys.path", ["", *sys.path])
-    return place
+    return make
+
+
+@pytest.fixture
+def place(new_place):
+    return new_place()
 
 
 def compared(groups, make, *rest):
@@ -189,42 +208,29 @@ def command(name, *arguments):
     return exit.value.code
 
 
-def loaded(path):
-    for load, error in (
-        (metaevo.load, metaevo.errors.ArtifactError),
-        (artifacts.params, metaevo.errors.ArtifactError),
-        (numpy_reference.load, ValueError),
-    ):
-        with contextlib.suppress(error):
-            load(path)
-
-
 # --- what a stranger may alter --------------------------------------------------------
 
 
-def edit(path, change):
-    data = json.loads(path.read_text())
-    data = change(data) or data
-    path.write_text(json.dumps(data))
-
-
-def manifest(**fields):
-    """Other fields of the run's manifest, which is signed again."""
+def altered(name, *keys, **fields):
+    """Other fields in an object of a JSON file, found by keys; all is signed again."""
 
     def alter(place):
-        edit(place.run / "manifest.json", lambda data: data | fields)
+        path = place.run / name
+        data = json.loads(path.read_text())
+        functools.reduce(lambda x, key: x[key], keys, data).update(fields)
+        path.write_text(json.dumps(data))
         sign(place.run)
 
     return alter
 
 
-def identity(**fields):
-    def alter(place):
-        path = place.run / "manifest.json"
-        edit(path, lambda data: data["identity"].update(fields))
-        sign(place.run)
+manifest = functools.partial(altered, "manifest.json")
+identity = functools.partial(altered, "manifest.json", "identity")
+slots = functools.partial(altered, "solution/manifest.json", "slots", "lr")
 
-    return alter
+
+def facts(folder, **fields):
+    return altered(f"{folder}/manifest.json", **fields)
 
 
 def changes(*lines):
@@ -239,50 +245,16 @@ def content(name, data):
     return alter
 
 
-def remove(path):
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
+def plant(kind, name, secret="strategy.csv"):
+    """A file of `planted.KINDS` in place of what is there; a link is to the user's."""
+
+    def alter(place):
+        path = place.run / name
+        path.parent.mkdir(exist_ok=True)
+        if path.is_dir():
+            shutil.rmtree(path)
         path.unlink(missing_ok=True)
-
-
-def link(name, target):
-    """A link in place of a file or folder, to one of the user's."""
-
-    def alter(place):
-        remove(place.run / name)
-        (place.run / name).symlink_to(place.home / target)
-
-    return alter
-
-
-def pipe(name):
-    def alter(place):
-        remove(place.run / name)
-        os.mkfifo(place.run / name)
-
-    return alter
-
-
-def unix_socket(place):
-    here = os.getcwd()
-    os.chdir(place.run)
-    socket.socket(socket.AF_UNIX).bind("s")
-    os.chdir(here)
-
-
-def folder(name):
-    def alter(place):
-        remove(place.run / name)
-        (place.run / name).mkdir(parents=True)
-
-    return alter
-
-
-def file(name):
-    def alter(place):
-        remove(place.run / name)
-        (place.run / name).write_text("a file")
+        planted.KINDS[kind](path, {"secret": place.home / secret})
 
     return alter
 
@@ -299,227 +271,327 @@ def metric(name, value=1.0):
     return alter
 
 
-def facts(name, **fields):
-    """Other fields of the manifest of a folder of arrays, which is signed again."""
-
-    def alter(place):
-        edit(place.run / name / "manifest.json", lambda data: data | fields)
-        sign(place.run)
-
-    return alter
-
-
-def slots(**fields):
-    def alter(place):
-        path = place.run / "solution" / "manifest.json"
-        edit(path, lambda data: data["slots"]["lr"].update(fields))
-        sign(place.run)
-
-    return alter
-
-
 CHECKPOINT = "checkpoints/generation-00000002"
 NAN = float("nan")
 DEEP = b'{"identity":' + b"[" * 100_000
 
+FILES = ("manifest.json", "metrics.jsonl", "history.jsonl", ".lock", "wandb.json")
+FILES += ("report/index.html", "report/fitness.png", "report/strategy.csv")
+FILES += ("solution/arrays.safetensors",)
+FOLDERS = ("checkpoints", "solution", "report", "agents", "agents/solution")
+
 HOSTILE = {
-    # Imports.
-    "environment in the run": changes("env=evil.payload:go"),
-    "environment beside the run": changes("env=payload:go"),
-    "environment of the library": changes("env=os:getcwd"),
-    "environment in a list": changes("env=[payload:go]"),
-    "environment with a quote": changes('env="payload:go"'),
-    "environment in brackets": changes("[env]=payload:go"),
-    "search beside the run": identity(search="evil"),
-    "search shadowed beside the run": identity(search="tiny"),
-    "search with dots": identity(search="..evil.searches.evil"),
-    "search with a slash": identity(search="../../downloads/searches/evil"),
-    "search by path": identity(search="/etc/passwd"),
-    "search of a private name": identity(search="_private"),
-    "search without a name": identity(search=""),
-    "search of a package": identity(search="evil.payload"),
-    # Settings.
-    "variable of the environment": changes("env=${oc.env:MY_KEY}"),
-    "variable, escaped": changes('env="\\x24{oc.env:MY_KEY}"'),
-    "variable in a number": changes("population_size=${oc.env:MY_KEY}"),
-    "variable in a key": changes("${oc.env:MY_KEY}=3"),
-    "address of a cluster": changes("run.evaluator=ray", "run.ray_address=evil:1"),
-    "online": changes("run.wandb=online"),
-    "another directory": changes("run.directory=../../home/new"),
-    "another directory in brackets": changes("run[directory]=../../home/new"),
-    "start from a file of the user": changes("run.start_from=../../home"),
-    "unknown key": changes("no_such_key=1"),
-    "no key": changes("", "=", "--help"),
-    "absurd number": changes("population_size=-1"),
-    "changes of numbers": changes(1, None, {}),
-    "changes as text": manifest(changes="env=payload:go"),
-    # Wrong types.
-    "seed of text": identity(seed="0"),
-    "seed too large": identity(seed=1 << 70),
-    "seed that is not a number": identity(seed=NAN),
-    "settings as a list": identity(settings=[]),
-    "chunk size that is not a number": manifest(chunk_size=NAN),
-    "chunk size of text": manifest(chunk_size="$(touch x)"),
-    "negative chunk size": manifest(chunk_size=-1),
-    "versions as a list": manifest(versions=[1]),
-    "schema of text": manifest(schema="2"),
-    "device of lists": manifest(device=[[]], git={}, python=[]),
-    "sources of lists": manifest(sources={"a": []}),
-    "run as text": manifest(run="x"),
-    # JSON.
-    "deep manifest": content("manifest.json", DEEP),
-    "manifest nested under the limit": identity(
-        settings={"a": json.loads("[" * 500 + "]" * 500)}
-    ),
-    "cut manifest": content("manifest.json", b'{"identity": {"search"'),
-    "manifest of bytes": content("manifest.json", b"\xff\xfe\x00"),
-    "empty manifest": content("manifest.json", b""),
-    "huge manifest": content("manifest.json", b"[" + b"1," * (9 << 20) + b"1]"),
-    "manifest of an application": content("manifest.json", b'{"name": "my app"}'),
-    "log of bytes": content("metrics.jsonl", b"\xff\xfe\x00\n"),
-    "log of lists": content("metrics.jsonl", b"[]\n[]\n"),
-    "deep log": content("metrics.jsonl", b"[" * 100_000 + b"\n"),
-    "empty log": content("metrics.jsonl", b""),
-    "history of lists": content("history.jsonl", b"[]\n"),
-    "history of wrong times": content("history.jsonl", b'{"time": 1e300}\n'),
-    "history with parts outside": content(
-        "history.jsonl", b'{"time": 1, "event": "x", "parts": ["../../home", 3]}\n'
-    ),
-    "wandb.json of bytes": content("wandb.json", b"\xff"),
-    "scores of text": content("agents/scores.json", b'{"evaluations": {"a": "x"}}'),
-    "scores of lists": content("agents/scores.json", b"[]"),
-    "verdict of lists": content("closed_form/verdict.json", b"[]"),
-    # Metrics.
-    "metric with a command": metric("$(touch PWNED)"),
-    "metric with half a formula": metric(r"$\frac{$"),
-    "metric with a script": metric("<script>alert(1)</script>"),
-    "metric with an absolute path": metric("/etc/passwd"),
-    "metric with a path": metric("../../../home/x"),
-    "metric of text": metric("update_norm", "text"),
-    "metric of a dict": metric("update_norm", {}),
-    "infinite metric": metric("update_norm", 1e308),
-    "metric of digits": metric("update_norm", 10**400),
-    "failed of lists": metric("failed", [1, 2]),
-    "infinite failures": metric("failed", float("inf")),
-    "fitness of lists": metric("fitness_best", []),
-    "population of text": metric("population", "x"),
-    "parents that are none": metric("parents", [99, -7, 0, 0]),
-    "parents of text": metric("parents", "abcd"),
-    # Folders of arrays.
-    "checkpoint of text": facts(CHECKPOINT, generation="two"),
-    "checkpoint that is not a number": facts(CHECKPOINT, log_bytes=NAN),
-    "checkpoint before the first": facts(CHECKPOINT, generation=-1),
-    "checkpoint of a huge log": facts(CHECKPOINT, log_bytes=1 << 62),
-    "checkpoint of other arrays": facts(CHECKPOINT, arrays={}),
-    "checkpoint beside": folder("checkpoints/generation-00000009.bak"),
-    "checkpoint without files": folder("checkpoints/generation-00000009"),
-    "checkpoint of an odd name": folder("checkpoints/generation-9e9"),
-    "held-out names outside": facts("held_out", names=["../../home"]),
-    "held-out names of numbers": facts("held_out", names=3),
-    "held-out frames of text": facts("held_out", frames_per_segment=["x"]),
-    "held-out measure of a formula": facts("held_out", measure=r"$\frac{$"),
-    "held-out measure of lists": facts("held_out", measure=[]),
-    "held-out noise of text": facts("held_out", noise="x"),
-    "agents of nothing": facts("agents/solution", arrays={}),
-    "slot that is a module": slots(op="os.system"),
-    "slot of text": slots(value="x"),
-    "solution without slots": facts("solution", slots={}),
-    "slots as a list": facts("solution", slots=[]),
-    "slot with a path": facts("solution", slots={"../x": {"op": "number"}}),
-    "reference of lists": facts("solution", reference=[1]),
-    "reference of nothing": facts("solution", reference={"lr": {"value": []}}),
-    "solution altered": content("solution/arrays.safetensors", b"x"),
-    # Folders in place of files, and files in place of folders.
-    "folder as manifest": folder("manifest.json"),
-    "folder as log": folder("metrics.jsonl"),
-    "folder as history": folder("history.jsonl"),
-    "folder as lock": folder(".lock"),
-    "folder as report": folder("report/index.html"),
-    "folder as figure": folder("report/fitness.png"),
-    "folder as table": folder("report/strategy.csv"),
-    "folder as wandb.json": folder("wandb.json"),
-    "folder as arrays": folder("solution/arrays.safetensors"),
-    "file as checkpoints": file("checkpoints"),
-    "file as solution": file("solution"),
-    "file as report": file("report"),
-    "file as agents": file("agents"),
-    "file as an agent": file("agents/solution"),
+    "imports": {
+        "environment in the run": changes("env=evil.payload:go"),
+        "environment beside the run": changes("env=payload:go"),
+        "environment of the library": changes("env=os:getcwd"),
+        "environment in a list": changes("env=[payload:go]"),
+        "environment with a quote": changes('env="payload:go"'),
+        "environment in brackets": changes("[env]=payload:go"),
+        "search beside the run": identity(search="evil"),
+        "search shadowed beside the run": identity(search="tiny"),
+        "search with dots": identity(search="..evil.searches.evil"),
+        "search with a slash": identity(search="../../downloads/searches/evil"),
+        "search by path": identity(search="/etc/passwd"),
+        "search of a private name": identity(search="_private"),
+        "search without a name": identity(search=""),
+        "search of a package": identity(search="evil.payload"),
+    },
+    "settings": {
+        "variable of the environment": changes("env=${oc.env:MY_KEY}"),
+        "variable, escaped": changes('env="\\x24{oc.env:MY_KEY}"'),
+        "variable in a number": changes("population_size=${oc.env:MY_KEY}"),
+        "variable in a key": changes("${oc.env:MY_KEY}=3"),
+        "address of a cluster": changes("run.evaluator=ray", "run.ray_address=evil:1"),
+        "online": changes("run.wandb=online"),
+        "another directory": changes("run.directory=../../home/new"),
+        "another directory in brackets": changes("run[directory]=../../home/new"),
+        "start from a file of the user": changes("run.start_from=../../home"),
+        "unknown key": changes("no_such_key=1"),
+        "no key": changes("", "=", "--help"),
+        "absurd number": changes("population_size=-1"),
+        "changes of numbers": changes(1, None, {}),
+        "changes as text": manifest(changes="env=payload:go"),
+    },
+    "types": {
+        "seed of text": identity(seed="0"),
+        "seed too large": identity(seed=1 << 70),
+        "seed that is not a number": identity(seed=NAN),
+        "settings as a list": identity(settings=[]),
+        "chunk size that is not a number": manifest(chunk_size=NAN),
+        "chunk size of text": manifest(chunk_size="$(touch x)"),
+        "negative chunk size": manifest(chunk_size=-1),
+        "versions as a list": manifest(versions=[1]),
+        "schema of text": manifest(schema="2"),
+        "device of lists": manifest(device=[[]], git={}, python=[]),
+        "sources of lists": manifest(sources={"a": []}),
+        "run as text": manifest(run="x"),
+    },
+    "JSON": {
+        "deep manifest": content("manifest.json", DEEP),
+        "manifest nested under the limit": identity(
+            settings={"a": json.loads("[" * 500 + "]" * 500)}
+        ),
+        "cut manifest": content("manifest.json", b'{"identity": {"search"'),
+        "manifest of bytes": content("manifest.json", b"\xff\xfe\x00"),
+        "empty manifest": content("manifest.json", b""),
+        "huge manifest": content("manifest.json", b"[" + b"1," * (9 << 20) + b"1]"),
+        "manifest of an application": content("manifest.json", b'{"name": "my app"}'),
+        "log of bytes": content("metrics.jsonl", b"\xff\xfe\x00\n"),
+        "log of lists": content("metrics.jsonl", b"[]\n[]\n"),
+        "deep log": content("metrics.jsonl", b"[" * 100_000 + b"\n"),
+        "empty log": content("metrics.jsonl", b""),
+        "history of lists": content("history.jsonl", b"[]\n"),
+        "history of wrong times": content("history.jsonl", b'{"time": 1e300}\n'),
+        "history with parts outside": content(
+            "history.jsonl", b'{"time": 1, "event": "x", "parts": ["../../home", 3]}\n'
+        ),
+        "wandb.json of bytes": content("wandb.json", b"\xff"),
+        "scores of text": content("agents/scores.json", b'{"evaluations": {"a": "x"}}'),
+        "scores of lists": content("agents/scores.json", b"[]"),
+        "verdict of lists": content("closed_form/verdict.json", b"[]"),
+    },
+    "metrics": {
+        "metric with a command": metric("$(touch PWNED)"),
+        "metric with half a formula": metric(r"$\frac{$"),
+        "metric with a script": metric("<script>alert(1)</script>"),
+        "metric with an absolute path": metric("/etc/passwd"),
+        "metric with a path": metric("../../../home/x"),
+        "metric of text": metric("update_norm", "text"),
+        "metric of a dict": metric("update_norm", {}),
+        "infinite metric": metric("update_norm", 1e308),
+        "metric of digits": metric("update_norm", 10**400),
+        "failed of lists": metric("failed", [1, 2]),
+        "infinite failures": metric("failed", float("inf")),
+        "fitness of lists": metric("fitness_best", []),
+        "population of text": metric("population", "x"),
+        "parents that are none": metric("parents", [99, -7, 0, 0]),
+        "parents of text": metric("parents", "abcd"),
+    },
+    "arrays": {
+        "checkpoint of text": facts(CHECKPOINT, generation="two"),
+        "checkpoint that is not a number": facts(CHECKPOINT, log_bytes=NAN),
+        "checkpoint before the first": facts(CHECKPOINT, generation=-1),
+        "checkpoint of a huge log": facts(CHECKPOINT, log_bytes=1 << 62),
+        "checkpoint of other arrays": facts(CHECKPOINT, arrays={}),
+        "checkpoint beside": plant("folder", "checkpoints/generation-00000009.bak"),
+        "checkpoint without files": plant("folder", "checkpoints/generation-00000009"),
+        "checkpoint of an odd name": plant("folder", "checkpoints/generation-9e9"),
+        "held-out names outside": facts("held_out", names=["../../home"]),
+        "held-out names of numbers": facts("held_out", names=3),
+        "held-out frames of text": facts("held_out", frames_per_segment=["x"]),
+        "held-out measure of a formula": facts("held_out", measure=r"$\frac{$"),
+        "held-out measure of lists": facts("held_out", measure=[]),
+        "held-out noise of text": facts("held_out", noise="x"),
+        "agents of nothing": facts("agents/solution", arrays={}),
+        "slot that is a module": slots(op="os.system"),
+        "slot of text": slots(value="x"),
+        "solution without slots": facts("solution", slots={}),
+        "slots as a list": facts("solution", slots=[]),
+        "slot with a path": facts("solution", slots={"../x": {"op": "number"}}),
+        "reference of lists": facts("solution", reference=[1]),
+        "reference of nothing": facts("solution", reference={"lr": {"value": []}}),
+        "solution altered": content("solution/arrays.safetensors", b"x"),
+    },
+    "places": {
+        **{f"folder as {name}": plant("folder", name) for name in FILES},
+        **{f"file as {name}": plant("empty", name) for name in FOLDERS},
+    },
 }
-LINKS = {
-    "report": ".",
-    "report/strategy.csv": "strategy.csv",
-    "report/index.html": "index.html",
-    "solution": ".",
-    "solution/notes.txt": "strategy.csv",
-    "solution/manifest.json": "manifest.json",
-    "held_out": ".",
-    "agents": ".",
-    "agents/solution": ".",
-    "checkpoints": ".",
-    CHECKPOINT: ".",
-    "closed_form": ".",
-    "play": ".",
-    "compare": ".",
-    "wandb": ".",
-    "wandb/data": ".",
-    "tensorboard": ".",
-    ".lock": "strategy.csv",
-    "manifest.json": "manifest.json",
-    "metrics.jsonl": "metrics.jsonl",
-    "history.jsonl": "metrics.jsonl",
-    "wandb.json": "strategy.csv",
-}
+LINKED_FOLDERS = f"""
+report solution held_out agents agents/solution checkpoints {CHECKPOINT} closed_form
+play compare wandb wandb/data tensorboard
+"""
+LINKED_FILES = """
+report/strategy.csv report/index.html solution/notes.txt solution/manifest.json .lock
+manifest.json metrics.jsonl history.jsonl wandb.json
+"""
 PIPES = ("manifest.json", "metrics.jsonl", "history.jsonl", "wandb.json", ".lock")
 PIPES += ("solution/arrays.safetensors", "agents/scores.json", "report/index.html")
+LONG = "x" * 100_000
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_nothing_is_executed_or_read_outside_and_no_command_ends_in_a_traceback(
-    name, place, monkeypatch, capsys
-):
-    if "formula" not in name:  # drawing takes seconds
-        monkeypatch.setattr(figures, "png", lambda *args: b"")
-        monkeypatch.setattr(figures, "_svgs", lambda *args: [])
-    HOSTILE[name](place)
+REFUSED = {
+    **{f"link as {name}": plant("link", name, ".") for name in LINKED_FOLDERS.split()},
+    **{f"link as {name}": plant("link", name) for name in LINKED_FILES.split()},
+    **{f"pipe as {name}": plant("pipe", name) for name in PIPES},
+    "socket": plant("socket", "s"),
+    "hard link": plant("hard link", "history.jsonl"),
+    "lone surrogate": manifest(git="\ud800x"),
+    "long name of a search": identity(search=LONG),
+    "long change": changes(f"env={LONG}"),
+    "many changes": changes(*["num_generations=2"] * 100_000),
+    "settings of wandb": content("wandb/settings", b"[default]\nbase_url=http://x\n"),
+}
+"""Directories that no command goes on with."""
+FORGED = (
+    "x\x1b]0;PWNED\x07\x1b[2J\x1b[32mwhole: everything verified\x1b[0m\r\u202e\u2066"
+)
+
+
+def history_of(text, part):
+    line = json.dumps({"time": 1, "event": text, "parts": [part]})
+    return content("history.jsonl", line.encode() + b"\n")
+
+
+def together(*alterations):
+    def alter(place):
+        for each in alterations:
+            each(place)
+
+    return alter
+
+
+FORGING = {
+    "search": identity(search=FORGED),
+    "search of two lines": identity(search="x\nwhole: everything verified"),
+    "changes": changes(f"env={FORGED}", FORGED),
+    "manifest": together(
+        manifest(sources={FORGED: "0" * 64}, versions={"jax": FORGED}),
+        manifest(device=FORGED, git=FORGED, python=FORGED),
+        identity(settings={FORGED: FORGED, "num_generations": 2}),
+    ),
+    "results": together(
+        metric(FORGED),
+        history_of(FORGED, FORGED),
+        facts("solution", provenance={"search": FORGED}, evidence={"date": FORGED}),
+        facts("held_out", names=[FORGED, "hand-made"]),
+    ),
+    "slot": slots(op=FORGED),
+}
+LONG_NAMES = {
+    "results": together(
+        metric(LONG),
+        history_of(LONG, "solution/" + LONG),
+        facts("held_out", names=[LONG, "hand-made"]),
+        manifest(sources={LONG: LONG}, versions={"jax": LONG}, device=LONG),
+    ),
+    "settings": identity(settings={LONG: LONG, "num_generations": 2}),
+    "slot": slots(op=LONG),
+}
+UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
+
+# --- what becomes of it ---------------------------------------------------------------
+
+FILES_READ_BY = {
+    "manifest": run_directory.read_manifest,
+    "search": lambda run: runs.arguments(runs.opened(run)),
+    "history": history.read,
+    "generations done": history.generations_done,
+    "generations asked": history.generations_asked,
+    "log": lambda run: jsonl.read_generations(run / "metrics.jsonl"),
+    "checkpoints": lambda run: checkpoint.Store(run / "checkpoints").load(),
+    "comparison": lambda run: holdout.load(run / "held_out"),
+    "scores": results.read_scores,
+    "agents": lambda run: checkpoint.read(run / "agents" / "solution"),
+    "push": wandb_push.checked,
+    "verify": verify.verify,
+    "artifact": metaevo.load,
+    "params": artifacts.params,
+}
+"""Functions that read files of a run. They raise metaevo's errors alone."""
+
+
+def read_by(names, run):
+    """Read a run by some readers, and in numpy; return those that refused it."""
+    refused = set()
+    for name in names:
+        read = FILES_READ_BY[name]
+        try:
+            read(run)
+        except metaevo.errors.MetaevoError:
+            refused.add(name)
+    with contextlib.suppress(ValueError):
+        numpy_reference.load(run)
+    return refused
+
+
+@contextlib.contextmanager
+def harmless(place, capsys):
+    """Nothing is executed, read or written outside of a run, or copied into it."""
     before = outside(place)
     with watched(place) as opened:
-        for word in COMMANDS:
-            assert command(word, "evil") in EXIT_CODES, word
-        loaded(place.run)
+        yield
     assert opened == []
     assert not list(place.canary.iterdir())
     assert outside(place) == before
     printed = capsys.readouterr()
     assert SECRET not in printed.out + printed.err
     for path in place.run.rglob("*"):
-        if path.is_file() and place.run / "manifest.json" != path:
+        # A pipe is no file, and a link may lead to one of the user's.
+        ours = path.is_file() and not path.is_symlink() and path.stat().st_nlink == 1
+        if ours and path != place.run / "manifest.json":
             assert SECRET.encode() not in path.read_bytes(), path
 
 
-FORGED = (
-    "x\x1b]0;PWNED\x07\x1b[2J\x1b[32mwhole: everything verified\x1b[0m\r\u202e\u2066"
-)
-FORGING = {
-    "search": identity(search=FORGED),
-    "search of two lines": identity(search="x\nwhole: everything verified"),
-    "changes": changes(f"env={FORGED}", FORGED),
-    "sources": manifest(sources={FORGED: "0" * 64}, versions={"jax": FORGED}),
-    "device and git": manifest(device=FORGED, git=FORGED, python=FORGED),
-    "settings": identity(settings={FORGED: FORGED, "num_generations": 2}),
-    "metric": metric(FORGED),
-    "history": content(
-        "history.jsonl",
-        json.dumps({"time": 1, "event": FORGED, "parts": [FORGED]}).encode() + b"\n",
+def undrawn(monkeypatch):
+    """Let reports have no figures: drawing takes seconds."""
+    monkeypatch.setattr(figures, "png", lambda *args: b"")
+    monkeypatch.setattr(figures, "_svgs", lambda *args: [])
+
+
+@contextlib.contextmanager
+def named(name):
+    """Name the directory in which an assertion failed."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(f"in: {name}")
+        raise
+
+
+def command_for(group, name):
+    """The command that reads most of what is altered."""
+    if name.startswith("checkpoint"):
+        return "resume"
+    return "compare" if group in ("imports", "settings") else "report"
+
+
+@pytest.mark.parametrize("group", HOSTILE)
+def test_readers_of_a_run_execute_nothing_and_raise_errors_of_metaevo(
+    group, new_place, monkeypatch, capsys
+):
+    undrawn(monkeypatch)
+    for name, alter in HOSTILE[group].items():
+        place = new_place()
+        alter(place)
+        with named(name), harmless(place, capsys):
+            read_by(FILES_READ_BY, place.run)
+            assert command(command_for(group, name), "evil") in EXIT_CODES
+
+
+ALL_COMMANDS = (
+    *(("imports", "environment in the run"), ("imports", "search of a package")),
+    *(("settings", "another directory"), ("types", "sources of lists")),
+    *(("JSON", "deep log"), ("JSON", "history with parts outside")),
+    *(("metrics", "metric with half a formula"), ("metrics", "infinite metric")),
+    *(("arrays", "checkpoint of a huge log"), ("arrays", "slot of text")),
+    *(
+        ("arrays", "held-out measure of a formula"),
+        ("places", "folder as report/fitness.png"),
     ),
-    "card": facts("solution", provenance={"search": FORGED}, evidence={"date": FORGED}),
-    "held-out names": facts("held_out", names=[FORGED, "hand-made"]),
-    "slot": slots(op=FORGED),
-}
-UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
+)
+
+
+@pytest.mark.parametrize(("group", "name"), ALL_COMMANDS)
+def test_nothing_is_executed_or_read_outside_and_no_command_ends_in_a_traceback(
+    group, name, place, monkeypatch, capsys
+):
+    if "formula" not in name:
+        undrawn(monkeypatch)
+    HOSTILE[group][name](place)
+    with harmless(place, capsys):
+        for word in COMMANDS:
+            assert command(word, "evil") in EXIT_CODES, word
+        read_by(FILES_READ_BY, place.run)
 
 
 @pytest.mark.parametrize("name", FORGING)
-def test_text_of_a_run_steers_neither_terminal_nor_report(name, place, capsys):
+def test_text_of_a_run_steers_neither_terminal_nor_report(
+    name, place, monkeypatch, capsys
+):
+    if name != "results":
+        undrawn(monkeypatch)
     FORGING[name](place)
     for word in COMMANDS:
         assert command(word, "evil") in EXIT_CODES, word
@@ -541,56 +613,38 @@ def test_the_question_for_trust_is_not_worded_by_the_run(place, capsys):
         assert "trust=true, which imports 'x, which is verified" in said
 
 
-def refused_by_all(place, capsys, code=4):
-    before = outside(place)
-    inside = sorted(place.run.rglob("*"))
-    with watched(place) as opened:
-        for word in COMMANDS:
-            assert command(word, "evil") == code, word
-        loaded(place.run)
-    assert opened == []
-    assert sorted(place.run.rglob("*")) == inside
-    assert outside(place) == before
-    assert SECRET not in "".join(capsys.readouterr())
+def test_special_files_and_odd_text_are_refused_before_anything_is_read(
+    new_place, capsys
+):
+    """A pipe is never waited for; every command begins with `read_manifest`."""
+    for name, alter in REFUSED.items():
+        place = new_place()
+        alter(place)
+        inside = sorted(place.run.rglob("*"))
+        with named(name), harmless(place, capsys):
+            with pytest.raises(CheckpointError) as refusal:
+                run_directory.read_manifest(place.run)
+            assert len(str(refusal.value)) < 2000
+            names = ("manifest", "search", "push", "generations asked")
+            assert read_by(names, place.run) == {*names}
+            read_by(("verify", "artifact", "params"), place.run)
+        assert sorted(place.run.rglob("*")) == inside, name
 
 
-@pytest.mark.parametrize("name", LINKS)
-def test_link_in_a_run_directory_is_refused_by_every_command(name, place, capsys):
-    (place.run / name).parent.mkdir(exist_ok=True)
-    link(name, LINKS[name])(place)
-    refused_by_all(place, capsys)
-
-
-@pytest.mark.parametrize("name", PIPES)
-def test_pipe_in_a_run_directory_is_refused_and_never_waited_for(name, place, capsys):
-    pipe(name)(place)
-    refused_by_all(place, capsys)
-
-
-LONG = "x" * 100_000
-REFUSED = {
-    "lone surrogate": manifest(git="\ud800x"),
-    "long name of a search": identity(search=LONG),
-    "long change": changes(f"env={LONG}"),
-    "many changes": changes(*["num_generations=2"] * 100_000),
-    "settings of wandb": content("wandb/settings", b"[default]\nbase_url=http://x\n"),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_odd_text_in_a_manifest_is_refused_in_a_short_line(name, place, capsys):
+@pytest.mark.parametrize(
+    "name", ["link as wandb/data", "pipe as wandb.json", "hard link", "many changes"]
+)
+def test_every_command_refuses_a_special_file_and_odd_text(name, place, capsys):
+    (place.run / "wandb").mkdir(exist_ok=True)
     REFUSED[name](place)
-    refused_by_all(place, capsys)
+    inside = sorted(place.run.rglob("*"))
+    with harmless(place, capsys):
+        for word in COMMANDS:
+            assert command(word, "evil") == 4, word
+    assert sorted(place.run.rglob("*")) == inside
     for word in COMMANDS:
         command(word, "evil")
-        said = capsys.readouterr()
-        assert len(said.out + said.err) < 2000
-
-
-def test_hard_link_in_a_run_directory_is_refused(place, capsys):
-    (place.run / "history.jsonl").unlink()
-    os.link(place.home / "strategy.csv", place.run / "history.jsonl")
-    refused_by_all(place, capsys)
+        assert len("".join(capsys.readouterr())) < 2000
 
 
 def test_deeply_nested_folders_in_a_run_directory_are_refused(place, capsys):
@@ -600,32 +654,14 @@ def test_deeply_nested_folders_in_a_run_directory_are_refused(place, capsys):
         assert "nested more than 32 deep" in capsys.readouterr().err
 
 
-LONG_NAMES = {
-    "history": content(
-        "history.jsonl",
-        json.dumps({"time": 1, "event": LONG, "parts": ["solution/" + LONG]}).encode()
-        + b"\n",
-    ),
-    "metric": metric(LONG),
-    "settings": identity(settings={LONG: LONG, "num_generations": 2}),
-    "held-out names": facts("held_out", names=[LONG, "hand-made"]),
-    "slot": slots(op=LONG),
-    "sources": manifest(sources={LONG: LONG}, versions={"jax": LONG}, device=LONG),
-}
-
-
 @pytest.mark.parametrize("name", LONG_NAMES)
-def test_long_names_end_no_command_in_a_traceback(name, place, capsys):
+def test_long_names_end_no_command_in_a_traceback(name, place, monkeypatch, capsys):
+    if name != "results":
+        undrawn(monkeypatch)
     LONG_NAMES[name](place)
     for word in ("verify", *COMMANDS):  # the others may mend it
         assert command(word, "evil") in EXIT_CODES, word
-        said = capsys.readouterr()
-        assert len(said.err) < 10_000
-
-
-def test_socket_in_a_run_directory_is_refused(place, capsys):
-    unix_socket(place)
-    refused_by_all(place, capsys)
+        assert len(capsys.readouterr().err) < 10_000
 
 
 # --- what is one's own ----------------------------------------------------------------
@@ -788,7 +824,7 @@ def beside(root):
 
 
 def may_link(name):
-    return wandb_files.may_link(name.split("/"))
+    return obeyed.may_link(name.split("/"))
 
 
 @pytest.mark.parametrize("case", [*QUICK, *SLOW])

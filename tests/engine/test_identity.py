@@ -12,17 +12,17 @@ import optax
 import pytest
 import tiny_search
 import toys
-from runs import sign
+from runs import sign, write_short_reports
 
 import metaevo
 from inner_loops import opponents, partner, ppo
 from metaevo import envs, fitness, losses, spaces
-from metaevo.engine import identity
+from metaevo.engine import identity, preparation
 from metaevo.engine.loop import run
 from metaevo.envs import goals, matrix
 from metaevo.errors import ConfigError
 from metaevo.rl import steering
-from metaevo.storage import history, manifests, run_directory
+from metaevo.storage import history, manifests, provenance, run_directory
 from strategies.open_es import open_es
 from strategies.pbt import pbt
 from strategies.random_search import random_search
@@ -53,7 +53,9 @@ def started(directory, made, **options):
     config = metaevo.RunConfig(
         directory=str(directory), held_out_seeds=0, devices=1, wandb="disabled"
     )
-    return run(made, config, "toy", **options)
+    with pytest.MonkeyPatch.context() as patch:
+        write_short_reports(patch)
+        return run(made, config, "toy", **options)
 
 
 COINS, CARTPOLE = envs.make("coin_game/3x3"), envs.make("gymnax/CartPole-v1")
@@ -75,23 +77,17 @@ def playing(game):
     return opponents.make(matrix.make(game))
 
 
-@pytest.mark.parametrize(
-    ("a", "b"),
-    [
+def test_a_loop_is_told_by_the_learner_and_the_game_inside():
+    for a, b in (
         (facing, lambda: facing(FAST)),
         (facing, lambda: facing(num_epochs=5)),
         (steered, lambda: steered(FAST)),
         (steered, lambda: steered(goal=GOAL._replace(units=(3.0,)))),
-        (
-            lambda: playing("prisoners_dilemma"),
-            lambda: playing("matching_pennies"),
-        ),
-    ],
-)
-def test_a_loop_is_told_by_the_learner_and_the_game_inside(a, b):
-    first, again, other = (identity.plain(make()) for make in (a, a, b))
-    assert json.loads(json.dumps(first)) == again  # plain data
-    assert first != other
+        (lambda: playing("prisoners_dilemma"), lambda: playing("matching_pennies")),
+    ):
+        first, again, other = (identity.plain(make()) for make in (a, a, b))
+        assert json.loads(json.dumps(first)) == again  # plain data
+        assert first != other
 
 
 def test_the_goals_of_an_environment_are_the_default():
@@ -126,12 +122,17 @@ CHANGED = {
 }
 
 
-@pytest.mark.parametrize("name", CHANGED)
-def test_search_that_differs_in_one_thing_is_refused_from_python(finished, name):
-    make, key = CHANGED[name]
+def test_search_that_differs_in_one_thing_is_refused_from_python(finished):
+    config = metaevo.RunConfig(directory=str(finished), held_out_seeds=0, devices=1)
+    manifest = run_directory.read_manifest(finished)
+    for make, key in CHANGED.values():
+        prepared = preparation.prepare(make(), config)
+        given = preparation.settings(prepared, config, manifests.Settings({}))
+        with pytest.raises(ConfigError, match=f"other settings.*search.*{key}"):
+            run_directory.check_same_run(finished, manifest, "toy", config, given)
     before = (finished / "metrics.jsonl").read_bytes()
-    with pytest.raises(ConfigError, match=f"other settings.*search.*{key}"):
-        started(finished, make())
+    with pytest.raises(ConfigError, match=r"other settings.*search.*num_seeds"):
+        started(finished, search(num_seeds=2))
     assert (finished / "metrics.jsonl").read_bytes() == before
 
 
@@ -232,7 +233,8 @@ def test_plain_describes_values_without_addresses():
 
 
 def test_sources_are_those_of_search_loop_and_strategy():
-    made = identity.sources(tiny_search.search(), tiny_search.__file__)
+    files = identity.source_files(tiny_search.search(), tiny_search.__file__)
+    made = provenance.digests(files)
     assert {
         "helpers/tiny_search.py",
         "helpers/toys.py",

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
-from metaevo.engine import finish
+from metaevo.engine import finish, training
 from metaevo.storage import jsonl, run_directory, verified
 
 
@@ -29,7 +29,8 @@ def write_short_reports(monkeypatch) -> None:
         (Path(directory) / "report").mkdir(exist_ok=True)
         (Path(directory) / "report" / "index.html").write_text("short")
 
-    monkeypatch.setattr(finish, "report", SimpleNamespace(write=write))
+    for module in (finish, training):
+        monkeypatch.setattr(module, "report", SimpleNamespace(write=write))
 
 
 def sign(directory, log=False) -> None:

@@ -10,31 +10,16 @@ from metaevo.engine.loggers import wandb_client
 from metaevo.errors import CheckpointError
 from metaevo.storage import _files, obeyed, own_wandb
 
-
-@pytest.mark.parametrize(
-    ("place", "allowed"),
-    [
-        ("wandb/latest-run", True),
-        ("wandb/debug.log", True),
-        ("wandb/debug-internal.log", True),
-        ("wandb/offline-run-20260101_000000-a/logs/debug-core.log", True),
-        ("wandb/run-20260101_000000-a/logs/debug-core.log", True),
-        ("wandb/data/latest-run", False),
-        ("wandb/data/artifacts/staging/debug.log", False),
-        ("wandb/offline-run-1/files/latest-run", False),
-        ("wandb/offline-run-1/logs/x/debug-core.log", False),
-        ("wandb/debug-core.log", False),
-        ("report/wandb/latest-run", False),
-        ("latest-run", False),
-    ],
-)
-def test_links_of_wandb_are_allowed_where_it_makes_them(tmp_path, place, allowed):
-    (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
-    (tmp_path / place).symlink_to("/etc/hostname")
-    if allowed:
-        return _files.check_tree(tmp_path)
-    with pytest.raises(CheckpointError, match="symbolic link"):
-        _files.check_tree(tmp_path)
+LINKS_OF_WANDB = """
+wandb/latest-run wandb/debug.log wandb/debug-internal.log
+wandb/offline-run-20260101_000000-a/logs/debug-core.log
+wandb/run-20260101_000000-a/logs/debug-core.log
+"""
+OTHER_LINKS = """
+wandb/data wandb/data/latest-run wandb/data/artifacts/staging/debug.log
+wandb/offline-run-1/files/latest-run wandb/offline-run-1/logs/x/debug-core.log
+wandb/run-1/debug.log wandb/debug-core.log report/wandb/latest-run latest-run
+"""
 
 
 def test_a_pipe_where_wandb_makes_a_link_is_refused(tmp_path):
@@ -44,12 +29,27 @@ def test_a_pipe_where_wandb_makes_a_link_is_refused(tmp_path):
         _files.check_tree(tmp_path)
 
 
-@pytest.mark.parametrize("place", ["wandb/settings", "a/b/.wandb/SETTINGS"])
-def test_settings_are_refused_at_any_depth(tmp_path, place):
-    (tmp_path / place).parent.mkdir(parents=True)
-    (tmp_path / place).write_text("")
-    with pytest.raises(CheckpointError, match="would steer wandb"):
-        _files.check_tree(tmp_path)
+def test_links_of_wandb_are_allowed_where_it_makes_them(tmp_path):
+    for place in (*LINKS_OF_WANDB.split(), *OTHER_LINKS.split()):
+        path = tmp_path / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.symlink_to("/etc/hostname")
+        if place in LINKS_OF_WANDB.split():
+            _files.check_tree(tmp_path)
+        else:
+            with pytest.raises(CheckpointError, match="symbolic link"):
+                _files.check_tree(tmp_path)
+        path.unlink()
+
+
+def test_settings_are_refused_at_any_depth(tmp_path):
+    for place in ("wandb/settings", "a/b/.wandb/SETTINGS", "a\nb/config-defaults.yaml"):
+        path = tmp_path / place
+        path.parent.mkdir(parents=True)
+        path.write_text("")
+        with pytest.raises(CheckpointError, match="would steer wandb"):
+            _files.check_tree(tmp_path)
+        path.unlink()
 
 
 def test_what_wandb_writes_is_allowed(tmp_path):

@@ -7,6 +7,8 @@ import queue
 import threading
 import warnings
 from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
 
 from metaevo.errors import printable
 
@@ -23,38 +25,48 @@ class Limited:
 
     Attributes:
         alive: whether no call has failed.
+        value: what the last task returned.
         problem: the last error that `attempt` met.
     """
 
     def __init__(self, name: str, afterwards: str):
         self.name, self.afterwards = name, afterwards
         self.alive = True
+        self.value: Any = None
         self.problem: BaseException | None = None
         self._tasks: queue.Queue = queue.Queue()
         threading.Thread(target=self._work, daemon=True).start()
 
-    def call(self, task: Callable[[], None], limit: float) -> None:
-        """Run `task`; turn the logger off if it fails or takes longer than `limit`."""
-        if self.alive and not self.attempt(task, limit) and self.alive:
+    def call(self, task: Callable[[], Any], limit: float) -> Any:
+        """Run `task`; turn the logger off if it fails or takes longer than `limit`.
+
+        Returns:
+            what `task` returns; None if it fails or is not run.
+        """
+        if self.attempt(task, limit):
+            return self.value
+        if self.alive:
             self.alive = False
             self.warn(f"{line(self.problem)}; {self.afterwards}")
+        return None
 
-    def attempt(self, task: Callable[[], None], limit: float) -> bool:
+    def attempt(self, task: Callable[[], Any], limit: float) -> bool:
         """Run `task`; return False if it raised, which `problem` then tells.
 
         A task that takes longer than `limit` seconds turns the logger off.
         """
         if not self.alive:
             return False
-        done = threading.Event()
-        problem: list[BaseException] = []
-        self._tasks.put((task, done, problem))
-        if not done.wait(limit):
+        future: Future = Future()
+        self._tasks.put((task, future))
+        try:
+            self.problem = future.exception(limit)
+        except TimeoutError:
             self.alive = False
             self.warn(f"no answer within {limit:.0f} s; {self.afterwards}")
             return False
-        self.problem = problem[0] if problem else None
-        return not problem
+        self.value = None if self.problem else future.result()
+        return self.problem is None
 
     def warn(self, message: str) -> None:
         """Warn, also where warnings are errors."""
@@ -63,12 +75,11 @@ class Limited:
 
     def _work(self) -> None:
         while True:
-            task, done, problem = self._tasks.get()
+            task, future = self._tasks.get()
             try:
-                task()
+                future.set_result(task())
             except BaseException as error:  # wandb also raises SystemExit
-                problem.append(error)
-            done.set()
+                future.set_exception(error)
 
 
 def line(error: BaseException | None) -> str:

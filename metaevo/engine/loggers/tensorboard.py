@@ -42,27 +42,29 @@ class TensorboardLogger:
         self, directory: Path, generation: int, settings: Mapping[str, Any] = {}
     ):
         try:
-            from tensorboardX import event_file_writer
+            from tensorboardX import event_file_writer, summary
+            from tensorboardX.proto import event_pb2, summary_pb2
         except ImportError:
             raise ConfigError(
                 "run.tensorboard=true needs tensorboardX: pip install tensorboardX"
             ) from None
+        # The names of these modules are made when they are imported.
+        self._summary: Any = summary
+        self._events: Any = event_pb2
+        self._summaries: Any = summary_pb2
         self._limited = Limited("tensorboard", "tensorboard is off from here on")
         self._writer: Any = None
         self._generation = generation
 
         def start():
-            from tensorboardX.proto import event_pb2
-
-            proto: Any = event_pb2  # its names are made when it is imported
             folder = Path(directory) / "tensorboard"
             folder.mkdir(exist_ok=True)
             # Named by the second: the suffix tells a run that continues at once.
             self._writer = event_file_writer.EventsWriter(
                 str(folder / "events"), f".{generation}"
             )
-            began = proto.SessionLog(status=proto.SessionLog.START)
-            self._write(generation, session_log=began)
+            log = self._events.SessionLog
+            self._write(generation, session_log=log(status=log.START))
             rows = (f"| {key} | {x} |" for key, x in flat(settings).items())
             self._texts({"configuration": "\n".join(["| | |", "|---|---|", *rows])})
             self._catch_up(Path(directory), event_files.steps(folder))
@@ -85,29 +87,20 @@ class TensorboardLogger:
 
     def _scalars(self, record: Mapping[str, Any]) -> None:
         """Write the scalars of a record, of a generation or of the log."""
-        from tensorboardX import summary
-        from tensorboardX.proto import summary_pb2
-
-        proto: Any = summary_pb2
         numbers = {k: np.nan if x is None else x for k, x in record.items()}
         scalars = {k: float(x) for k, x in numbers.items() if np.ndim(x) == 0}
-        values = [summary.scalar(k, x).value[0] for k, x in scalars.items()]
-        self._write(record["generation"], summary=proto.Summary(value=values))
+        values = [self._summary.scalar(k, x).value[0] for k, x in scalars.items()]
+        self._write(record["generation"], summary=self._summaries.Summary(value=values))
 
     def _write(self, step: int, **content: Any) -> None:
-        from tensorboardX.proto import event_pb2
-
-        proto: Any = event_pb2
-        event = proto.Event(wall_time=time.time(), step=step, **content)
+        event = self._events.Event(wall_time=time.time(), step=step, **content)
         self._writer.write_event(event)
         self._writer.flush()
 
     def _texts(self, texts: Mapping[str, str]) -> None:
         """Write texts in Markdown by name, at the last generation."""
-        from tensorboardX import summary
-
         for name, text in texts.items():
-            self._write(self._generation, summary=summary.text(name, text))
+            self._write(self._generation, summary=self._summary.text(name, text))
 
     def log(
         self,
@@ -128,11 +121,8 @@ class TensorboardLogger:
 
         def end():
             from PIL import Image
-            from tensorboardX import summary
-            from tensorboardX.proto import summary_pb2
 
-            proto: Any = summary_pb2
-            values = []
+            proto, values = self._summaries, []
             for path in run_directory.artifact_files(directory):
                 if path.suffix == ".png":
                     width, height = Image.open(path).size
@@ -146,7 +136,7 @@ class TensorboardLogger:
                     values.append(proto.Summary.Value(tag=name, image=picture))
             for key, x in outcome.summary(directory).items():
                 if not isinstance(x, str):
-                    values.append(summary.scalar(key, x).value[0])
+                    values.append(self._summary.scalar(key, x).value[0])
             self._write(self._generation, summary=proto.Summary(value=values))
             card = run_directory.paths(directory).solution / "README.md"
             if card.is_file():

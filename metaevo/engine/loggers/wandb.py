@@ -10,10 +10,11 @@ import io
 import math
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from metaevo.analysis import holdout, results, verdicts
@@ -84,13 +85,10 @@ class WandbLogger:
         self._limited = Limited(
             "wandb", "wandb is off from here on (later: metaevo wandb-push RUN)"
         )
-        options: dict[str, Any] = {}
-        swept: dict[str, Any] = {}
         config = flat(config)
-        self._limited.call(lambda: swept.update(_swept()), START)
-        _check_sweep(swept, config)
-        self._limited.call(
-            lambda: options.update(self._prepare(mode, name, config, tags)), START
+        _check_sweep(self._limited.call(_swept, START) or {}, config)
+        options = self._limited.call(
+            lambda: self._prepare(mode, name, config, tags), START
         )
         if (
             mode == "online"
@@ -300,19 +298,21 @@ def summary(directory: Path) -> dict[str, float | str]:
     compared: dict[str, list] = {"fitness": [], "final_return": []}
     for x in verdicts.verdicts(held_out, facts):
         name = "fitness" if x.measure == facts["measure"] else "final_return"
-        compared[name].append(x.paired)
+        compared[name].append(x.paired._asdict() | {"verdict": x.paired.verdict})
     scores = results.read_scores(Path(directory))
     evaluations = scores.evaluations if scores else {}
-    return numbers(
+    return _numbers(
         {
             "held_out": {
                 name: {
-                    "fitness": [verdicts.average(x) for x in runs.fitness],
-                    "final_return": [verdicts.average(x) for x in runs.final_return],
+                    "fitness": _each_task(map(verdicts.average, runs.fitness)),
+                    "final_return": _each_task(
+                        map(verdicts.average, runs.final_return)
+                    ),
                 }
                 for name, runs in held_out.items()
             }
-            | {"verdict": compared},
+            | {"verdict": {name: _each_task(x) for name, x in compared.items()}},
             "agents": {
                 name: {"return": verdicts.average(x)} for name, x in evaluations.items()
             },
@@ -320,29 +320,27 @@ def summary(directory: Path) -> dict[str, float | str]:
     )
 
 
-def numbers(data: Any, key: str = "") -> dict[str, float | str]:
-    """Flatten nested data to finite numbers, and verdicts as text, by `a/b/c`.
+def _each_task(values: Iterable[Any]) -> Any:
+    """A value for each task; that of a single task as it is."""
+    values = list(values)
+    return values[0] if len(values) == 1 else values
 
-    A sequence of one is its element; of more, the places are parts of the keys.
 
-    >>> numbers({"x": [{"y": 1}], "z": (2, float("nan"))})
+def _numbers(data: Any) -> dict[str, float | str]:
+    """Flatten nested data to finite numbers and texts, by `a/b/c`.
+
+    >>> _numbers({"x": {"y": 1}, "z": (2, float("nan"))})
     {'x/y': 1.0, 'z/0': 2.0}
     """
-    if isinstance(data, str):
-        return {key: data}
-    if isinstance(data, int | float | np.number):
-        return {key: float(data)} if math.isfinite(data) else {}
-    if hasattr(data, "_asdict"):
-        said = getattr(data, "verdict", None)
-        data = data._asdict() | ({"verdict": said} if isinstance(said, str) else {})
-    elif isinstance(data, list | tuple | np.ndarray):
-        if len(data) == 1:
-            return numbers(data[0], key)
-        data = dict(enumerate(data))
-    found = {}
-    for name, x in (data or {}).items():
-        found |= numbers(x, f"{key}/{name}" if key else str(name))
-    return found
+    leaves = {
+        jax.tree_util.keystr(path, simple=True, separator="/"): x
+        for path, x in jax.tree_util.tree_leaves_with_path(data)
+    }
+    return {
+        key: x if isinstance(x, str) else float(x)
+        for key, x in leaves.items()
+        if isinstance(x, str) or math.isfinite(x)
+    }
 
 
 def _check_sweep(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:

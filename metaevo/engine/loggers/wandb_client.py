@@ -8,6 +8,7 @@ repository and no code, and reads the settings of the user alone.
 from __future__ import annotations
 
 import configparser
+import contextlib
 import json
 import os
 import shutil
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from metaevo.errors import CheckpointError, ConfigError
-from metaevo.storage import folders, obeyed, wandb_files
+from metaevo.storage import folders, obeyed
 from metaevo.storage._files import read_bytes
 
 DATA, CACHE = "WANDB_DATA_DIR", "WANDB_CACHE_DIR"
@@ -26,6 +27,9 @@ CONFIG = "WANDB_CONFIG_DIR"
 """That of the configuration, which stays the user's: it names the server."""
 DEFAULTS = {"base_url": "https://api.wandb.ai"}
 """wandb's own settings where nobody names others."""
+HARMLESS = ("entity", "project", "mode")
+"""Settings of a working directory that name no host, key or file: those that wandb's
+own commands write there."""
 MAX_SETTINGS = 1 << 20  # bytes
 QUIET = {
     "WANDB_DISABLE_CODE": "true",
@@ -40,8 +44,8 @@ class Environment:
     """Environment variables for wandb, and its folders, until `restore`."""
 
     def __init__(self):
-        self._before: dict[str, str | None] = {}
-        self._temporary: list[Path] = []
+        self._ours: set[str] = set()
+        self._undo = contextlib.ExitStack()
 
     def set(self, directory: Path, mode: str) -> None:
         """Set the variables for the run in `directory`.
@@ -60,31 +64,28 @@ class Environment:
         if mode == "offline" or DATA in os.environ:
             self._default(DATA, str(folder / "data"))
         else:
-            self._temporary.append(Path(tempfile.mkdtemp(prefix="metaevo-wandb-")))
-            self._default(DATA, str(self._temporary[-1]))
+            temporary = tempfile.mkdtemp(prefix="metaevo-wandb-")
+            self._undo.callback(shutil.rmtree, temporary, ignore_errors=True)
+            self._default(DATA, temporary)
         for key, value in QUIET.items():
             self._set(key, value)
 
     def _default(self, key: str, value: str) -> None:
         """Set a variable unless the user has."""
-        if self._before.get(key, os.environ.get(key)) is None:
+        if key in self._ours or key not in os.environ:
+            self._ours.add(key)
             self._set(key, value)
 
     def _set(self, key: str, value: str) -> None:
-        self._before.setdefault(key, os.environ.get(key))
+        before = {key: os.environ[key]} if key in os.environ else {}
+        self._undo.callback(os.environ.update, before)
+        self._undo.callback(os.environ.pop, key, None)
         os.environ[key] = value
 
     def restore(self) -> None:
         """Set the variables to what they were, and remove the temporary folder."""
-        for key, value in self._before.items():
-            if value is None:
-                os.environ.pop(key, None)
-            else:
-                os.environ[key] = value
-        self._before = {}
-        for folder in self._temporary:
-            shutil.rmtree(folder, ignore_errors=True)
-        self._temporary = []
+        self._undo.close()
+        self._ours.clear()
 
 
 def check_here() -> None:
@@ -100,17 +101,16 @@ def check_here() -> None:
             or its settings cannot be read.
         ConfigError: its settings are others than the user's.
     """
-    names = ["/".join(x) for x in wandb_files.SETTINGS]
-    found = obeyed.planted(*names, wandb_files.DEFAULTS)
+    found = obeyed.planted(*obeyed.WANDB_SETTINGS, obeyed.WANDB_DEFAULTS)
     if found is not None:
         raise CheckpointError(
             f"{found} would steer wandb; remove it, or work in another directory"
         )
     folder = Path(os.environ.get(CONFIG, "~/.config/wandb")).expanduser()
-    for path in map(Path, names):
+    for path in map(Path, obeyed.WANDB_SETTINGS):
         for key, value in _read(path).items():
             name = f"WANDB_{key.upper()}"
-            if key in wandb_files.HARMLESS or os.environ.get(name):
+            if key in HARMLESS or os.environ.get(name):
                 continue
             if value != _read(folder / "settings").get(key, DEFAULTS.get(key)):
                 raise ConfigError(

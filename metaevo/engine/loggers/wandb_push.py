@@ -127,17 +127,15 @@ def _push(run: _Run, mode: str, said: list[warnings.WarningMessage]) -> Pushed:
     if logger.folder is None or not logger.complete:
         raise _unsent(run, _reason(None, said), said)
     path = f"{logger.run.entity}/{logger.run.project}/{name}"
-    confirmed = [0]
-
-    def confirm():
-        confirmed[0] = _confirmed(logger.wandb, path, len(run.records))
-
-    if not limited.attempt(confirm, CONFIRM + mirror.START):
+    num = len(run.records)
+    if not limited.attempt(
+        lambda: _confirmed(logger.wandb, path, num), CONFIRM + mirror.START
+    ):
         raise _unsent(run, _reason(limited.problem, said), said)
-    if confirmed[0] < len(run.records):
-        problem = f"the server has {confirmed[0]} of {len(run.records)} generations"
+    if limited.value < num:
+        problem = f"the server has {limited.value} of {num} generations"
         raise _unsent(run, problem, said)
-    return _begun(run, name, Pushed(confirmed[0], logger.folder))
+    return _begun(run, name, Pushed(num, logger.folder))
 
 
 def _sign_in(directory: Path) -> None:
