@@ -13,7 +13,7 @@ import optax
 import pytest
 import tiny_search
 import toys
-from runs import records, solution_bytes
+from runs import records, solution_bytes, write_short_reports
 
 import metaevo
 from metaevo import fitness, losses, spaces
@@ -39,19 +39,34 @@ def run(directory, search=None, **config):
     )
 
 
+@pytest.fixture(autouse=True)
+def short_report(request, monkeypatch):
+    """Runs write a page in a moment, but for tests that ask for `whole_report`."""
+    if "whole_report" not in request.fixturenames:
+        write_short_reports(monkeypatch)
+
+
+@pytest.fixture
+def whole_report():
+    """Reports are written as a user gets them."""
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """The default run: 4 generations on 2 devices; not to be changed."""
-    directory = tmp_path_factory.mktemp("finished")
-    run(directory)
-    return directory
+    return made(tmp_path_factory.mktemp("finished"), 4)
 
 
 @pytest.fixture(scope="module")
 def longer(tmp_path_factory):
     """The default run with 6 generations, in one go; not to be changed."""
-    directory = tmp_path_factory.mktemp("longer")
-    run(directory, tiny_search.search(num_generations=6))
+    return made(tmp_path_factory.mktemp("longer"), 6)
+
+
+def made(directory, num_generations):
+    with pytest.MonkeyPatch.context() as patch:
+        write_short_reports(patch)
+        run(directory, tiny_search.search(num_generations=num_generations))
     return directory
 
 
@@ -64,7 +79,7 @@ def copied(finished, tmp_path):
 # --- results --------------------------------------------------------------------------
 
 
-def test_search_improves_and_reports(tmp_path):
+def test_search_improves_and_reports(tmp_path, whole_report):
     search = tiny_search.search(num_generations=30)
     result = run(tmp_path, search, held_out_seeds=8)
     log = records(tmp_path)
@@ -143,17 +158,16 @@ def test_agents_live_on_under_a_strategy_with_parents(tmp_path):
     assert log[-1]["fitness_mean"] > log[0]["fitness_mean"]
 
 
-@pytest.mark.parametrize("line", [b'{"my": "data"}\n', b'{"a": 1'])
-def test_foreign_line_behind_the_log_of_a_finished_run_is_left_out(tmp_path, line):
+def test_foreign_lines_behind_the_log_of_a_finished_run_are_left_out(tmp_path):
     search = toys.search(
         toys.pbt()._replace(persistent_agents=True),
         num_generations=2,
         segments_per_generation=1,
     )
-    for name in ("whole", "altered"):
-        run(tmp_path / name, search)
+    run(tmp_path / "whole", search)
+    shutil.copytree(tmp_path / "whole", tmp_path / "altered")
     with open(tmp_path / "altered" / "metrics.jsonl", "ab") as log:
-        log.write(line)
+        log.write(b'{"my": "data"}\n{"a": 1')
     run(tmp_path / "altered", search)
     run(tmp_path / "altered", search, stop="fitness_best>=1e9")
     longer = search._replace(num_generations=3)
@@ -161,19 +175,11 @@ def test_foreign_line_behind_the_log_of_a_finished_run_is_left_out(tmp_path, lin
         run(tmp_path / name, longer)
     assert records(tmp_path / "whole") == records(tmp_path / "altered")
     assert solution_bytes(tmp_path / "whole") == solution_bytes(tmp_path / "altered")
-
-
-def test_foreign_line_in_the_log_of_a_finished_run_is_named(tmp_path):
-    search = toys.search(
-        toys.pbt()._replace(persistent_agents=True),
-        num_generations=2,
-        segments_per_generation=1,
-    )
-    run(tmp_path, search)
-    log = tmp_path / "metrics.jsonl"
+    # One before the end is named.
+    log = tmp_path / "altered" / "metrics.jsonl"
     log.write_bytes(b'{"my": "data"}\n' + log.read_bytes())
     with pytest.raises(CheckpointError, match="line 1: expected generation 0"):
-        run(tmp_path, search)
+        run(tmp_path / "altered", longer)
 
 
 def test_coupled_search_runs_and_resumes(tmp_path):
@@ -225,15 +231,13 @@ def test_search_starts_from_an_artifact(tmp_path):
         run(tmp_path / "again", tiny_search.search(num_generations=1))
 
 
-@pytest.mark.parametrize(
-    ("path", "message"), [("nowhere", "no artifact here"), ("other", "of other shapes")]
-)
-def test_artifact_of_another_space_is_refused(tmp_path, path, message):
+def test_artifact_of_another_space_is_refused(tmp_path):
     space = spaces.replace(value_loss=losses.residual_network())
     params = space.init(jax.random.key(0))
     artifacts.save(tmp_path / "other", params, space.spec, {}, {})
-    with pytest.raises(ConfigError, match=f"run.start_from=.*{message}"):
-        run(tmp_path / "run", start_from=str(tmp_path / path))
+    for path, message in (("nowhere", "no artifact here"), ("other", "other shapes")):
+        with pytest.raises(ConfigError, match=f"run.start_from=.*{message}"):
+            run(tmp_path / "run", start_from=str(tmp_path / path))
 
 
 def test_more_generations_extend_a_finished_run(copied, longer):
@@ -303,13 +307,14 @@ def test_interrupted_generation_is_abandoned_and_the_state_before_it_saved(tmp_p
 # --- failed members -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_bad_fitness_ranks_strictly_last(bad):
-    clean, failed = fitness.sanitize(np.array([3.0, bad, -7.0, 5.0]), mirrored=False)
-    assert np.argsort(clean).tolist()[0] == 1
-    assert clean[1] < -7.0
-    assert failed.tolist() == [False, True, False, False]
-    np.testing.assert_array_equal(clean[[0, 2, 3]], [3.0, -7.0, 5.0])
+def test_bad_fitness_ranks_strictly_last():
+    for bad in (np.nan, np.inf, -np.inf):
+        scores = np.array([3.0, bad, -7.0, 5.0])
+        clean, failed = fitness.sanitize(scores, mirrored=False)
+        assert np.argsort(clean).tolist()[0] == 1
+        assert clean[1] < -7.0
+        assert failed.tolist() == [False, True, False, False]
+        np.testing.assert_array_equal(clean[[0, 2, 3]], [3.0, -7.0, 5.0])
 
 
 def test_mirrored_pair_with_a_failed_member_has_no_pull():
@@ -355,13 +360,13 @@ def test_mirrored_pair_with_a_member_that_was_not_scored_has_no_pull():
     assert clean[2] == clean[5] < 1.0
 
 
-@pytest.mark.parametrize("scale", [1.0, 3e38, np.finfo(np.float32).max])
-def test_largest_fitness_stays_finite_and_in_order(scale):
-    raw = scale * np.array([1.0, np.nan, -1.0, 0.5], np.float32)
-    clean, _ = fitness.sanitize(raw, mirrored=False)
-    assert np.isfinite(clean).all()
-    assert np.argsort(clean).tolist() == [1, 2, 3, 0]
-    assert len(set(clean.tolist())) == 4
+def test_largest_fitness_stays_finite_and_in_order():
+    for scale in (1.0, 3e38, np.finfo(np.float32).max):
+        raw = scale * np.array([1.0, np.nan, -1.0, 0.5], np.float32)
+        clean, _ = fitness.sanitize(raw, mirrored=False)
+        assert np.isfinite(clean).all()
+        assert np.argsort(clean).tolist() == [1, 2, 3, 0]
+        assert len(set(clean.tolist())) == 4
 
 
 def test_lifetimes_in_which_no_episode_ends_are_no_numerical_failure(tmp_path):
@@ -439,7 +444,7 @@ def test_living_agents_survive_generations_of_only_failures(tmp_path):
         run(tmp_path, search)
 
 
-def test_living_agents_without_an_episode_yet_have_not_failed(tmp_path):
+def test_living_agents_without_an_episode_yet_have_not_failed(tmp_path, whole_report):
     search = toys.search(
         toys.pbt(),
         toys.quadratic(num_segments=6, first_episode=4),
@@ -495,9 +500,10 @@ def test_another_configuration_in_the_same_directory_is_refused(tmp_path, capsys
     assert (tmp_path / "metrics.jsonl").read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
+def test_search_that_cannot_run_is_refused_before_compilation(tmp_path, monkeypatch):
+    monkeypatch.setattr(LocalEvaluator, "__call__", None)
+    search = tiny_search.search(num_generations=2)
+    for change, message in (
         ({"num_generations": 0}, "num_generations=0"),
         ({"num_seeds": 0}, "num_seeds=0"),
         ({"chunk_size": 0}, "chunk_size=0"),
@@ -506,23 +512,12 @@ def test_another_configuration_in_the_same_directory_is_refused(tmp_path, capsys
         ({"strategy": toys.pbt()}, "set segments_per_generation"),
         ({"segments_per_generation": 1}, "members are newborn in each generation"),
         ({"space": toys.nameless_space()}, "its operations of"),
-    ],
-)
-def test_search_that_cannot_run_is_refused_before_compilation(
-    tmp_path, change, message, monkeypatch
-):
-    monkeypatch.setattr(LocalEvaluator, "__call__", None)
-    with pytest.raises(ConfigError, match=message):
-        run(tmp_path, tiny_search.search(num_generations=2)._replace(**change))
-
-
-def test_searches_put_together_by_hand_are_told_apart(copied):
-    for other in (
-        toys.search(es(16), num_generations=2),
-        toys.search(es(), toys.quadratic(num_segments=2), num_generations=2),
     ):
-        with pytest.raises(ConfigError, match="holds a run with other settings"):
-            run(copied, other)
+        with pytest.raises(ConfigError, match=message):
+            run(tmp_path, search._replace(**change))
+
+
+def test_a_search_without_settings_needs_a_directory():
     with pytest.raises(ConfigError, match="directory"):
         metaevo.run(tiny_search.search(num_generations=2))
 
@@ -549,7 +544,7 @@ def test_altered_checkpoint_manifest_is_not_used(copied):
     assert manifest["generation"] == 3
 
 
-def test_old_comparison_is_not_shown_with_a_new_solution(tmp_path):
+def test_old_comparison_is_not_shown_with_a_new_solution(tmp_path, whole_report):
     run(tmp_path, tiny_search.search(num_generations=2), held_out_seeds=4)
     assert "verdict" in (tmp_path / "report" / "index.html").read_text()
     run(tmp_path, tiny_search.search(num_generations=4), held_out_seeds=0)
@@ -601,17 +596,19 @@ def test_only_the_newest_checkpoints_are_kept(longer):
     assert checkpoint.Store(longer / "checkpoints").generations() == [6, 5, 4]
 
 
-def test_full_disk_exits_6(tmp_path, monkeypatch):
-    def fail(*args):
-        raise OSError(28, "No space left on device")
+def test_full_disk_and_unwritable_folder_exit_6(tmp_path, monkeypatch, capsys):
+    for number, said in ((28, "No space left on device"), (13, "Permission denied")):
 
-    monkeypatch.setattr(os, "rename", fail)
-    with pytest.raises(SystemExit) as exit:
-        metaevo.main(
-            tiny_search.search,
-            [f"run.directory={tmp_path}", "num_generations=2", "run.wandb=disabled"],
-        )
-    assert exit.value.code == 6
+        def fail(*args, number=number, said=said):
+            raise OSError(number, said)
+
+        monkeypatch.setattr(os, "rename", fail)
+        directory = f"run.directory={tmp_path / str(number)}"
+        arguments = [directory, "num_generations=2", "run.wandb=disabled"]
+        with pytest.raises(SystemExit) as exit:
+            metaevo.main(tiny_search.search, arguments)
+        assert exit.value.code == 6
+        assert said in capsys.readouterr().err
 
 
 def test_manifest_holds_the_chunk_size_the_seed_and_the_versions(finished):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import toys
-from runs import records
+from runs import records, write_short_reports
 
 import metaevo
 from inner_loops import dqn, ppo
@@ -41,6 +41,18 @@ def finished(tmp_path_factory, loop):
     """A finished training run, and what `train` returned; not to be changed."""
     directory = tmp_path_factory.mktemp("training") / "run"
     return directory, metaevo.train(loop, NUM_SEEDS, options(directory))
+
+
+@pytest.fixture(autouse=True)
+def short_report(request, monkeypatch):
+    """Runs write a page in a moment, but for tests that ask for `whole_report`."""
+    if "whole_report" not in request.fixturenames:
+        write_short_reports(monkeypatch)
+
+
+@pytest.fixture
+def whole_report():
+    """Reports are written as a user gets them."""
 
 
 def assert_same(a, b):
@@ -221,7 +233,9 @@ def test_a_coupled_loop_cannot_be_trained_alone():
 # --- run.stop -------------------------------------------------------------------------
 
 
-def test_training_stops_when_the_condition_holds(tmp_path, finished, loop, capsys):
+def test_training_stops_when_the_condition_holds(
+    tmp_path, finished, loop, capsys, whole_report
+):
     whole, kept = finished
     bound = np.float32(kept.metrics["return"][:, 1].mean())
     first = int(np.argmax(kept.metrics["return"].mean(0) >= bound))

@@ -52,10 +52,11 @@ def test_a_finished_run_is_whole_and_is_left_as_it_is(run):
     assert verify.text(found).endswith("whole")
 
 
-@pytest.mark.parametrize("name", ["solution", "held_out", "agents/hand-made"])
-def test_a_flipped_bit_is_found(run, name):
-    flip(run / name / "arrays.safetensors")
-    assert bad(run) == {name}
+def test_a_flipped_bit_is_found(run):
+    for name in ("solution", "held_out", "agents/hand-made"):
+        flip(run / name / "arrays.safetensors")
+        assert bad(run) == {name}
+        flip(run / name / "arrays.safetensors")
 
 
 def test_an_older_checkpoint_is_no_loss_and_the_last_one_is(run):
@@ -86,14 +87,14 @@ def test_missing_and_doubled_generations_are_found(run):
 FOREIGN = (b'{"my": "data"}\n', b"text\n", b"[]\n", b"\n")
 
 
-@pytest.mark.parametrize("line", FOREIGN)
-def test_foreign_lines_in_the_log_are_found(run, line):
+def test_foreign_lines_in_the_log_are_found(run):
     log = run / "metrics.jsonl"
     ours = log.read_bytes()
-    log.write_bytes(ours + line)
-    assert bad(run) == {"metrics.jsonl"}
-    log.write_bytes(line + ours)
-    assert bad(run) == {"metrics.jsonl"}
+    for line in FOREIGN:
+        log.write_bytes(ours + line)
+        assert bad(run) == {"metrics.jsonl"}
+        log.write_bytes(line + ours)
+        assert bad(run) == {"metrics.jsonl"}
     # A doubled generation, and a gap after the checkpoint.
     record = json.loads(ours.splitlines()[-1])
     for generation in (3, 5):

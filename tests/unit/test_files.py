@@ -43,21 +43,6 @@ def test_link_below_a_directory_is_found_and_the_directory_may_be_one(tmp_path):
             _files.check_tree(tmp_path / name)
 
 
-def test_links_that_wandb_makes_are_allowed_in_its_folder_alone(tmp_path):
-    logs = tmp_path / "wandb" / "offline-run-1" / "logs"
-    logs.mkdir(parents=True)
-    (tmp_path / "wandb" / "latest-run").symlink_to("offline-run-1")
-    (logs / "debug-core.log").symlink_to("/elsewhere/wandb/core.log")
-    _files.check_tree(tmp_path)
-    (tmp_path / "wandb" / "data").symlink_to("/root")
-    with pytest.raises(CheckpointError):
-        _files.check_tree(tmp_path)
-    (tmp_path / "wandb" / "data").unlink()
-    (tmp_path / "latest-run").symlink_to("wandb")
-    with pytest.raises(CheckpointError):
-        _files.check_tree(tmp_path)
-
-
 def test_json_is_nested_no_deeper_than_its_readers_can_take():
     deepest = b"[" * 64 + b"]" * 64
     assert _files.parse_json(deepest)
@@ -97,25 +82,10 @@ def test_file_with_a_second_name_is_not_in_a_run_directory(tmp_path):
     _files.check_tree(tmp_path / "run")
 
 
-@pytest.mark.parametrize("num", [40, 3000])
-def test_deeply_nested_folders_are_refused(tmp_path, num):
+def test_deeply_nested_folders_are_refused(tmp_path):
     refused = pytest.raises(CheckpointError, match="folders nested more than 32 deep")
-    with nested(tmp_path / "run", num), refused:
+    with nested(tmp_path / "run", 33), refused:
         _files.check_tree(tmp_path / "run")
-
-
-def test_links_at_other_depths_than_those_of_wandb_are_refused(tmp_path):
-    deep = tmp_path / "wandb" / "run-1" / "files"
-    deep.mkdir(parents=True)
-    for folder, name in (
-        (deep, "latest-run"),
-        (deep.parent, "debug.log"),
-        (tmp_path / "wandb", "debug-core.log"),
-    ):
-        (folder / name).symlink_to("/etc/passwd")
-        with pytest.raises(CheckpointError, match="symbolic link"):
-            _files.check_tree(tmp_path)
-        (folder / name).unlink()
 
 
 def test_size_is_compared_before_a_byte_is_read(tmp_path):
@@ -205,18 +175,16 @@ def test_a_header_that_the_manifest_does_not_describe_is_found(tmp_path):
             read(tmp_path / "a")
 
 
-@pytest.mark.parametrize(
-    "shape", [["a", 10**9], [[0], 10**9], [-1, -(10**9)], [2.5], 7]
-)
-def test_sizes_of_a_manifest_are_whole_numbers(tmp_path, shape):
-    folder = tmp_path / "a"
-    verified.write(folder, {"x": np.zeros(3, np.float32)}, {})
-    manifest = _files.read_json(folder / "manifest.json", verified.MAX_JSON)
-    manifest["arrays"]["x"][0] = shape
-    manifest["digest"] = verified.digest(manifest)
-    _files.replace_file(folder / "manifest.json", json.dumps(manifest).encode())
-    with pytest.raises(CheckpointError):
-        verified.read(folder)
+def test_sizes_of_a_manifest_are_whole_numbers(tmp_path):
+    verified.write(tmp_path, {"x": np.zeros(3, np.float32)}, {})
+    manifest = _files.read_json(tmp_path / "manifest.json", verified.MAX_JSON)
+    for shape in (["a", 10**9], [[0], 10**9], [-1, -(10**9)], [2.5], 7):
+        manifest["arrays"]["x"][0] = shape
+        manifest["digest"] = verified.digest(manifest)
+        text = json.dumps(manifest).encode()
+        _files.replace_file(tmp_path / "manifest.json", text)
+        with pytest.raises(CheckpointError):
+            verified.read(tmp_path)
 
 
 def test_own_log_of_many_members_is_read_a_line_at_a_time(tmp_path):
