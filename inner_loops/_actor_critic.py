@@ -8,6 +8,7 @@ with is what the algorithms differ in.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -15,23 +16,112 @@ import jax.numpy as jnp
 
 from inner_loops import _ppo
 from inner_loops._ppo import Normalizers, Rollout
-from metaevo import envs, optimizers, slots
+from metaevo import envs, losses, optimizers, rewards, slots
 from metaevo.errors import ConfigError
 from metaevo.rl import (
     actor_critics,
     config_checks,
     delays,
+    heads,
     hearing,
+    networks,
     normalization,
     returns,
     rollouts,
     training,
 )
 from metaevo.rl.actor_critics import ActorCritic
-from metaevo.slots import Context
+from metaevo.slots import Context, Slot
 from metaevo.types import InnerLoop, InnerState
 
 __all__ = ["Agent", "Algorithm", "Estimate", "Experience", "checked", "inner_loop"]
+
+
+@dataclass(frozen=True)
+class Config:
+    """Static settings: shapes and loop lengths.
+
+    Attributes:
+        total_timesteps: frames in a lifetime, rounded down to whole segments.
+        num_envs: E, environments of one member, of all its workers.
+        num_steps: T, steps of a rollout. An update takes E x T frames.
+        max_delay: D, the most updates that a worker is behind; D sets of parameters are
+            kept.
+        num_segments: K, points on the learning curve.
+        anneal_lr: whether the learning rate falls linearly to 0 over the lifetime.
+        normalize_observation, normalize_reward: by running statistics.
+        normalize_advantage: whether the advantages of a worker's rollout get mean 0 and
+            deviation 1.
+        torso: before the hidden layers of policy and critic: `mlp`, nothing; `cnn`, a
+            convolution as in MinAtar.
+        memory: `none`, or `gru` of `hidden` units before those layers.
+        hidden: units of the GRU.
+        features: units of each hidden layer of policy and critic.
+        activation: function of these layers.
+        reward_scale: factor of the learner's reward, > 0.
+        policy: of continuous actions: `normal`, with deviations of its own, or
+            `tanh_normal`, of bounded actions, with those that the network gives.
+        initial_log_std: of `normal`.
+        num_eval_envs: episodes that `evaluate` averages over.
+    """
+
+    total_timesteps: int = 500_000
+    num_envs: int = 8
+    num_steps: int = 5
+    max_delay: int = 0
+    num_segments: int = 16
+    anneal_lr: bool = True
+    normalize_observation: bool = False
+    normalize_reward: bool = False
+    normalize_advantage: bool = False
+    torso: networks.Torso = "mlp"
+    memory: actor_critics.Memory = "none"
+    hidden: int = 64
+    features: tuple[int, ...] = (64, 64)
+    activation: str = "tanh"
+    reward_scale: float = 1.0
+    policy: heads.Policy = "normal"
+    initial_log_std: float = 0.0
+    num_eval_envs: int = 16
+
+
+class Meta(NamedTuple):
+    """Slots that all of these algorithms have.
+
+    Attributes:
+        lr: step size of the optimizer, before annealing; `context.stats` holds `delay`,
+            that of the worker whose gradient is applied.
+        gamma: discount, in [0, 1].
+        gae_lambda: trace decay, in [0, 1].
+        ent_coef: weight of the entropy bonus.
+        vf_coef: weight of the value loss.
+        max_grad_norm: global norm that each worker's gradient is clipped to.
+        delay: δ, updates that the last worker is behind, rounded, in [0, D]; None: D.
+        advantage: `(reward, value, next_value, log_ratio, terminated, done, context) ->
+            [T, E]`, from [T, E] each, what the policy's gradient is weighted by; None:
+            that of the algorithm. `context.stats` holds the numbers of the estimate.
+        value_loss: `(value, target, old_value, context) -> [...]`.
+        policy_loss: added term `(log_prob, log_ratio, advantage, entropy, context)
+            -> [...]`, or None.
+        reward: `(obs, action, reward, next_obs, terminated, context) -> scalar`, the
+            reward that the agent learns from; `context.stats` holds `gamma`.
+        optimizer: an `optimizers.Optimizer`: gives a direction.
+        activation: `(x) -> [...]`, of hidden layers; None: that of the Config.
+    """
+
+    lr: Slot = 7e-4
+    gamma: Slot = 0.99
+    gae_lambda: Slot = 1.0
+    ent_coef: Slot = 0.01
+    vf_coef: Slot = 0.5
+    max_grad_norm: Slot = 0.5
+    delay: Slot | None = None
+    advantage: Slot | None = None
+    value_loss: Slot = losses.square
+    policy_loss: Slot | None = None
+    reward: Slot = rewards.identity
+    optimizer: Slot = optimizers.rmsprop(0.99, 1e-5)
+    activation: Slot | None = None
 
 
 class Agent(NamedTuple):
@@ -141,14 +231,9 @@ def loss(
     )
     advantage = estimate.advantage
     if meta.advantage is not None:
+        ends = rollout.terminated, rollout.done
         advantage = meta.advantage(
-            rollout.reward,
-            old_value,
-            next_value,
-            fixed_ratio,
-            rollout.terminated,
-            rollout.done,
-            context,
+            rollout.reward, old_value, next_value, fixed_ratio, *ends, context
         )
     advantage = treat(jax.lax.stop_gradient(advantage), None)
     policy_loss = -(log_prob * advantage).mean()
@@ -290,18 +375,10 @@ def inner_loop(
             keys[1:], env, experience.episodes, noise, choose, experience.memory
         )
         log_prob = jax.vmap(jax.vmap(head.log_prob))(pi, sample)
+        acted = _ppo.Acted(steps, merged(sample, 1), merged(log_prob, 1), finished)
+        before, hears = experience.discounted_return, hearing.nothing(env)
         last, data, discounted = _ppo.finish_rollout(
-            config,
-            meta,
-            context,
-            agent,
-            normalize.obs,
-            hearing.nothing(env),
-            steps,
-            merged(sample, 1),
-            merged(log_prob, 1),
-            finished,
-            experience.discounted_return,
+            config, normalize.obs, hears, meta, context, agent, acted, before
         )
         return Experience(after, memory, last), data, discounted
 

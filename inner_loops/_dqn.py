@@ -6,18 +6,20 @@ Deep Q-learning, Mnih et al., 2015, https://www.nature.com/articles/nature14236.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from metaevo import envs, optimizers, slots
+from metaevo import envs, exploration, losses, optimizers, rewards, schedules, slots
 from metaevo.rl import (
     config_checks,
     networks,
     off_policy,
     packing,
+    priorities,
     q_learning,
     replay,
     returns,
@@ -27,10 +29,88 @@ from metaevo.rl import (
 )
 from metaevo.rl.networks import Network
 from metaevo.rl.rollouts import learned_from
-from metaevo.slots import Context
+from metaevo.slots import Context, Slot
 from metaevo.types import Key
 
-__all__ = ["Parts", "Seen", "parts", "target_copy"]
+__all__ = ["Config", "Experience", "Meta", "Parts", "Seen", "parts", "target_copy"]
+
+
+@dataclass(frozen=True)
+class Config:
+    """Static settings: shapes and loop lengths.
+
+    Attributes:
+        total_timesteps: frames in a lifetime, warm-up included, rounded down to whole
+            segments.
+        learning_starts: frames of the warm-up, by random actions.
+        buffer_size: frames that the replay buffer holds, at most a lifetime's.
+        num_envs: E, environments of one member.
+        num_steps: T, steps of them between updates. An update takes E x T frames.
+        num_gradient_steps: U, minibatches of an update.
+        batch_size: B, transitions in a minibatch.
+        target_period: updates between those of the target network.
+        num_segments: K, points on the learning curve.
+        double, dueling: as in DQN.
+        num_step_return: n, steps before the bootstrap.
+        torso: before the hidden layers: `mlp`, nothing; `cnn`, a convolution as in
+            MinAtar.
+        features: units of each hidden layer.
+        activation: function of these layers.
+        num_eval_envs: episodes that `evaluate` averages over.
+    """
+
+    total_timesteps: int = 500_000
+    learning_starts: int = 10_000
+    buffer_size: int = 10_000
+    num_envs: int = 10
+    num_steps: int = 1
+    num_gradient_steps: int = 1
+    batch_size: int = 128
+    target_period: int = 50
+    num_segments: int = 16
+    double: bool = False
+    dueling: bool = False
+    num_step_return: int = 1
+    torso: networks.Torso = "mlp"
+    features: tuple[int, ...] = (120, 84)
+    activation: str = "relu"
+    num_eval_envs: int = 16
+
+
+class Meta(NamedTuple):
+    """Slots that all of these algorithms have.
+
+    Attributes:
+        lr: Adam's step size.
+        gamma: discount, in [0, 1].
+        epsilon: share of random actions, in [0, 1].
+        exploration: `(q [A], epsilon, context) -> probabilities [A]`.
+        target_rate: τ, how far the target network moves to the online one every
+            `target_period` updates, in (0, 1].
+        td_loss: `(td_error, q, target, context) -> [...]`, td_error = target − q.
+        reward: `(obs, action, reward, next_obs, terminated, context) -> scalar`, the
+            reward that the agent learns from; `context.stats` holds `gamma`.
+        optimizer: an `optimizers.Optimizer`: gives a direction.
+        max_grad_norm: global norm that gradients are clipped to; None: no clip.
+    """
+
+    lr: Slot = 2.5e-4
+    gamma: Slot = 0.99
+    epsilon: Slot = schedules.linear(1.0, 0.05, 0.5)
+    exploration: Slot = exploration.epsilon_greedy
+    target_rate: Slot = 1.0
+    td_loss: Slot = losses.td_square
+    reward: Slot = rewards.identity
+    optimizer: Slot = optimizers.adam
+    max_grad_norm: Slot | None = None
+
+
+class Experience(NamedTuple):
+    """The member's environments and replay buffer, without priorities."""
+
+    episodes: rollouts.Episodes
+    rows: packing.Packed  # of the replay buffer
+    steps_since_birth: jax.Array  # int32, warm-up not counted
 
 
 class Seen(NamedTuple):
@@ -47,6 +127,30 @@ class Seen(NamedTuple):
     target: jax.Array
     reward: jax.Array
     terminated: jax.Array
+
+
+def mass_of(
+    seen: Seen, age: Any, visits: Any, std: jax.Array, meta: Any, context: Context
+) -> jax.Array:
+    """p^α of transitions [B]; `std` is the deviation of a minibatch's targets."""
+    in_priority = context._replace(return_std=std)
+    p = meta.priority(
+        seen.td_error, age, visits, seen.reward, seen.terminated, in_priority
+    )
+    return priorities.mass(p, slots.value(meta.priority_exponent, context))
+
+
+def first_mass(
+    seen: Seen, std: jax.Array | None, meta: Any, context: Context
+) -> tuple[jax.Array, jax.Array]:
+    """p^α of new transitions [B], by who acts, and the deviation of their targets.
+
+    Args:
+        std: that of a minibatch's targets; None: theirs.
+    """
+    std = seen.target.std() if std is None else std
+    zeros = jnp.zeros(seen.target.shape)
+    return mass_of(seen, zeros, zeros, std, meta, context), std
 
 
 class Parts(NamedTuple):

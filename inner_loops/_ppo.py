@@ -6,6 +6,8 @@ Proximal policy optimization, Schulman et al., 2017, https://arxiv.org/abs/1707.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -27,6 +29,7 @@ from metaevo.rl import (
     heads,
     hearing,
     minibatches,
+    networks,
     normalization,
     returns,
     rollouts,
@@ -120,7 +123,56 @@ STATS = ("entropy", "kl", "clip_fraction")
 """Names in `context.stats`: means over the last update's minibatches."""
 
 
-# --- slots and state ------------------------------------------------------------------
+# --- settings, slots and state --------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Config:
+    """Static settings: shapes and loop lengths.
+
+    Attributes:
+        total_timesteps: frames in a lifetime, rounded down to whole segments.
+        num_envs: E, environments of one member.
+        num_steps: T, steps of a rollout. An update takes E x T frames.
+        num_epochs: passes over a rollout.
+        num_minibatches: gradient steps in a pass.
+        num_segments: K, points on the learning curve.
+        anneal_lr: whether the learning rate falls linearly to 0 over the lifetime.
+        normalize_observation, normalize_reward: by running statistics.
+        torso: before the hidden layers of policy and critic: `mlp`, nothing; `cnn`, a
+            convolution as in MinAtar.
+        features: units of each hidden layer of policy and critic.
+        activation: function of these layers.
+        normalize_advantage: give a minibatch's advantages mean 0 and deviation 1.
+        reward_scale: factor of the learner's reward, > 0.
+        target_kl: an update's gradient steps end at 1.5 times this KL divergence;
+            None: all are taken.
+        policy: of continuous actions: `normal`, with deviations of its own, or
+            `tanh_normal`, of bounded actions, with those that the network gives.
+        initial_log_std: of `normal`.
+        num_eval_envs: episodes that `evaluate` averages over.
+        message_size: numbers in a message, see `Meta.message`; 0: there is none.
+    """
+
+    total_timesteps: int = 500_000
+    num_envs: int = 4
+    num_steps: int = 128
+    num_epochs: int = 4
+    num_minibatches: int = 4
+    num_segments: int = 16
+    anneal_lr: bool = True
+    normalize_observation: bool = False
+    normalize_reward: bool = False
+    torso: networks.Torso = "mlp"
+    features: tuple[int, ...] = (64, 64)
+    activation: str = "tanh"
+    normalize_advantage: bool = True
+    reward_scale: float = 1.0
+    target_kl: float | None = None
+    policy: heads.Policy = "normal"
+    initial_log_std: float = 0.0
+    num_eval_envs: int = 16
+    message_size: int = 0
 
 
 class Meta(NamedTuple):
@@ -252,31 +304,39 @@ def checked(config: Any) -> None:
         raise ConfigError(f"inner.target_kl={config.target_kl} must be > 0, or none")
 
 
+class Acted(NamedTuple):
+    """What an agent did; leaves [T, E, ...]."""
+
+    steps: rollouts.Transition
+    sample: Any  # of the policy, see `heads.Head`
+    log_prob: jax.Array
+    finished: rollouts.Finished
+    memory: Any = ()  # after seeing the observation
+
+
 def finish_rollout(
     config: Any,
-    meta: Meta,
-    context: Context,
-    agent: Agent,
     normalize: normalization.Normalizer,
     hears: hearing.Hearing,
-    steps: rollouts.Transition,
-    sample: Any,
-    log_prob: jax.Array,
-    finished: rollouts.Finished,
+    meta: Any,
+    context: Context,
+    agent: Any,
+    acted: Acted,
     discounted_return: jax.Array,
-    memory: Any = (),
 ) -> tuple[jax.Array, Rollout, jax.Array]:
     """Compute for all steps at once what acting does not need.
 
     Args:
         config: with `reward_scale`.
-        steps, sample, log_prob, finished, memory: leaves [T, E, ...].
+        normalize: of observations.
+        agent: with `obs_stats`.
         discounted_return: [E], of the learner's reward, before the rollout.
 
     Returns:
         the discounted return [E] after it, the rollout, and the discounted returns
         [T, E] within.
     """
+    steps = acted.steps
     reward = config.reward_scale * learned_from(meta, steps, context)
     gamma = slots.value(meta.gamma, context)
 
@@ -290,16 +350,16 @@ def finish_rollout(
     next_obs = hears.hear(meta, context, steps.next_obs)
     rollout = Rollout(
         obs=normalize.apply(agent.obs_stats, obs),
-        sample=sample,
-        log_prob=log_prob,
+        sample=acted.sample,
+        log_prob=acted.log_prob,
         reward=reward,
         terminated=steps.terminated,
         done=steps.done,
         next_obs=normalize.apply(agent.obs_stats, next_obs),
         raw_obs=obs,
-        finished=finished,
+        finished=acted.finished,
         mask=steps.mask,
-        memory=memory,
+        memory=acted.memory,
     )
     return last, rollout, discounted
 
@@ -351,14 +411,9 @@ def update_of(
         value, next_value = parts.values(meta, params, rollout)
         gamma = slots.value(meta.gamma, context)
         gae_lambda = slots.value(meta.gae_lambda, context)
+        ends = rollout.terminated, rollout.done
         advantage = returns.generalized_advantage(
-            rollout.reward,
-            value,
-            next_value,
-            rollout.terminated,
-            rollout.done,
-            gamma,
-            gae_lambda,
+            rollout.reward, value, next_value, *ends, gamma, gae_lambda
         )
         target = advantage + value
         clip_eps = slots.value(meta.clip_eps, context)
@@ -368,14 +423,10 @@ def update_of(
         weight = advantage
         if meta.advantage is not None:
             decays = {"gamma": gamma, "gae_lambda": gae_lambda}
+            before = in_loss._replace(stats={**context.stats, **decays})
+            log_ratio = jnp.zeros_like(value)
             weight = meta.advantage(
-                rollout.reward,
-                value,
-                next_value,
-                jnp.zeros_like(value),
-                rollout.terminated,
-                rollout.done,
-                in_loss._replace(stats={**context.stats, **decays}),
+                rollout.reward, value, next_value, log_ratio, *ends, before
             )
         batch = Batch(
             rollout.obs,
@@ -398,7 +449,7 @@ def update_of(
 
     def update(key, meta, state):
         agent, experience, clock = state.agent, state.experience, state.clock
-        rollout_key, order_key = jax.random.split(jax.random.fold_in(key, clock.update))
+        rollout_key, order_key = training.keys(key, clock)
         context = training.context(agent.age, num_updates, agent.stats)
         start = parts.start(experience)
         experience, rollout, discounted = parts.rollout(
@@ -412,10 +463,7 @@ def update_of(
             order_key, config.num_epochs, config.num_minibatches, parts.num_samples
         )
 
-        @population.phase
-        def improve(params, opt_state, rollout, start, order):
-            return learn(meta, context, params, opt_state, rollout, start, order)
-
+        improve = population.phase(partial(learn, meta, context))
         params, opt_state, stats, error = improve(
             agent.params, agent.opt_state, rollout, start, order
         )

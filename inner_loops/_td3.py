@@ -7,17 +7,74 @@ https://arxiv.org/abs/1802.09477. `Meta` stands for the slots of either.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from metaevo import envs, optimizers, slots
+from inner_loops import _off_policy
+from metaevo import envs, losses, optimizers, rewards, slots
 from metaevo.errors import ConfigError
 from metaevo.rl import config_checks, critics, networks, noise, off_policy, rollouts
 from metaevo.rl.rollouts import learned_from
-from metaevo.slots import Context
+from metaevo.slots import Context, Slot
+from metaevo.types import Key
+
+# --- settings and slots ---------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Config(_off_policy.Config):
+    """Static settings: shapes and loop lengths.
+
+    Attributes:
+        policy_delay: steps of the critics for each of the actor's; divides U.
+        num_critics: critics, of which the target takes the least.
+        normalize_observation: by running statistics.
+    """
+
+    num_steps: int = 2
+    num_gradient_steps: int = 2
+    policy_delay: int = 2
+    num_critics: int = 2
+    normalize_observation: bool = False
+
+
+class Meta(NamedTuple):
+    """Slots that both have. Noise is in units of half the range of actions.
+
+    Attributes:
+        actor_lr, critic_lr: Adam's step sizes.
+        gamma: discount, in [0, 1].
+        tau: how far the target networks move at each step of the actor, in (0, 1].
+        exploration_noise: standard deviation of the noise on actions taken.
+        noise_correlation: of that noise, and of the warm-up's actions, from step to
+            step, in [0, 1); 0 is white noise.
+        smoothing_noise, noise_clip: of the noise on the target's actions.
+        reward_scale: factor of rewards.
+        td_loss: `(td_error, q, target, context) -> [...]`, td_error = target − q.
+        actor_loss: `(q, action, context) -> [...]` of the actor's own actions.
+        reward: `(obs, action, reward, next_obs, terminated, context) -> scalar`, the
+            reward that the agent learns from; `context.stats` holds `gamma`.
+        optimizer: an `optimizers.Optimizer`: gives a direction.
+    """
+
+    actor_lr: Slot = 3e-4
+    critic_lr: Slot = 3e-4
+    gamma: Slot = 0.99
+    tau: Slot = 0.005
+    exploration_noise: Slot = 0.1
+    noise_correlation: Slot = 0.0
+    smoothing_noise: Slot = 0.2
+    noise_clip: Slot = 0.5
+    reward_scale: Slot = 1.0
+    td_loss: Slot = losses.td_square
+    actor_loss: Slot = losses.minus_q
+    reward: Slot = rewards.identity
+    optimizer: Slot = optimizers.adam
+
 
 # --- the losses -----------------------------------------------------------------------
 
@@ -117,33 +174,26 @@ def checked_actions(env: envs.Env, config: Any) -> envs.Box:
     return action
 
 
-def actor_of(
-    observation: envs.Box, action: envs.Box, config: Any
-) -> tuple[Callable[[Any], Any], Callable[[Any, jax.Array], jax.Array]]:
-    """`init` and `act` of `Networks`, of a Config."""
+def networks_of(
+    observation: envs.Box,
+    action: envs.Box,
+    config: _off_policy.Config,
+    num_critics: int,
+) -> Networks:
+    """The networks of a Config."""
+    features, activation = config.features, config.activation
     actor = networks.mlp(
-        config.features,
-        action.shape[0],
-        0.01,
-        config.activation,
-        len(observation.shape),
+        features, action.shape[0], 0.01, activation, len(observation.shape)
     )
-    return (
+    return Networks(
         lambda key: actor.init(key, jnp.zeros(observation.shape)),
         lambda params, obs: jnp.tanh(actor.apply(params, obs)),
-    )
-
-
-def networks_of(observation: envs.Box, action: envs.Box, config: Any) -> Networks:
-    """The networks of a Config."""
-    return Networks(
-        *actor_of(observation, action, config),
         critics.of_actions(
             observation,
             action,
-            config.features,
-            config.activation,
-            config.num_critics,
+            features,
+            activation,
+            num_critics,
             config.critic_layer_norm,
         ),
     )
@@ -157,37 +207,50 @@ def newborn(params: Any, meta: Any) -> Learner:
 # --- acting ---------------------------------------------------------------------------
 
 
-def explore(
-    key: Any,
-    noise_key: Any,
+def warm_up(
+    key: Key,
     env: envs.Env,
-    meta: Any,
-    context: Context,
-    episodes: rollouts.Episodes,
-    last_noise: jax.Array,
-    num_steps: int,
-    act: Callable[[jax.Array], jax.Array],
+    action: envs.Box,
     to_env: Callable[[jax.Array], jax.Array],
-) -> tuple[rollouts.Episodes, rollouts.Transition, rollouts.Finished, jax.Array]:
-    """T steps of E environments with noise on the actions.
+    num_envs: int,
+    num_steps: int,
+    meta: Any,
+) -> tuple[rollouts.Episodes, rollouts.Transition, jax.Array]:
+    """`off_policy.warm_up` by actions that are uniform in their range.
 
     Args:
-        last_noise: [E, A], of the step before.
+        to_env: from actions in [−1, 1] to those of the environment.
+    """
+
+    def random(normal, mask):
+        del mask
+        return to_env(noise.uniform(normal))
+
+    keys = jax.random.split(key, 4)
+    return off_policy.warm_up(
+        keys, env, action.shape, random, num_envs, num_steps, meta
+    )
+
+
+def explorer(
+    act: Callable[[jax.Array], jax.Array],
+    to_env: Callable[[jax.Array], jax.Array],
+    meta: Any,
+    context: Context,
+) -> Callable[..., tuple[Any, jax.Array, Any]]:
+    """The `choose` of `rollouts.collect` that adds noise to actions.
+
+    Args:
         act: observations [E, ...] to actions in [−1, 1].
         to_env: from these to actions of the environment.
-
-    Returns:
-        episodes, transitions and ended episodes [T, E, ...], and the last noise.
     """
     sigma = slots.value(meta.exploration_noise, context)
-    drawn = noise.draw(noise_key, meta, context, last_noise, num_steps)
 
     def choose(carry, obs, noise, state, mask):
         del state, mask
         return carry, to_env(jnp.clip(act(obs) + sigma * noise, -1.0, 1.0)), ()
 
-    after, _, steps, finished, _ = rollouts.collect(key, env, episodes, drawn, choose)
-    return after, steps, finished, drawn[-1]
+    return choose
 
 
 # --- learning -------------------------------------------------------------------------

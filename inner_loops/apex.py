@@ -17,6 +17,7 @@ on minibatches drawn uniformly. Birth, targets and the loss are in `_dqn`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -26,18 +27,14 @@ import metaevo
 from inner_loops import _dqn
 from metaevo import (
     envs,
-    exploration,
-    losses,
     optimizers,
     population,
-    rewards,
     slots,
     spaces,
 )
 from metaevo.learned.priorities import absolute
 from metaevo.rl import (
     config_checks,
-    networks,
     off_policy,
     packing,
     priorities,
@@ -52,83 +49,45 @@ __all__ = ["TUNABLE", "Agent", "Config", "Experience", "Meta", "make"]
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(_dqn.Config):
     """Static settings: shapes and loop lengths.
 
     Attributes:
-        total_timesteps: frames in a lifetime, warm-up included, rounded down to whole
-            segments.
-        learning_starts: frames of the warm-up, by random actions.
-        buffer_size: frames that the replay buffer holds, at most a lifetime's.
         num_envs: E, environments of one member: actors.
-        num_steps: T, steps of them between updates. An update takes E x T frames.
         num_gradient_steps: U, minibatches of an update, drawn at once.
-        batch_size: B, transitions in a minibatch.
-        target_period: updates between those of the target network.
-        num_segments: K, points on the learning curve.
-        double, dueling: as in DQN.
-        num_step_return: n, steps before the bootstrap.
-        torso: before the hidden layers: `mlp`, nothing; `cnn`, a convolution as in
-            MinAtar.
-        features: units of each hidden layer.
-        activation: function of these layers.
-        num_eval_envs: episodes that `evaluate` averages over.
     """
 
     total_timesteps: int = 250_000
     learning_starts: int = 2_000
     buffer_size: int = 50_000
     num_envs: int = 16
-    num_steps: int = 1
-    num_gradient_steps: int = 1
-    batch_size: int = 128
     target_period: int = 32
-    num_segments: int = 16
     double: bool = True
     dueling: bool = True
     num_step_return: int = 3
-    torso: networks.Torso = "mlp"
-    features: tuple[int, ...] = (120, 84)
-    activation: str = "relu"
-    num_eval_envs: int = 16
 
 
-class Meta(NamedTuple):
+@slots.extended
+class Meta(_dqn.Meta):
     """Slots of Ape-X.
 
     Attributes:
-        lr: Adam's step size.
-        gamma: discount, in [0, 1].
         epsilon: share of random actions of the first environment, in [0, 1].
         epsilon_exponent: >= 0; that of environment i of E is
             epsilon^(1 + epsilon_exponent i / (E − 1)).
-        exploration: `(q [A], epsilon, context) -> probabilities [A]`.
-        target_rate: τ, how far the target network moves to the online one every
-            `target_period` updates, in (0, 1].
         priority: `(td_error, age, visits, reward, terminated, context) -> p [...]`, see
             `metaevo.learned.priorities`.
         priority_exponent: α >= 0: transitions are drawn in proportion to p^α.
         importance_exponent: β in [0, 1]: of the importance weights; 1 corrects in full.
-        td_loss: `(td_error, q, target, context) -> [...]`, td_error = target − q.
-        reward: `(obs, action, reward, next_obs, terminated, context) -> scalar`, the
-            reward that the agent learns from; `context.stats` holds `gamma`.
-        optimizer: an `optimizers.Optimizer`: gives a direction.
-        max_grad_norm: global norm that gradients are clipped to; None: no clip.
     """
 
     lr: Slot = 5e-4
-    gamma: Slot = 0.99
     epsilon: Slot = 0.4
+    max_grad_norm: Slot | None = 40.0
     epsilon_exponent: Slot = 7.0
-    exploration: Slot = exploration.epsilon_greedy
-    target_rate: Slot = 1.0
     priority: Slot = absolute
     priority_exponent: Slot = 0.6
     importance_exponent: Slot = 0.4
-    td_loss: Slot = losses.td_square
-    reward: Slot = rewards.identity
-    optimizer: Slot = optimizers.adam
-    max_grad_norm: Slot | None = 40.0
 
 
 class Agent(NamedTuple):
@@ -175,17 +134,10 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     config_checks.positive(config)
     parts = _dqn.parts(env, config, "Ape-X")
     sizes, buffer, network = parts.sizes, parts.buffer, parts.network
+    lifetime = sizes.lifetime
     windows = sizes.priorities(config.num_envs)
 
     # --- priorities -------------------------------------------------------------------
-
-    def mass_of(seen, age, visits, std, meta, context):
-        """p^α of transitions [B]; `std` is the deviation of a minibatch's targets."""
-        in_priority = context._replace(return_std=std)
-        p = meta.priority(
-            seen.td_error, age, visits, seen.reward, seen.terminated, in_priority
-        )
-        return priorities.mass(p, slots.value(meta.priority_exponent, context))
 
     def first_mass(params, rows, indices, std, meta, context):
         """The actors' own p^α of new windows, [n, T, E] to [T, E], and their targets.
@@ -198,14 +150,12 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             return parts.seen(params, params, new, meta, context)
 
         seen = priorities.map_windows(seen_in, indices, config.batch_size)
-        std = seen.target.std() if std is None else std
-        zeros = jnp.zeros(seen.target.shape)
-        mass = mass_of(seen, zeros, zeros, std, meta, context)
+        mass, std = _dqn.first_mass(seen, std, meta, context)
         return mass.reshape(indices.shape[1:]), std
 
     def init(key, meta):
         params, episodes, rows = parts.born(key)
-        context = training.context(jnp.int32(0), sizes.lifetime.num_updates)
+        context = training.context(jnp.int32(0), lifetime.num_updates)
         mass, std = first_mass(params, rows, windows.first(), None, meta, context)
         agent = Agent(jnp.int32(0), params, params, meta.optimizer.init(params), std)
         experience = Experience(episodes, rows, windows.start(mass), jnp.int32(0))
@@ -228,7 +178,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
                 meta.optimizer, gradient, params, opt_state, lr, context
             )
             std = info["return_std"]
-            mass = mass_of(seen, age, visits + 1.0, std, meta, context)
+            mass = _dqn.mass_of(seen, age, visits + 1.0, std, meta, context)
             info = {k: x for k, x in info.items() if k != "loss"}
             return (params, opt_state), (mass, info | {"importance": weights.mean()})
 
@@ -241,10 +191,8 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     def update(key, meta, state):
         """T steps of the environments and U gradient steps."""
         agent, experience, clock = state.agent, state.experience, state.clock
-        noise_key, act_key, sample_key = jax.random.split(
-            jax.random.fold_in(key, clock.update), 3
-        )
-        context = training.context(agent.age, sizes.lifetime.num_updates)
+        noise_key, act_key, sample_key = training.keys(key, clock, 3)
+        context = training.context(agent.age, lifetime.num_updates)
         epsilon = q_learning.ladder(
             slots.value(meta.epsilon, context),
             slots.value(meta.epsilon_exponent, context),
@@ -277,12 +225,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             off_policy.read(buffer, rows, drawn.indices),
         )
 
-        @population.phase
-        def improve(params, target_params, opt_state, batches, drawn):
-            return learn(
-                params, target_params, opt_state, batches, drawn, meta, context
-            )
-
+        improve = population.phase(partial(learn, meta=meta, context=context))
         params, opt_state, std, mass, info = improve(
             *(agent.params, agent.target_params, agent.opt_state, batches),
             (drawn.mass, drawn.age, drawn.visits),
@@ -300,15 +243,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
     act = q_learning.greedy(network.apply)
     return training.inner_loop(
-        env,
-        config,
-        meta,
-        sizes.lifetime,
-        init,
-        update,
-        act,
-        tunable=TUNABLE,
-        masks=True,
+        env, config, meta, lifetime, init, update, act, tunable=TUNABLE, masks=True
     )
 
 

@@ -17,20 +17,20 @@ Networks and gradient steps are in `_td3`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 import metaevo
-from inner_loops import _td3
+from inner_loops import _dqn, _off_policy, _td3
 from inner_loops._dqn import Seen
 from inner_loops._td3 import Learner
 from metaevo import envs, losses, optimizers, population, rewards, slots, spaces
 from metaevo.learned.priorities import absolute
 from metaevo.rl import (
     config_checks,
-    critics,
     noise,
     off_policy,
     packing,
@@ -46,39 +46,22 @@ __all__ = ["TUNABLE", "Agent", "Config", "Experience", "Meta", "make"]
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(_off_policy.Config):
     """Static settings: shapes and loop lengths.
 
     Attributes:
-        total_timesteps: frames in a lifetime, warm-up included, rounded down to whole
-            segments.
-        learning_starts: frames of the warm-up, by random actions.
-        buffer_size: frames that the replay buffer holds, at most a lifetime's.
         num_envs: E, environments of one member: actors.
-        num_steps: T, steps of them between updates. An update takes E x T frames.
         num_gradient_steps: U, minibatches of an update, drawn at once.
-        batch_size: B, transitions in a minibatch.
-        num_step_return: n, steps before the bootstrap.
         critic_layer_norm: normalize the critic's hidden layers.
-        num_segments: K, points on the learning curve.
         features: units of each hidden layer of actor and critic.
-        activation: function of these layers.
-        num_eval_envs: episodes that `evaluate` averages over.
     """
 
     total_timesteps: int = 100_000
-    learning_starts: int = 1_000
     buffer_size: int = 100_000
     num_envs: int = 8
-    num_steps: int = 1
     num_gradient_steps: int = 4
     batch_size: int = 128
     num_step_return: int = 3
-    critic_layer_norm: bool = False
-    num_segments: int = 16
-    features: tuple[int, ...] = (256, 256)
-    activation: str = "relu"
-    num_eval_envs: int = 16
 
 
 class Meta(NamedTuple):
@@ -170,17 +153,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     buffer = sizes.buffer(env, config.num_envs)
     windows = sizes.priorities(config.num_envs)
     to_env, to_unit = envs.unit_box(action)
-    nets = _td3.Networks(
-        *_td3.actor_of(env.observation, action, config),
-        critics.of_actions(
-            env.observation,
-            action,
-            config.features,
-            config.activation,
-            1,
-            config.critic_layer_norm,
-        ),
-    )
+    nets = _td3.networks_of(env.observation, action, config, num_critics=1)
 
     # --- targets and priorities -------------------------------------------------------
 
@@ -188,14 +161,6 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         """R + γⁿ (1 − terminated) Q(o', π(o')) by parameters of π and Q."""
         action = nets.act(actor, batch.next_obs)
         return batch.target(nets.critics.values(critic, batch.next_obs, action)[0])
-
-    def mass_of(seen, age, visits, std, meta, context):
-        """p^α of transitions [B]; `std` is the deviation of a minibatch's targets."""
-        in_priority = context._replace(return_std=std)
-        p = meta.priority(
-            seen.td_error, age, visits, seen.reward, seen.terminated, in_priority
-        )
-        return priorities.mass(p, slots.value(meta.priority_exponent, context))
 
     def first_mass(actor, critic, rows, indices, std, meta, context):
         """The actors' own p^α of new windows, [n, T, E] to [T, E], and their targets.
@@ -211,9 +176,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             return Seen(target - q, target, batch.reward, batch.terminated)
 
         seen = priorities.map_windows(seen_in, indices, config.batch_size)
-        std = seen.target.std() if std is None else std
-        zeros = jnp.zeros(seen.target.shape)
-        mass = mass_of(seen, zeros, zeros, std, meta, context)
+        mass, std = _dqn.first_mass(seen, std, meta, context)
         return mass.reshape(indices.shape[1:]), std
 
     # --- birth ------------------------------------------------------------------------
@@ -222,14 +185,8 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         actor_key, critic_key, warmup_key = jax.random.split(key, 3)
         actor = _td3.newborn(nets.init(actor_key), meta)
         critic = _td3.newborn(nets.critics.init(critic_key), meta)
-        episodes, steps, last_noise = off_policy.warm_up(
-            jax.random.split(warmup_key, 4),
-            env,
-            action.shape,
-            lambda normal, mask: to_env(noise.uniform(normal)),
-            config.num_envs,
-            sizes.num_warmup,
-            meta,
+        episodes, steps, last_noise = _td3.warm_up(
+            warmup_key, env, action, to_env, config.num_envs, sizes.num_warmup, meta
         )
         rows = buffer.start(steps)
         context = training.context(jnp.int32(0), sizes.lifetime.num_updates)
@@ -262,7 +219,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             )
             seen = Seen(td_error[0], target, batch.reward, batch.terminated)
             std = info["return_std"]
-            mass = mass_of(seen, age, visits + 1.0, std, meta, context)
+            mass = _dqn.mass_of(seen, age, visits + 1.0, std, meta, context)
             return (actor, critic), (mass, info | {"importance": weights.mean()})
 
         (actor, critic), (mass, info) = jax.lax.scan(
@@ -274,26 +231,24 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     def update(key, meta, state):
         """T steps of the environments and U gradient steps."""
         agent, experience, clock = state.agent, state.experience, state.clock
-        noise_key, act_key, sample_key = jax.random.split(
-            jax.random.fold_in(key, clock.update), 3
-        )
+        noise_key, act_key, sample_key = training.keys(key, clock, 3)
         context = training.context(agent.age, sizes.lifetime.num_updates)
         scales = q_learning.ladder(
             slots.value(meta.exploration_noise, context),
             slots.value(meta.noise_exponent, context),
             config.num_envs,
         )
-        after, steps, finished, last_noise = _td3.explore(
-            act_key,
-            noise_key,
-            env,
+        explore = _td3.explorer(
+            partial(nets.act, agent.actor.params),
+            to_env,
             meta._replace(exploration_noise=scales[:, None]),
             context,
-            experience.episodes,
-            experience.noise,
-            config.num_steps,
-            lambda obs: nets.act(agent.actor.params, obs),
-            to_env,
+        )
+        noises = noise.draw(
+            noise_key, meta, context, experience.noise, config.num_steps
+        )
+        after, _, steps, finished, _ = rollouts.collect(
+            act_key, env, experience.episodes, noises, explore
         )
         own = experience.steps_since_birth + config.num_steps
         before = clock.update * config.num_steps
@@ -309,16 +264,13 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             meta, context, to_unit, off_policy.read(buffer, rows, drawn.indices)
         )
 
-        @population.phase
-        def improve(actor, critic, batches, drawn):
-            return learn(actor, critic, batches, drawn, meta, context)
-
+        improve = population.phase(partial(learn, meta=meta, context=context))
         actor, critic, std, mass, info = improve(
             agent.actor, agent.critic, batches, (drawn.mass, drawn.age, drawn.visits)
         )
         kept = windows.update(kept, drawn.indices, mass)
         agent = Agent(agent.age + 1, actor, critic, std)
-        experience = Experience(after, last_noise, rows, kept, own)
+        experience = Experience(after, noises[-1], rows, kept, own)
         state = InnerState(agent, experience, (), training.tick(clock))
         return state, info | {"totals": rollouts.totals(finished)}
 

@@ -18,6 +18,7 @@ Birth, targets and the loss are in `_dqn`, common with GORILA.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -25,111 +26,54 @@ import jax.numpy as jnp
 
 import metaevo
 from inner_loops import _dqn
+from inner_loops._dqn import Experience
 from metaevo import (
     envs,
-    exploration,
-    losses,
     optimizers,
     population,
-    rewards,
-    schedules,
     slots,
     spaces,
 )
 from metaevo.rl import (
     config_checks,
-    networks,
     noisy,
     off_policy,
-    packing,
     q_learning,
     rollouts,
     training,
     value_heads,
 )
-from metaevo.slots import Slot
 from metaevo.types import InnerLoop, InnerState, on_any_env
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(_dqn.Config):
     """Static settings: shapes and loop lengths.
 
     Attributes:
-        total_timesteps: frames in a lifetime, warm-up included, rounded down to whole
-            segments.
-        learning_starts: frames of the warm-up, by random actions.
-        buffer_size: frames that the replay buffer holds, at most a lifetime's.
-        num_envs: E, environments of one member.
-        num_steps: T, steps of them between updates. An update takes E x T frames.
-        num_gradient_steps: U, minibatches of an update.
-        batch_size: B, transitions in a minibatch.
-        target_period: updates between those of the target network.
-        num_segments: K, points on the learning curve.
         double, dueling: as in the papers.
-        num_step_return: n, steps before the bootstrap.
         head: outputs of the network for each action: `scalar`, one value;
             `categorical`, probabilities of `num_atoms` returns from `v_min` to `v_max`;
             `quantile`, `num_atoms` quantiles of the return.
         num_atoms, v_min, v_max: of the heads.
         noisy: explore by noise on the parameters, too; see the slot `epsilon`.
-        torso: before the hidden layers: `mlp`, nothing; `cnn`, a convolution as in
-            MinAtar.
-        features: units of each hidden layer.
-        activation: function of these layers.
-        num_eval_envs: episodes that `evaluate` averages over.
     """
 
-    total_timesteps: int = 500_000
-    learning_starts: int = 10_000
-    buffer_size: int = 10_000
-    num_envs: int = 10
-    num_steps: int = 1
-    num_gradient_steps: int = 1
-    batch_size: int = 128
-    target_period: int = 50
-    num_segments: int = 16
-    double: bool = False
-    dueling: bool = False
-    num_step_return: int = 1
     head: value_heads.Name = "scalar"
     num_atoms: int = 101
     v_min: float = -100.0
     v_max: float = 100.0
     noisy: bool = False
-    torso: networks.Torso = "mlp"
-    features: tuple[int, ...] = (120, 84)
-    activation: str = "relu"
-    num_eval_envs: int = 16
 
 
-class Meta(NamedTuple):
+class Meta(_dqn.Meta):
     """Slots of DQN.
 
     Attributes:
-        lr: Adam's step size.
-        gamma: discount, in [0, 1].
         epsilon: share of random actions, in [0, 1]; 0 where noise alone explores.
-        exploration: `(q [A], epsilon, context) -> probabilities [A]`.
-        target_rate: τ, how far the target network moves to the online one every
-            `target_period` updates, in (0, 1].
         td_loss: `(td_error, q, target, context) -> [...]`, td_error = target − q; of
             each pair of quantiles, and without effect on a categorical head.
-        reward: `(obs, action, reward, next_obs, terminated, context) -> scalar`, the
-            reward that the agent learns from; `context.stats` holds `gamma`.
-        optimizer: an `optimizers.Optimizer`: gives a direction.
-        max_grad_norm: global norm that gradients are clipped to; None: no clip.
     """
-
-    lr: Slot = 2.5e-4
-    gamma: Slot = 0.99
-    epsilon: Slot = schedules.linear(1.0, 0.05, 0.5)
-    exploration: Slot = exploration.epsilon_greedy
-    target_rate: Slot = 1.0
-    td_loss: Slot = losses.td_square
-    reward: Slot = rewards.identity
-    optimizer: Slot = optimizers.adam
-    max_grad_norm: Slot | None = None
 
 
 class Agent(NamedTuple):
@@ -137,12 +81,6 @@ class Agent(NamedTuple):
     params: Any
     target_params: Any
     opt_state: Any
-
-
-class Experience(NamedTuple):
-    episodes: rollouts.Episodes
-    rows: packing.Packed  # of the replay buffer
-    steps_since_birth: jax.Array  # int32, warm-up not counted
 
 
 TUNABLE = spaces.combine(
@@ -174,6 +112,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     parameters = noisy.NOISY if config.noisy else noisy.PLAIN
     parts = _dqn.parts(env, config, "DQN", head, parameters.network)
     sizes, buffer, network = parts.sizes, parts.buffer, parts.network
+    lifetime = sizes.lifetime
 
     def init(key, meta):
         params, episodes, rows = parts.born(key)
@@ -217,7 +156,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         key = jax.random.fold_in(key, clock.update)
         noise_key, act_key, sample_key = jax.random.split(key, 3)
         own_keys, learn_keys = noise_keys(jax.random.fold_in(key, 3))
-        context = training.context(agent.age, sizes.lifetime.num_updates)
+        context = training.context(agent.age, lifetime.num_updates)
         after, _, steps, finished, _ = rollouts.collect(
             act_key,
             env,
@@ -234,10 +173,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         )
         batches = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), sampled)
 
-        @population.phase
-        def improve(params, target_params, opt_state, batches, keys):
-            return learn(params, target_params, opt_state, batches, keys, meta, context)
-
+        improve = population.phase(partial(learn, meta=meta, context=context))
         params, opt_state, info = improve(
             agent.params, agent.target_params, agent.opt_state, batches, learn_keys
         )
@@ -255,15 +191,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         lambda params, obs: network.apply(parameters.quiet(params), obs)
     )
     return training.inner_loop(
-        env,
-        config,
-        meta,
-        sizes.lifetime,
-        init,
-        update,
-        act,
-        tunable=TUNABLE,
-        masks=True,
+        env, config, meta, lifetime, init, update, act, tunable=TUNABLE, masks=True
     )
 
 

@@ -20,6 +20,7 @@ Birth, targets and the loss are in `_dqn`, common with DQN.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -27,14 +28,11 @@ import jax.numpy as jnp
 
 import metaevo
 from inner_loops import _dqn
+from inner_loops._dqn import Experience
 from metaevo import (
     envs,
-    exploration,
-    losses,
     optimizers,
     population,
-    rewards,
-    schedules,
     slots,
     spaces,
 )
@@ -42,9 +40,7 @@ from metaevo.errors import ConfigError
 from metaevo.rl import (
     config_checks,
     delays,
-    networks,
     off_policy,
-    packing,
     q_learning,
     rollouts,
     training,
@@ -56,94 +52,51 @@ __all__ = ["TUNABLE", "Agent", "Config", "Experience", "Meta", "make"]
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(_dqn.Config):
     """Static settings: shapes and loop lengths.
 
     Attributes:
-        total_timesteps: frames in a lifetime, warm-up included, rounded down to whole
-            segments.
-        learning_starts: frames of the warm-up, by random actions.
         buffer_size: frames that all learners' replay buffers hold, at most a
             lifetime's.
         num_envs: E, environments of one member, of all its learners.
-        num_steps: T, steps of them between updates. An update takes E x T frames.
+        num_gradient_steps: U, minibatches of each learner in an update.
+        batch_size: B, transitions in a learner's minibatch.
         num_learners: K, divides `num_envs`.
         max_delay: D, the most updates that a learner is behind; D sets of parameters
             are kept.
-        num_gradient_steps: U, minibatches of each learner in an update.
-        batch_size: B, transitions in a learner's minibatch.
         drop_after: minibatches of a learner before its first outlying one is dropped.
-        target_period: updates between those of the target network.
         num_segments: points on the learning curve.
-        double, dueling: as in DQN.
-        num_step_return: n, steps before the bootstrap.
-        torso: before the hidden layers: `mlp`, nothing; `cnn`, a convolution as in
-            MinAtar.
-        features: units of each hidden layer.
-        activation: function of these layers.
-        num_eval_envs: episodes that `evaluate` averages over.
     """
 
-    total_timesteps: int = 500_000
-    learning_starts: int = 10_000
-    buffer_size: int = 10_000
     num_envs: int = 8
-    num_steps: int = 1
+    batch_size: int = 32
     num_learners: int = 4
     max_delay: int = 4
-    num_gradient_steps: int = 1
-    batch_size: int = 32
     drop_after: int = 100
-    target_period: int = 50
-    num_segments: int = 16
-    double: bool = False
-    dueling: bool = False
-    num_step_return: int = 1
-    torso: networks.Torso = "mlp"
-    features: tuple[int, ...] = (120, 84)
-    activation: str = "relu"
-    num_eval_envs: int = 16
 
 
-class Meta(NamedTuple):
+@slots.extended
+class Meta(_dqn.Meta):
     """Slots of GORILA.
 
     Attributes:
         lr: Adam's step size; `context.stats` holds `delay`, that of the learner whose
             gradient is applied.
-        gamma: discount, in [0, 1].
-        epsilon: share of random actions, in [0, 1].
+        max_grad_norm: global norm that each gradient is clipped to; None: no clip.
         epsilon_spread: > 0: the learners' shares go from `epsilon` / `epsilon_spread`
             to `epsilon` x `epsilon_spread`, at most 1; 1: all explore alike.
-        exploration: `(q [A], epsilon, context) -> probabilities [A]`.
-        target_rate: τ, how far the target network moves to the online one every
-            `target_period` updates, in (0, 1].
         delay: δ, updates that the last learner is behind, rounded, in [0, D]; None: D.
         delay_decay: c >= 0: the step size of a learner is lr / (1 + c delay).
         drop_delay: gradients of learners that are further behind are dropped.
         drop_deviation: standard deviations above the mean of a learner's losses from
             which on its gradient is dropped; infinity: none is.
-        td_loss: `(td_error, q, target, context) -> [...]`, td_error = target − q.
-        reward: `(obs, action, reward, next_obs, terminated, context) -> scalar`, the
-            reward that the agent learns from; `context.stats` holds `gamma`.
-        optimizer: an `optimizers.Optimizer`: gives a direction.
-        max_grad_norm: global norm that each gradient is clipped to; None: no clip.
     """
 
-    lr: Slot = 2.5e-4
-    gamma: Slot = 0.99
-    epsilon: Slot = schedules.linear(1.0, 0.05, 0.5)
     epsilon_spread: Slot = 1.0
-    exploration: Slot = exploration.epsilon_greedy
-    target_rate: Slot = 1.0
     delay: Slot | None = None
     delay_decay: Slot = 0.0
     drop_delay: Slot = float("inf")
     drop_deviation: Slot = 3.0
-    td_loss: Slot = losses.td_square
-    reward: Slot = rewards.identity
-    optimizer: Slot = optimizers.adam
-    max_grad_norm: Slot | None = None
 
 
 class Losses(NamedTuple):
@@ -162,12 +115,6 @@ class Agent(NamedTuple):
     target_params: Any
     opt_state: Any
     losses: Losses
-
-
-class Experience(NamedTuple):
-    episodes: rollouts.Episodes
-    rows: packing.Packed  # of the replay buffer
-    steps_since_birth: jax.Array  # int32, warm-up not counted
 
 
 TUNABLE = spaces.combine(
@@ -244,6 +191,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         )
     parts = _dqn.parts(env, config, "GORILA")
     sizes, buffer, network = parts.sizes, parts.buffer, parts.network
+    lifetime = sizes.lifetime
     per_learner = config.num_envs // num_learners
 
     def init(key, meta):
@@ -331,10 +279,8 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     def update(key, meta, state):
         """T steps of the environments, and U gradients of each learner."""
         agent, experience, clock = state.agent, state.experience, state.clock
-        noise_key, act_key, sample_key = jax.random.split(
-            jax.random.fold_in(key, clock.update), 3
-        )
-        context = training.context(agent.age, sizes.lifetime.num_updates)
+        noise_key, act_key, sample_key = training.keys(key, clock, 3)
+        context = training.context(agent.age, lifetime.num_updates)
         delay = delays.of_workers(
             delays.bounded(meta.delay, config.max_delay, context), num_learners
         )
@@ -353,13 +299,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         rows = buffer.add(experience.rows, inserted, steps)
         batches = sample(sample_key, rows, inserted + config.num_steps, own)
 
-        @population.phase
-        def improve(params, target_params, opt_state, seen, copies, delay, batches):
-            return learn(
-                *(params, target_params, opt_state, seen),
-                *(copies, delay, batches, meta, context),
-            )
-
+        improve = population.phase(partial(learn, meta=meta, context=context))
         params, opt_state, seen, info = improve(
             *(agent.params, agent.target_params, agent.opt_state, agent.losses),
             *(copies, delay, batches),
@@ -377,15 +317,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
     act = q_learning.greedy(network.apply)
     return training.inner_loop(
-        env,
-        config,
-        meta,
-        sizes.lifetime,
-        init,
-        update,
-        act,
-        tunable=TUNABLE,
-        masks=True,
+        env, config, meta, lifetime, init, update, act, tunable=TUNABLE, masks=True
     )
 
 

@@ -22,15 +22,14 @@ The loss and the update are in `_actor_critic`, common with A2C.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import jax.numpy as jnp
 
 import metaevo
 from inner_loops import _actor_critic
 from inner_loops._actor_critic import Agent, Estimate, Experience
-from metaevo import advantages, envs, losses, optimizers, rewards, slots, spaces
-from metaevo.rl import actor_critics, heads, networks, returns
+from metaevo import advantages, envs, slots, spaces
+from metaevo.rl import returns
 from metaevo.slots import Slot
 from metaevo.types import InnerLoop, on_any_env
 
@@ -38,63 +37,30 @@ __all__ = ["STATS", "TUNABLE", "Agent", "Config", "Experience", "Meta", "make"]
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(_actor_critic.Config):
     """Static settings: shapes and loop lengths.
 
     Attributes:
-        total_timesteps: frames in a lifetime, rounded down to whole segments.
         num_envs: E, environments of one member.
-        num_steps: T, steps of a rollout. An update takes E x T frames.
         max_delay: D, the most updates that actors are behind; D sets of parameters are
             kept.
-        num_segments: K, points on the learning curve.
-        anneal_lr: whether the learning rate falls linearly to 0 over the lifetime.
-        normalize_observation, normalize_reward: by running statistics.
         normalize_advantage: whether the advantages of a rollout get mean 0 and
             deviation 1.
-        torso: before the hidden layers of policy and critic: `mlp`, nothing; `cnn`, a
-            convolution as in MinAtar.
         memory: `none`, or `gru` of `hidden` units before those layers. The learner sees
             a rollout again from the actors' memory.
-        hidden: units of the GRU.
-        features: units of each hidden layer of policy and critic.
-        activation: function of these layers.
-        reward_scale: factor of the learner's reward, > 0.
-        policy: of continuous actions: `normal`, with deviations of its own, or
-            `tanh_normal`, of bounded actions, with those that the network gives.
-        initial_log_std: of `normal`.
-        num_eval_envs: episodes that `evaluate` averages over.
     """
 
-    total_timesteps: int = 500_000
-    num_envs: int = 8
     num_steps: int = 20
     max_delay: int = 4
-    num_segments: int = 16
-    anneal_lr: bool = True
-    normalize_observation: bool = False
-    normalize_reward: bool = False
-    normalize_advantage: bool = False
-    torso: networks.Torso = "mlp"
-    memory: actor_critics.Memory = "none"
-    hidden: int = 64
-    features: tuple[int, ...] = (64, 64)
-    activation: str = "tanh"
-    reward_scale: float = 1.0
-    policy: heads.Policy = "normal"
-    initial_log_std: float = 0.0
-    num_eval_envs: int = 16
 
 
-class Meta(NamedTuple):
+@slots.extended
+class Meta(_actor_critic.Meta):
     """Slots of IMPALA.
 
     Attributes:
         lr: step size of the optimizer, before annealing; `context.stats` holds `delay`.
-        gamma: discount, in [0, 1].
         gae_lambda: λ of V-trace, in [0, 1].
-        ent_coef: weight of the entropy bonus.
-        vf_coef: weight of the value loss.
         max_grad_norm: global norm that gradients are clipped to.
         rho_clip: ρ̄ > 0, where the weights of the values' errors are truncated.
         c_clip: c̄ > 0, where those of the trace are; at most ρ̄ acts.
@@ -107,36 +73,17 @@ class Meta(NamedTuple):
             [T, E]`, from [T, E] each, what the policy's gradient is weighted by; None:
             that of V-trace. `context.stats` holds `gamma`, `gae_lambda`, `rho_clip`,
             `c_clip`, `pg_clip` and `leak`.
-        value_loss: `(value, target, old_value, context) -> [...]`.
-        policy_loss: added term `(log_prob, log_ratio, advantage, entropy, context)
-            -> [...]`, or None.
-        reward: `(obs, action, reward, next_obs, terminated, context) -> scalar`, the
-            reward that the agent learns from; `context.stats` holds `gamma`.
-        optimizer: an `optimizers.Optimizer`: gives a direction.
-        activation: `(x) -> [...]`, of hidden layers; None: that of the Config.
 
     `context.stats` of all slots holds `entropy`, `kl` and `clip_fraction` of the last
     rollout, 0 before the first.
     """
 
     lr: Slot = 2e-3
-    gamma: Slot = 0.99
-    gae_lambda: Slot = 1.0
-    ent_coef: Slot = 0.01
-    vf_coef: Slot = 0.5
-    max_grad_norm: Slot = 0.5
     rho_clip: Slot = 1.0
     c_clip: Slot = 1.0
     pg_clip: Slot = 1.0
     leak: Slot = 0.0
     correction: Slot = advantages.clipped
-    delay: Slot | None = None
-    advantage: Slot | None = None
-    value_loss: Slot = losses.square
-    policy_loss: Slot | None = None
-    reward: Slot = rewards.identity
-    optimizer: Slot = optimizers.rmsprop(0.99, 1e-5)
-    activation: Slot | None = None
 
 
 STATS = ("entropy", "kl", "clip_fraction")

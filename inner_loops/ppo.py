@@ -32,52 +32,8 @@ __all__ = ["STATS", "TUNABLE", "Agent", "Config", "Experience", "Meta", "make"]
 
 
 @dataclass(frozen=True)
-class Config:
-    """Static settings: shapes and loop lengths.
-
-    Attributes:
-        total_timesteps: frames in a lifetime, rounded down to whole segments.
-        num_envs: E, environments of one member.
-        num_steps: T, steps of a rollout. An update takes E x T frames.
-        num_epochs: passes over a rollout.
-        num_minibatches: gradient steps in a pass.
-        num_segments: K, points on the learning curve.
-        anneal_lr: whether the learning rate falls linearly to 0 over the lifetime.
-        normalize_observation, normalize_reward: by running statistics.
-        torso: before the hidden layers of policy and critic: `mlp`, nothing; `cnn`, a
-            convolution as in MinAtar.
-        features: units of each hidden layer of policy and critic.
-        activation: function of these layers.
-        normalize_advantage: give a minibatch's advantages mean 0 and deviation 1.
-        reward_scale: factor of the learner's reward, > 0.
-        target_kl: an update's gradient steps end at 1.5 times this KL divergence;
-            None: all are taken.
-        policy: of continuous actions: `normal`, with deviations of its own, or
-            `tanh_normal`, of bounded actions, with those that the network gives.
-        initial_log_std: of `normal`.
-        num_eval_envs: episodes that `evaluate` averages over.
-        message_size: numbers in a message, see `Meta.message`; 0: there is none.
-    """
-
-    total_timesteps: int = 500_000
-    num_envs: int = 4
-    num_steps: int = 128
-    num_epochs: int = 4
-    num_minibatches: int = 4
-    num_segments: int = 16
-    anneal_lr: bool = True
-    normalize_observation: bool = False
-    normalize_reward: bool = False
-    torso: networks.Torso = "mlp"
-    features: tuple[int, ...] = (64, 64)
-    activation: str = "tanh"
-    normalize_advantage: bool = True
-    reward_scale: float = 1.0
-    target_kl: float | None = None
-    policy: heads.Policy = "normal"
-    initial_log_std: float = 0.0
-    num_eval_envs: int = 16
-    message_size: int = 0
+class Config(_ppo.Config):
+    """Static settings: shapes and loop lengths."""
 
 
 class Experience(NamedTuple):
@@ -182,18 +138,11 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         after, _, steps, finished, (pi, sample) = rollouts.collect(
             keys[1:], env, experience.episodes, noise, choose
         )
+        log_prob = jax.vmap(head.log_prob)(pi, sample)
+        acted = _ppo.Acted(steps, sample, log_prob, finished)
+        before = experience.discounted_return
         last, data, discounted = _ppo.finish_rollout(
-            config,
-            meta,
-            context,
-            agent,
-            normalize.obs,
-            hears,
-            steps,
-            sample,
-            jax.vmap(head.log_prob)(pi, sample),
-            finished,
-            experience.discounted_return,
+            config, normalize.obs, hears, meta, context, agent, acted, before
         )
         return Experience(after, last), data, discounted
 

@@ -37,54 +37,24 @@ __all__ = ["STATS", "TUNABLE", "Agent", "Config", "Experience", "Meta", "make"]
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(_ppo.Config):
     """Static settings: shapes and loop lengths.
 
     Attributes:
-        total_timesteps: frames in a lifetime, rounded down to whole segments.
-        num_envs: E, environments of one member.
         num_steps: T, steps of a rollout; gradients go back in time at most that
             far. An update takes E x T frames.
         num_epochs, num_minibatches: passes over a rollout, and gradient steps in one,
             each on whole rollouts of some of the environments.
-        num_segments: K, points on the learning curve.
-        anneal_lr: whether the learning rate falls linearly to 0 over the lifetime.
-        normalize_observation, normalize_reward: by running statistics.
-        torso: before that layer: `mlp`, nothing; `cnn`, a convolution as in MinAtar.
+        torso: before the GRU's layer: `mlp`, nothing; `cnn`, a convolution as in
+            MinAtar.
         hidden: units of the GRU, and of the layer before it.
         features: hidden layers of policy and critic after it.
         activation: of all layers but the GRU's.
-        normalize_advantage: give a minibatch's advantages mean 0 and deviation 1.
-        reward_scale: factor of the learner's reward, > 0.
-        target_kl: an update's gradient steps end at 1.5 times this KL divergence;
-            None: all are taken.
-        policy: of continuous actions: `normal`, with deviations of its own, or
-            `tanh_normal`, of bounded actions, with those that the network gives.
-        initial_log_std: of `normal`.
-        num_eval_envs: episodes that `evaluate` averages over.
-        message_size: numbers in a message, see `Meta.message`; 0: there is none.
     """
 
-    total_timesteps: int = 500_000
     num_envs: int = 16
-    num_steps: int = 128
-    num_epochs: int = 4
-    num_minibatches: int = 4
-    num_segments: int = 16
-    anneal_lr: bool = True
-    normalize_observation: bool = False
-    normalize_reward: bool = False
-    torso: networks.Torso = "mlp"
-    hidden: int = 64
     features: tuple[int, ...] = (64,)
-    activation: str = "tanh"
-    normalize_advantage: bool = True
-    reward_scale: float = 1.0
-    target_kl: float | None = None
-    policy: heads.Policy = "normal"
-    initial_log_std: float = 0.0
-    num_eval_envs: int = 16
-    message_size: int = 0
+    hidden: int = 64
 
 
 class Experience(NamedTuple):
@@ -254,19 +224,11 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         after, memory, steps, finished, (pi, sample, memories) = rollouts.collect(
             keys[1:], env, experience.episodes, noise, choose, experience.memory
         )
+        log_prob = jax.vmap(head.log_prob)(pi, sample)
+        acted = _ppo.Acted(steps, sample, log_prob, finished, memories)
+        before = experience.discounted_return
         last, data, discounted = _ppo.finish_rollout(
-            config,
-            meta,
-            context,
-            agent,
-            normalize.obs,
-            hears,
-            steps,
-            sample,
-            jax.vmap(head.log_prob)(pi, sample),
-            finished,
-            experience.discounted_return,
-            memories,
+            config, normalize.obs, hears, meta, context, agent, acted, before
         )
         return Experience(after, memory, last), data, discounted
 

@@ -9,6 +9,7 @@ paper: time limits are bootstrapped from the true last observation.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -198,9 +199,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     def update(key, meta, state):
         """One rollout and the gradient steps on it."""
         agent, experience, clock = state.agent, state.experience, state.clock
-        noise_key, act_key, order_key = jax.random.split(
-            jax.random.fold_in(key, clock.update), 3
-        )
+        noise_key, act_key, order_key = training.keys(key, clock, 3)
         context = training.context(agent.age, lifetime.num_updates)
         shape = (config.num_steps, config.num_envs, num_actions)
         experience, _, steps, finished, _ = rollouts.collect(
@@ -216,10 +215,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             order_key, config.num_epochs, config.num_minibatches, batch_size
         )
 
-        @population.phase
-        def improve(params, opt_state, steps, order):
-            return learn(params, opt_state, steps, order, meta, context)
-
+        improve = population.phase(partial(learn, meta=meta, context=context))
         params, opt_state, info = improve(agent.params, agent.opt_state, steps, order)
         agent = Agent(agent.age + 1, params, opt_state)
         state = InnerState(agent, experience, (), training.tick(clock))

@@ -18,6 +18,7 @@ Loss and gradient step are TD3's, in `_td3`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -25,7 +26,8 @@ import jax.numpy as jnp
 import optax
 
 import metaevo
-from inner_loops import _td3
+from inner_loops import _off_policy, _td3
+from inner_loops._off_policy import Experience
 from inner_loops._td3 import Learner
 from metaevo import envs, losses, optimizers, population, rewards, slots, spaces
 from metaevo.errors import ConfigError
@@ -37,7 +39,6 @@ from metaevo.rl import (
     noise,
     normalization,
     off_policy,
-    packing,
     rollouts,
     training,
 )
@@ -46,51 +47,27 @@ from metaevo.types import InnerLoop, InnerState, on_any_env
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(_off_policy.Config):
     """Static settings: shapes and loop lengths.
 
     Attributes:
-        total_timesteps: frames in a lifetime, warm-up included, rounded down to whole
-            segments.
-        learning_starts: frames of the warm-up, by random actions.
-        buffer_size: frames that the replay buffer holds, at most a lifetime's.
-        num_envs: E, environments of one member.
-        num_steps: T, steps of them between updates. An update takes E x T frames.
-        num_gradient_steps: U, minibatches of an update.
-        batch_size: B, transitions in a minibatch.
+        critic_layer_norm: normalize the hidden layers.
+        features: units of each hidden layer.
         num_samples: M, candidates of an iteration of the cross-entropy method.
         num_iterations: I of them for each action. An action costs I x M values.
         max_lag: the most updates that the second target is behind the first.
         num_copies: sets of parameters that are kept for it; at most `max_lag`.
-        num_step_return: n, steps before the bootstrap.
         bounded: keep values in (0, 1), by a sigmoid.
-        critic_layer_norm: normalize the hidden layers.
-        num_segments: K, points on the learning curve.
         normalize_observation: by running statistics.
-        features: units of each hidden layer.
-        activation: function of these layers.
-        num_eval_envs: episodes that `evaluate` averages over.
     """
 
-    total_timesteps: int = 1_000_000
-    learning_starts: int = 1_000
-    buffer_size: int = 1_000_000
-    num_envs: int = 1
-    num_steps: int = 1
-    num_gradient_steps: int = 1
     batch_size: int = 128
     num_samples: int = 64
     num_iterations: int = 2
     max_lag: int = 500
     num_copies: int = 4
-    num_step_return: int = 1
     bounded: bool = False
-    critic_layer_norm: bool = False
-    num_segments: int = 16
     normalize_observation: bool = False
-    features: tuple[int, ...] = (256, 256)
-    activation: str = "relu"
-    num_eval_envs: int = 16
 
 
 class Meta(NamedTuple):
@@ -145,13 +122,6 @@ class Agent(NamedTuple):
     critic: Learner  # `target_params` is the average
     past: Any  # of the average, leaves [num_copies + 1, ...]
     obs_stats: normalization.RunningStats
-
-
-class Experience(NamedTuple):
-    episodes: rollouts.Episodes
-    noise: jax.Array  # [E, A], the last
-    rows: packing.Packed  # of the replay buffer
-    steps_since_birth: jax.Array  # int32, warm-up not counted
 
 
 TUNABLE = spaces.tune(
@@ -293,14 +263,8 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     def init(key, meta):
         critic_key, warmup_key = jax.random.split(key)
         critic = _td3.newborn(nets.init(critic_key), meta)
-        state, steps, last_noise = off_policy.warm_up(
-            jax.random.split(warmup_key, 4),
-            env,
-            action.shape,
-            lambda normal, mask: to_env(noise.uniform(normal)),
-            config.num_envs,
-            sizes.num_warmup,
-            meta,
+        state, steps, last_noise = _td3.warm_up(
+            warmup_key, env, action, to_env, config.num_envs, sizes.num_warmup, meta
         )
         obs_stats = normalization.init(env.observation.shape)
         agent = Agent(
@@ -375,9 +339,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     def update(key, meta, state):
         """T steps of the environments and U gradient steps."""
         agent, experience, clock = state.agent, state.experience, state.clock
-        noise_key, act_key, sample_key, learn_key = jax.random.split(
-            jax.random.fold_in(key, clock.update), 4
-        )
+        noise_key, act_key, sample_key, learn_key = training.keys(key, clock, 4)
         context = training.context(agent.age, sizes.lifetime.num_updates)
         drawn = noise_of(noise_key, meta, context, experience.noise)
         after, _, steps, finished, _ = rollouts.collect(
@@ -395,10 +357,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         average = agent.critic.target_params
         older = older_average(agent.past, average, clock.update, config, meta, context)
 
-        @population.phase
-        def improve(critic, older, batches, key):
-            return learn(critic, older, batches, key, meta, context)
-
+        improve = population.phase(partial(learn, meta=meta, context=context))
         critic, info = improve(agent.critic, older, batches, learn_key)
         past = with_copy(agent.past, average, clock.update, config)
         agent = Agent(agent.age + 1, critic, past, obs_stats)

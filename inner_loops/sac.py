@@ -18,6 +18,8 @@ import jax.numpy as jnp
 import optax
 
 import metaevo
+from inner_loops import _off_policy
+from inner_loops._off_policy import Experience
 from metaevo import envs, losses, optimizers, population, rewards, slots, spaces
 from metaevo.errors import ConfigError
 from metaevo.rl import (
@@ -27,7 +29,6 @@ from metaevo.rl import (
     noise,
     normalization,
     off_policy,
-    packing,
     rollouts,
     soft,
     training,
@@ -38,53 +39,27 @@ from metaevo.types import InnerLoop, InnerState, on_any_env
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(_off_policy.Config):
     """Static settings: shapes and loop lengths.
 
     Attributes:
-        total_timesteps: frames in a lifetime, warm-up included, rounded down to whole
-            segments.
-        learning_starts: frames of the warm-up, by random actions.
-        buffer_size: frames that the replay buffer holds, at most a lifetime's.
-        num_envs: E, environments of one member.
-        num_steps: T, steps of them between updates. An update takes E x T frames.
-        num_gradient_steps: U, minibatches of an update.
-        batch_size: B, transitions in a minibatch.
-        num_step_return: n, steps before the bootstrap.
+        features: units of each hidden layer of policy and critics.
         num_critics: N, critics.
         num_target_critics: of them, drawn anew for each minibatch, those that the
             target aggregates; at most N. REDQ (Chen et al., 2021,
             https://arxiv.org/abs/2101.05982) has 2 of 10, and a policy that climbs
             the mean of all; here it climbs their aggregate.
-        critic_layer_norm: normalize the critics' hidden layers.
-        num_segments: K, points on the learning curve.
         normalize_observation: by running statistics.
-        features: units of each hidden layer of policy and critics.
-        activation: function of these layers.
         initial_temperature: α at birth.
         min_log_std, max_log_std: bounds of the log-deviation of continuous actions.
-        num_eval_envs: episodes that `evaluate` averages over.
     """
 
-    total_timesteps: int = 1_000_000
-    learning_starts: int = 1_000
-    buffer_size: int = 1_000_000
-    num_envs: int = 1
-    num_steps: int = 1
-    num_gradient_steps: int = 1
-    batch_size: int = 256
-    num_step_return: int = 1
     num_critics: int = 2
     num_target_critics: int = 2
-    critic_layer_norm: bool = False
-    num_segments: int = 16
     normalize_observation: bool = False
-    features: tuple[int, ...] = (256, 256)
-    activation: str = "relu"
     initial_temperature: float = 0.2
     min_log_std: float = -5.0
     max_log_std: float = 2.0
-    num_eval_envs: int = 16
 
 
 class Meta(NamedTuple):
@@ -136,13 +111,6 @@ class Agent(NamedTuple):
     target_critic: Any
     log_temperature: Learner
     obs_stats: normalization.RunningStats
-
-
-class Experience(NamedTuple):
-    episodes: rollouts.Episodes
-    noise: jax.Array  # [E, A] standard normal, the last
-    rows: packing.Packed  # of the replay buffer
-    steps_since_birth: jax.Array  # int32, warm-up not counted
 
 
 TUNABLE = spaces.tune(
@@ -318,9 +286,8 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     def update(key, meta, state):
         """T steps of the environments and U gradient steps."""
         agent, experience, clock = state.agent, state.experience, state.clock
-        noise_key, act_key, sample_key, learn_key, subset_key = jax.random.split(
-            jax.random.fold_in(key, clock.update), 5
-        )
+        keys = training.keys(key, clock, 5)
+        noise_key, act_key, sample_key, learn_key, subset_key = keys
         context = training.context(
             agent.age,
             sizes.lifetime.num_updates,

@@ -14,6 +14,7 @@ members of a population train one critic.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -21,13 +22,13 @@ import jax.numpy as jnp
 
 import metaevo
 from inner_loops import _td3
+from inner_loops._off_policy import Experience
 from inner_loops._td3 import Learner
-from metaevo import envs, losses, optimizers, population, rewards, spaces
+from metaevo import envs, population, slots, spaces
 from metaevo.rl import (
     noise,
     normalization,
     off_policy,
-    packing,
     rollouts,
     training,
 )
@@ -36,82 +37,20 @@ from metaevo.types import InnerLoop, InnerState, on_any_env
 
 
 @dataclass(frozen=True)
-class Config:
-    """Static settings: shapes and loop lengths.
-
-    Attributes:
-        total_timesteps: frames in a lifetime, warm-up included, rounded down to whole
-            segments.
-        learning_starts: frames of the warm-up, by random actions.
-        buffer_size: frames that the replay buffer holds, at most a lifetime's.
-        num_envs: E, environments of one member.
-        num_steps: T, steps of them between updates. An update takes E x T frames.
-        num_gradient_steps: U, minibatches of an update.
-        batch_size: B, transitions in a minibatch.
-        policy_delay: steps of the critics for each of the actor's; divides U.
-        num_step_return: n, steps before the bootstrap.
-        num_critics: critics, of which the target takes the least.
-        critic_layer_norm: normalize the critics' hidden layers.
-        num_segments: K, points on the learning curve.
-        normalize_observation: by running statistics.
-        features: units of each hidden layer of actor and critics.
-        activation: function of these layers.
-        num_eval_envs: episodes that `evaluate` averages over.
-    """
-
-    total_timesteps: int = 1_000_000
-    learning_starts: int = 1_000
-    buffer_size: int = 1_000_000
-    num_envs: int = 1
-    num_steps: int = 2
-    num_gradient_steps: int = 2
-    batch_size: int = 256
-    policy_delay: int = 2
-    num_step_return: int = 1
-    num_critics: int = 2
-    critic_layer_norm: bool = False
-    num_segments: int = 16
-    normalize_observation: bool = False
-    features: tuple[int, ...] = (256, 256)
-    activation: str = "relu"
-    num_eval_envs: int = 16
+class Config(_td3.Config):
+    """Static settings: shapes and loop lengths."""
 
 
-class Meta(NamedTuple):
+@slots.extended
+class Meta(_td3.Meta):
     """Slots of TD3. Noise is in units of half the range of actions.
 
     Attributes:
-        actor_lr, critic_lr: Adam's step sizes.
-        gamma: discount, in [0, 1].
-        tau: how far the target networks move at each step of the actor, in (0, 1].
-        exploration_noise: standard deviation of the noise on actions taken.
-        noise_correlation: of that noise, and of the warm-up's actions, from step to
-            step, in [0, 1); 0 is white noise.
-        smoothing_noise, noise_clip: of the noise on the target's actions.
-        reward_scale: factor of rewards.
-        td_loss: `(td_error, q, target, context) -> [...]`, td_error = target − q.
-        actor_loss: `(q, action, context) -> [...]` of the actor's own actions.
-        reward: `(obs, action, reward, next_obs, terminated, context) -> scalar`, the
-            reward that the agent learns from; `context.stats` holds `gamma`.
-        optimizer: an `optimizers.Optimizer`: gives a direction.
         policy_delay: steps of the critics for each of the actor's, at least 1, need not
             be whole. None: `Config.policy_delay`, which costs less on accelerators,
             where a step that is not due is computed and dropped.
     """
 
-    actor_lr: Slot = 3e-4
-    critic_lr: Slot = 3e-4
-    gamma: Slot = 0.99
-    tau: Slot = 0.005
-    exploration_noise: Slot = 0.1
-    noise_correlation: Slot = 0.0
-    smoothing_noise: Slot = 0.2
-    noise_clip: Slot = 0.5
-    reward_scale: Slot = 1.0
-    td_loss: Slot = losses.td_square
-    actor_loss: Slot = losses.minus_q
-    reward: Slot = rewards.identity
-    optimizer: Slot = optimizers.adam
     policy_delay: Slot | None = None
 
 
@@ -120,13 +59,6 @@ class Agent(NamedTuple):
     actor: Learner
     critic: Learner
     obs_stats: normalization.RunningStats
-
-
-class Experience(NamedTuple):
-    episodes: rollouts.Episodes
-    noise: jax.Array  # [E, A], the last
-    rows: packing.Packed  # of the replay buffer
-    steps_since_birth: jax.Array  # int32, warm-up not counted
 
 
 TUNABLE = spaces.tune(
@@ -157,7 +89,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     buffer = sizes.buffer(env, config.num_envs)
     normalize = normalization.observations(config.normalize_observation)
     to_env, to_unit = envs.unit_box(action)
-    nets = _td3.networks_of(env.observation, action, config)
+    nets = _td3.networks_of(env.observation, action, config, config.num_critics)
 
     # --- the losses -------------------------------------------------------------------
 
@@ -174,14 +106,8 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         actor_key, critic_key, warmup_key = jax.random.split(key, 3)
         policy = _td3.newborn(nets.init(actor_key), meta)
         critic = _td3.newborn(nets.critics.init(critic_key), meta)
-        state, steps, last_noise = off_policy.warm_up(
-            jax.random.split(warmup_key, 4),
-            env,
-            action.shape,
-            lambda normal, mask: to_env(noise.uniform(normal)),
-            config.num_envs,
-            sizes.num_warmup,
-            meta,
+        state, steps, last_noise = _td3.warm_up(
+            warmup_key, env, action, to_env, config.num_envs, sizes.num_warmup, meta
         )
         obs_stats = normalization.init(env.observation.shape)
         obs_stats = normalize.update(obs_stats, envs.unpacked(steps.obs))
@@ -198,21 +124,12 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     def update(key, meta, state):
         """T steps of the environments and U gradient steps of the critics."""
         agent, experience, clock = state.agent, state.experience, state.clock
-        noise_key, act_key, sample_key, smoothing_key = jax.random.split(
-            jax.random.fold_in(key, clock.update), 4
-        )
+        noise_key, act_key, sample_key, smoothing_key = training.keys(key, clock, 4)
         context = training.context(agent.age, sizes.lifetime.num_updates)
-        after, steps, finished, last_noise = _td3.explore(
-            act_key,
-            noise_key,
-            env,
-            meta,
-            context,
-            experience.episodes,
-            experience.noise,
-            config.num_steps,
-            lambda obs: act_unit(agent, obs),
-            to_env,
+        explore = _td3.explorer(partial(act_unit, agent), to_env, meta, context)
+        drawn = noise.draw(noise_key, meta, context, experience.noise, config.num_steps)
+        after, _, steps, finished, _ = rollouts.collect(
+            act_key, env, experience.episodes, drawn, explore
         )
         obs_stats = normalize.update(agent.obs_stats, envs.unpacked(steps.obs))
         own = experience.steps_since_birth + config.num_steps
@@ -225,15 +142,12 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         )
         smoothing = jax.random.normal(smoothing_key, (*shape, *action.shape))
 
-        @population.phase
-        def improve(policy, critic, batches, noise, age):
-            return learn(policy, critic, batches, noise, age, meta, context)
-
+        improve = population.phase(partial(learn, meta=meta, context=context))
         policy, critic, info = improve(
             agent.actor, agent.critic, batches, smoothing, agent.age
         )
         agent = Agent(agent.age + 1, policy, critic, obs_stats)
-        experience = Experience(after, last_noise, rows, own)
+        experience = Experience(after, drawn[-1], rows, own)
         state = InnerState(agent, experience, (), training.tick(clock))
         return state, info | {"totals": rollouts.totals(finished)}
 

@@ -17,6 +17,7 @@ The losses and the gradient steps are in `_td3`, common with `td3`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -24,14 +25,13 @@ import jax.numpy as jnp
 import optax
 
 from inner_loops import _td3
+from inner_loops._off_policy import Experience
 from inner_loops._td3 import Learner
 from metaevo import (
     envs,
-    losses,
     optimizers,
     policies,
     population,
-    rewards,
     slots,
 )
 from metaevo.errors import ConfigError
@@ -49,7 +49,7 @@ from metaevo.types import InnerLoop, InnerState, Space, on_any_env
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(_td3.Config):
     """Static settings: shapes and loop lengths.
 
     Sizes are those of one member: the population takes P times the frames, warm-up
@@ -57,82 +57,25 @@ class Config:
     critic per frame set U = P x E x T.
 
     Attributes:
-        total_timesteps: frames in a lifetime, warm-up included, rounded down to whole
-            segments.
-        learning_starts: frames of the warm-up, by random actions.
-        buffer_size: frames that the replay buffer holds, at most a lifetime's.
-        num_envs: E, environments of one member.
-        num_steps: T, steps of them between updates. An update takes E x T frames.
-        num_gradient_steps: U, minibatches of an update.
-        batch_size: B, transitions in a minibatch.
-        policy_delay: steps of the critics for each of the actor's; divides U.
-        num_step_return: n, steps before the bootstrap.
-        num_critics: critics, of which the target takes the least.
-        critic_layer_norm: normalize the critics' hidden layers.
-        num_segments: K, points on the learning curve.
         normalize_observation: must be False: members would show the critic different
             observations.
-        features: units of each hidden layer of actor and critics.
-        activation: function of these layers.
         num_diversity_states: observations that diversity is measured in, at most B.
-        num_eval_envs: episodes that `evaluate` averages over.
     """
 
-    total_timesteps: int = 1_000_000
-    learning_starts: int = 1_000
-    buffer_size: int = 1_000_000
-    num_envs: int = 1
-    num_steps: int = 2
-    num_gradient_steps: int = 2
-    batch_size: int = 256
-    policy_delay: int = 2
-    num_step_return: int = 1
-    num_critics: int = 2
-    critic_layer_norm: bool = False
-    num_segments: int = 16
-    normalize_observation: bool = False
-    features: tuple[int, ...] = (256, 256)
-    activation: str = "relu"
     num_diversity_states: int = 20
-    num_eval_envs: int = 16
 
 
-class Meta(NamedTuple):
+@slots.extended
+class Meta(_td3.Meta):
     """Slots. Noise is in units of half the range of actions.
 
     Attributes:
-        actor_lr, critic_lr: Adam's step sizes.
-        gamma: discount, in [0, 1].
-        tau: how far the target networks move at each step of the actor, in (0, 1].
-        exploration_noise: standard deviation of the noise on actions taken.
-        noise_correlation: of that noise, and of the warm-up's actions, from step to
-            step, in [0, 1); 0 is white noise.
-        smoothing_noise, noise_clip: of the noise on the target's actions.
-        reward_scale: factor of rewards.
-        td_loss: `(td_error, q, target, context) -> [...]`, td_error = target − q.
-        actor_loss: `(q, action, context) -> [...]` of the actor's own actions.
-        reward: `(obs, action, reward, next_obs, terminated, context) -> scalar`, the
-            reward that the agent learns from; `context.stats` holds `gamma`.
-        optimizer: an `optimizers.Optimizer`: gives a direction.
         actor: the actor's first parameters; None: random ones.
         learn: the actor learns if this is above 0.5. None: it does.
         diversity_coef: weight of the population's diversity in the actor's loss. None:
             no such term.
     """
 
-    actor_lr: Slot = 3e-4
-    critic_lr: Slot = 3e-4
-    gamma: Slot = 0.99
-    tau: Slot = 0.005
-    exploration_noise: Slot = 0.1
-    noise_correlation: Slot = 0.0
-    smoothing_noise: Slot = 0.2
-    noise_clip: Slot = 0.5
-    reward_scale: Slot = 1.0
-    td_loss: Slot = losses.td_square
-    actor_loss: Slot = losses.minus_q
-    reward: Slot = rewards.identity
-    optimizer: Slot = optimizers.adam
     actor: Any = None
     learn: Slot | None = None
     diversity_coef: Slot | None = None
@@ -148,13 +91,6 @@ class Agent(NamedTuple):
     actor: Learner
     critic: tuple[()]  # it is shared
     obs_stats: normalization.RunningStats
-
-
-class Experience(NamedTuple):
-    episodes: rollouts.Episodes
-    noise: jax.Array  # [E, A], the last
-    rows: tuple[()]  # they are shared
-    steps_since_birth: jax.Array  # int32, warm-up not counted
 
 
 class Shared(NamedTuple):
@@ -207,7 +143,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         )
     sizes = off_policy.sizes(config, config.num_step_return)
     to_env, to_unit = envs.unit_box(action)
-    nets = _td3.networks_of(env.observation, action, config)
+    nets = _td3.networks_of(env.observation, action, config, config.num_critics)
 
     # --- the losses -------------------------------------------------------------------
 
@@ -254,15 +190,8 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         params = nets.init(actor_key) if meta.actor is None else meta.actor
         policy = _td3.newborn(params, meta)
         critic = _td3.newborn(nets.critics.init(critic_key), meta)
-        keys = jax.random.split(warmup_key, 4)
-        _, steps, _ = off_policy.warm_up(
-            keys,
-            env,
-            action.shape,
-            lambda normal, mask: to_env(noise.uniform(normal)),
-            num_envs(),
-            sizes.num_warmup,
-            meta,
+        _, steps, _ = _td3.warm_up(
+            warmup_key, env, action, to_env, num_envs(), sizes.num_warmup, meta
         )
         shared = Shared(critic, sizes.buffer(env, num_envs()).start(steps))
         obs_stats = normalization.init(env.observation.shape)
@@ -286,22 +215,14 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     def update(key, meta, state):
         """T steps of the environments and U gradient steps of the critics."""
         agent, experience, shared, clock = state
-        noise_key, act_key, sample_key, smoothing_key = jax.random.split(
-            jax.random.fold_in(key, clock.update), 4
-        )
+        noise_key, act_key, sample_key, smoothing_key = training.keys(key, clock, 4)
         # The schedules of shared slots follow the age of the population.
         context = training.context(clock.update, sizes.lifetime.num_updates)
-        after, steps, finished, last_noise = _td3.explore(
-            act_key,
-            noise_key,
-            env,
-            meta,
-            context,
-            experience.episodes,
-            experience.noise,
-            config.num_steps,
-            lambda obs: nets.act(agent.actor.params, obs),
-            to_env,
+        act = partial(nets.act, agent.actor.params)
+        explore = _td3.explorer(act, to_env, meta, context)
+        drawn = noise.draw(noise_key, meta, context, experience.noise, config.num_steps)
+        after, _, steps, finished, _ = rollouts.collect(
+            act_key, env, experience.episodes, drawn, explore
         )
         shape = _td3.shape_of(config)
         rows, sampled = off_policy.insert_and_sample(
@@ -320,7 +241,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         )
         agent = Agent(agent.age + 1, policy, (), agent.obs_stats)
         own = experience.steps_since_birth + config.num_steps
-        experience = Experience(after, last_noise, (), own)
+        experience = Experience(after, drawn[-1], (), own)
         state = InnerState(
             agent, experience, Shared(critic, rows), training.tick(clock)
         )

@@ -13,6 +13,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import math
+from collections import namedtuple
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -88,6 +89,34 @@ class Optimizer(NamedTuple):
 
     init: Partial
     update: Partial
+
+
+def extended(cls: type) -> Any:
+    """Make the annotations of a NamedTuple's subclass fields; a class decorator.
+
+    They follow the fields of the base. One that the base has keeps its place, and gets
+    the new default.
+
+    Args:
+        cls: with a NamedTuple as its base. All fields have defaults.
+
+    >>> class Base(NamedTuple):
+    ...     lr: Slot = 1e-3
+    ...     gamma: Slot = 0.99
+    >>> @extended
+    ... class Meta(Base):
+    ...     lr: Slot = 0.1
+    ...     tau: Slot = 0.5
+    >>> Meta(gamma=0.9)
+    Meta(lr=0.1, gamma=0.9, tau=0.5)
+    """
+    base: Any = cls.__base__
+    own = {name: vars(cls)[name] for name in cls.__annotations__}
+    defaults = base._field_defaults | own
+    fields = namedtuple(cls.__name__, defaults, defaults=defaults.values())
+    names = ("__doc__", "__module__", "__qualname__")
+    body = {name: getattr(cls, name) for name in names}
+    return type(cls.__name__, (fields, base), body | {"__slots__": ()})
 
 
 def function(fn: Callable) -> Partial:

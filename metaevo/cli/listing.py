@@ -124,7 +124,8 @@ def _algorithms() -> Iterator[str]:
 def _slots(module: ast.Module, folder: Path) -> list[str]:
     """Return `slot=default` of the fields of the class `Meta`.
 
-    The class stands in the module, or in a private module beside it that it imports.
+    The class stands in the module, or in a private module beside it that it imports,
+    and so does its base.
     """
     shared = [
         folder / f"{name}.py"
@@ -133,15 +134,24 @@ def _slots(module: ast.Module, folder: Path) -> list[str]:
         for name in [*(node.module or "").split("."), *(x.name for x in node.names)]
         if name.startswith("_")
     ]
-    for source in (module, *(_parsed(path) for path in shared if path.is_file())):
+    sources = {path.stem: _parsed(path) for path in shared if path.is_file()}
+
+    def fields(source: ast.Module) -> dict[str, str] | None:
         for node in source.body:
             if isinstance(node, ast.ClassDef) and node.name == "Meta":
-                return [
-                    f"{ast.unparse(field.target)}={ast.unparse(field.value)}"
-                    for field in node.body
-                    if isinstance(field, ast.AnnAssign) and field.value
-                ]
-    return []
+                found: dict[str, str] = {}
+                for base in map(ast.unparse, node.bases):
+                    place = sources.get(base.removesuffix(".Meta"))
+                    found |= (place and fields(place)) or {}
+                for field in node.body:
+                    if isinstance(field, ast.AnnAssign) and field.value:
+                        found[ast.unparse(field.target)] = ast.unparse(field.value)
+                return found
+        return None
+
+    metas = map(fields, (module, *sources.values()))
+    first = next((found for found in metas if found is not None), {})
+    return [f"{name}={default}" for name, default in first.items()]
 
 
 def _strategies() -> Iterator[str]:

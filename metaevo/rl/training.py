@@ -15,7 +15,15 @@ from metaevo.rl.config_checks import Lifetime
 from metaevo.slots import Context
 from metaevo.types import InnerLoop, InnerState, Key, Metrics, PyTree
 
-__all__ = ["Clock", "context", "inner_loop", "learning_rate", "start_clock", "tick"]
+__all__ = [
+    "Clock",
+    "context",
+    "inner_loop",
+    "keys",
+    "learning_rate",
+    "start_clock",
+    "tick",
+]
 
 Update = Callable[[Key, Any, InnerState], tuple[InnerState, dict[str, Any]]]
 
@@ -34,6 +42,11 @@ def start_clock() -> Clock:
 def tick(clock: Clock) -> Clock:
     """The clock after one more update."""
     return Clock(clock.update + 1)
+
+
+def keys(key: Key, clock: Clock, num: int = 2) -> Key:
+    """Keys [num] of one update, which differ from those of all others."""
+    return jax.random.split(jax.random.fold_in(key, clock.update), num)
 
 
 def context(

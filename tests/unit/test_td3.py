@@ -111,7 +111,8 @@ def test_one_critic_no_delay_and_no_smoothing_are_ddpg():
         features=(8,), num_critics=1, policy_delay=1, num_gradient_steps=4, batch_size=5
     )
     env = envs.make("gymnax/Pendulum-v1")
-    nets = _td3.networks_of(env.observation, _td3.checked_actions(env, config), config)
+    action = _td3.checked_actions(env, config)
+    nets = _td3.networks_of(env.observation, action, config, config.num_critics)
     rng = np.random.default_rng(0)
     first, second, action, reward, noise = (
         jnp.float32(rng.normal(size=(4, 1, 5, *shape)))
