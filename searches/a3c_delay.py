@@ -8,45 +8,28 @@ its own no delay matters on CartPole (docs/inner_loops.md).
 
 from typing import Literal
 
-import optax
-
 import metaevo
 from inner_loops import a2c
-from metaevo import envs, fitness, spaces
-from strategies.open_es import open_es
+from metaevo import spaces
+from searches import _one_slot
 
 
-def search(
-    env: str = "gymnax/CartPole-v1",
-    population_size: int = 16,
-    num_generations: int = 20,
-    num_seeds: int = 2,
-    sigma: float = 0.2,
-    learning_rate: float = 0.1,
-    family: Literal["function", "number"] = "function",
-    inner: a2c.Config = a2c.Config(
-        150_000, num_envs=16, num_workers=4, max_delay=16, num_segments=5
-    ),
-    meta: a2c.Meta = a2c.Meta(lr=7e-3),
-) -> metaevo.Search:
+@_one_slot.search(
+    a2c,
+    a2c.Config(150_000, num_envs=16, num_workers=4, max_delay=16, num_segments=5),
+    a2c.Meta(lr=7e-3),
+    sigma=0.2,
+    learning_rate=0.1,
+)
+def search(family: Literal["function", "number"] = "function") -> metaevo.Space:
     """
     Args:
         family: `function`, a small network of the delay, or `number`, the c of lr / (1
             + c delay).
     """
     if family == "function":
-        space = spaces.feedback({"delay": 8.0}, lr=spaces.log())
-    else:
-        space = spaces.tune(delay_decay=spaces.log().starting_at(0.1))
-    strategy = open_es(space, population_size, sigma, optax.adam(learning_rate))
-    return metaevo.Search(
-        inner_loop=a2c.make(envs.make(env), inner, meta),
-        space=space,
-        strategy=strategy,
-        num_generations=num_generations,
-        fitness=fitness.final_return,
-        num_seeds=num_seeds,
-    )
+        return spaces.feedback({"delay": 8.0}, lr=spaces.log())
+    return spaces.tune(delay_decay=spaces.log().starting_at(0.1))
 
 
 if __name__ == "__main__":

@@ -8,18 +8,13 @@ al., 2011) climbs it.
 
 import metaevo
 from inner_loops import gumbel_alphazero
-from metaevo import envs, exploration, fitness, spaces
-from strategies.snes import snes
+from metaevo import exploration, spaces
+from searches import _one_slot
 
 
-def search(
-    env: str = "pgx/tic_tac_toe",
-    population_size: int = 16,
-    num_generations: int = 12,
-    num_seeds: int = 2,
-    sigma: float = 0.5,
-    num_pieces: int = 4,
-    inner: gumbel_alphazero.Config = gumbel_alphazero.Config(
+@_one_slot.search(
+    gumbel_alphazero,
+    gumbel_alphazero.Config(
         32_768,
         num_envs=64,
         num_segments=4,
@@ -28,25 +23,20 @@ def search(
         opponent="minimax",
         num_eval_envs=256,
     ),
-    meta: gumbel_alphazero.Meta = gumbel_alphazero.Meta(),
-) -> metaevo.Search:
+    gumbel_alphazero.Meta(),
+    env="pgx/tic_tac_toe",
+    num_generations=12,
+    sigma=0.5,
+)
+def search(num_pieces: int = 4) -> metaevo.Space:
     """
     Args:
         num_pieces: pieces of the map of values, at least 2.
     """
-    space = spaces.combine(
-        spaces.tune(
-            q_scale=spaces.log(), q_visits=spaces.log(), gumbel_scale=spaces.log()
-        ),
+    names = ("q_scale", "q_visits", "gumbel_scale")
+    return spaces.combine(
+        spaces.tune(**dict.fromkeys(names, spaces.log())),
         spaces.replace(q_transform=exploration.monotone(num_pieces)),
-    )
-    return metaevo.Search(
-        inner_loop=gumbel_alphazero.make(envs.make(env), inner, meta),
-        space=space,
-        strategy=snes(space, population_size, sigma),
-        num_generations=num_generations,
-        fitness=fitness.final_return,
-        num_seeds=num_seeds,
     )
 
 

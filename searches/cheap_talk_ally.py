@@ -5,44 +5,34 @@ from scratch that sees, beside its observation, two numbers that are a function 
 OpenAI-ES (Salimans et al., 2017) raises the mean return over its lifetime.
 """
 
-import optax
-
 import metaevo
 from inner_loops import ppo
-from metaevo import envs, fitness, messages, rewards, spaces
-from strategies.open_es import open_es
+from metaevo import fitness, messages, rewards, spaces
+from metaevo.envs import Env
+from searches import _one_slot
 
 
+@_one_slot.search(
+    ppo,
+    ppo.Config(32_768, 4, 256, num_segments=8, features=(32,), message_size=2),
+    ppo.Meta(lr=2.5e-3),
+    population_size=64,
+    num_generations=40,
+    num_seeds=1,
+    sigma=0.3,
+    learning_rate=0.1,
+    fitness=fitness.area_under_curve,
+)
 def search(
-    env: str = "gymnax/CartPole-v1",
-    population_size: int = 64,
-    num_generations: int = 40,
-    num_seeds: int = 1,
-    sigma: float = 0.3,
-    learning_rate: float = 0.1,
-    hidden: tuple[int, ...] = (32, 32),
-    scale: float = 1.0,
-    inner: ppo.Config = ppo.Config(
-        32_768, 4, 256, num_segments=8, features=(32,), message_size=2
-    ),
-    meta: ppo.Meta = ppo.Meta(lr=2.5e-3),
-) -> metaevo.Search:
+    env: Env, inner: ppo.Config, hidden: tuple[int, ...] = (32, 32), scale: float = 1.0
+) -> metaevo.Space:
     """
     Args:
         scale: bound of each number of a message.
     """
-    task = envs.make(env)
-    message = messages.network(rewards.units(task), inner.message_size, hidden, scale)
-    space = spaces.replace(message=message)
-    strategy = open_es(space, population_size, sigma, optax.adam(learning_rate))
-    return metaevo.Search(
-        inner_loop=ppo.make(task, inner, meta),
-        space=space,
-        strategy=strategy,
-        num_generations=num_generations,
-        fitness=fitness.area_under_curve,
-        num_seeds=num_seeds,
-    )
+    units = rewards.units(env)
+    message = messages.network(units, inner.message_size, hidden, scale)
+    return spaces.replace(message=message)
 
 
 if __name__ == "__main__":

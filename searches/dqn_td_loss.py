@@ -8,26 +8,26 @@ OpenAI-ES (Salimans et al., 2017) raises the mean return over a lifetime.
 
 from typing import Literal
 
-import optax
-
 import metaevo
 from inner_loops import dqn
-from metaevo import critic_losses, envs, fitness, losses, spaces
-from strategies.open_es import open_es
+from metaevo import critic_losses, fitness, losses, spaces
+from searches import _one_slot
 
 
+@_one_slot.search(
+    dqn,
+    dqn.Config(24_000, 1_000, num_steps=4),
+    dqn.Meta(lr=2e-3),
+    population_size=32,
+    num_generations=40,
+    num_seeds=1,
+    sigma=0.2,
+    learning_rate=0.1,
+    fitness=fitness.area_under_curve,
+)
 def search(
-    env: str = "gymnax/CartPole-v1",
-    population_size: int = 32,
-    num_generations: int = 40,
-    num_seeds: int = 1,
-    sigma: float = 0.2,
-    learning_rate: float = 0.1,
-    hidden: int = 16,
-    family: Literal["network", "weighted", "convex"] = "network",
-    inner: dqn.Config = dqn.Config(24_000, 1_000, num_steps=4),
-    meta: dqn.Meta = dqn.Meta(lr=2e-3),
-) -> metaevo.Search:
+    hidden: int = 16, family: Literal["network", "weighted", "convex"] = "network"
+) -> metaevo.Space:
     """
     Args:
         family: `network`, the square + f + w Q; `weighted`, the square with a bounded
@@ -36,16 +36,7 @@ def search(
     loss = losses.td_network(features=(hidden,))
     if family != "network":
         loss = critic_losses.td_weighted_square((hidden,), family == "convex")
-    space = spaces.replace(td_loss=loss)
-    strategy = open_es(space, population_size, sigma, optax.adam(learning_rate))
-    return metaevo.Search(
-        inner_loop=dqn.make(envs.make(env), inner, meta),
-        space=space,
-        strategy=strategy,
-        num_generations=num_generations,
-        fitness=fitness.area_under_curve,
-        num_seeds=num_seeds,
-    )
+    return spaces.replace(td_loss=loss)
 
 
 if __name__ == "__main__":

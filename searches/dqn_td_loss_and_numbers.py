@@ -9,24 +9,28 @@ over a lifetime.
 
 import metaevo
 from inner_loops import dqn
-from metaevo import critic_losses, envs, fitness, spaces
-from strategies.snes import snes
+from metaevo import critic_losses, fitness, spaces
+from searches import _one_slot
 
 
+@_one_slot.search(
+    dqn,
+    dqn.Config(24_000, 1_000, num_steps=4),
+    dqn.Meta(lr=2e-3),
+    population_size=32,
+    num_generations=40,
+    num_seeds=1,
+    sigma=0.3,
+    fitness=fitness.area_under_curve,
+)
 def search(
-    env: str = "gymnax/CartPole-v1",
-    population_size: int = 32,
-    num_generations: int = 40,
-    num_seeds: int = 1,
-    sigma: float = 0.3,
+    sigma: float,
     number_sigma: float = 1.0,
     hidden: int = 16,
     convex: bool = False,
     max_weight: float = 4.0,
     max_bias: float = 0.0,
-    inner: dqn.Config = dqn.Config(24_000, 1_000, num_steps=4),
-    meta: dqn.Meta = dqn.Meta(lr=2e-3),
-) -> metaevo.Search:
+) -> metaevo.Space:
     """
     Args:
         number_sigma: spread of the hyperparameters, in units of their scales; `sigma`
@@ -34,15 +38,7 @@ def search(
     """
     loss = critic_losses.td_weighted_square((hidden,), convex, max_weight, max_bias)
     numbers = spaces.with_sigma(dqn.TUNABLE, number_sigma, sigma)
-    space = spaces.combine(spaces.replace(td_loss=loss), numbers)
-    return metaevo.Search(
-        inner_loop=dqn.make(envs.make(env), inner, meta),
-        space=space,
-        strategy=snes(space, population_size, sigma),
-        num_generations=num_generations,
-        fitness=fitness.area_under_curve,
-        num_seeds=num_seeds,
-    )
+    return spaces.combine(spaces.replace(td_loss=loss), numbers)
 
 
 if __name__ == "__main__":

@@ -7,36 +7,23 @@ return over a lifetime. Large steps and ten epochs per rollout leave the drift m
 hold back: with PPO's own settings it hardly matters which one there is.
 """
 
-import optax
-
 import metaevo
 from inner_loops import ppo
-from metaevo import drifts, envs, fitness, spaces
-from strategies.open_es import open_es
+from metaevo import drifts, fitness, spaces
+from searches import _one_slot
 
 
-def search(
-    env: str = "gymnax/CartPole-v1",
-    population_size: int = 32,
-    num_generations: int = 20,
-    num_seeds: int = 2,
-    sigma: float = 0.5,
-    learning_rate: float = 0.2,
-    inner: ppo.Config = ppo.Config(
-        20_480, num_steps=64, num_epochs=10, features=(32, 32)
-    ),
-    meta: ppo.Meta = ppo.Meta(lr=3e-3, drift=drifts.dpo),
-) -> metaevo.Search:
-    space = spaces.replace(drift=drifts.dpo_constants())
-    strategy = open_es(space, population_size, sigma, optax.adam(learning_rate))
-    return metaevo.Search(
-        inner_loop=ppo.make(envs.make(env), inner, meta),
-        space=space,
-        strategy=strategy,
-        num_generations=num_generations,
-        fitness=fitness.area_under_curve,
-        num_seeds=num_seeds,
-    )
+@_one_slot.search(
+    ppo,
+    ppo.Config(20_480, num_steps=64, num_epochs=10, features=(32, 32)),
+    ppo.Meta(lr=3e-3, drift=drifts.dpo),
+    population_size=32,
+    sigma=0.5,
+    learning_rate=0.2,
+    fitness=fitness.area_under_curve,
+)
+def search() -> metaevo.Space:
+    return spaces.replace(drift=drifts.dpo_constants())
 
 
 if __name__ == "__main__":

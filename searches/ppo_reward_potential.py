@@ -8,40 +8,32 @@ lifetime on MountainCar is about -199, where -200 is the least. SNES (Schaul et 
 
 import metaevo
 from inner_loops import ppo
-from metaevo import envs, fitness, rewards, spaces
-from strategies.snes import snes
+from metaevo import fitness, rewards, spaces
+from metaevo.envs import Env
+from searches import _one_slot
 
 
+@_one_slot.search(
+    ppo,
+    ppo.Config(65_536, 16, normalize_observation=True, features=(32, 32)),
+    ppo.Meta(lr=3e-3),
+    env="gymnax/MountainCar-v0",
+    population_size=32,
+    num_generations=40,
+    num_seeds=1,
+    sigma=1.0,
+    fitness=fitness.area_under_curve,
+)
 def search(
-    env: str = "gymnax/MountainCar-v0",
-    population_size: int = 32,
-    num_generations: int = 40,
-    num_seeds: int = 1,
-    sigma: float = 1.0,
-    hidden: int = 16,
-    scale: float = 30.0,
-    limit: float = 60.0,
-    inner: ppo.Config = ppo.Config(
-        65_536, 16, normalize_observation=True, features=(32, 32)
-    ),
-    meta: ppo.Meta = ppo.Meta(lr=3e-3),
-) -> metaevo.Search:
+    env: Env, hidden: int = 16, scale: float = 30.0, limit: float = 60.0
+) -> metaevo.Space:
     """
     Args:
         scale: typical size of a return, which the potential is a multiple of.
         limit: largest potential; PPO does not feel how large it is, and others do.
     """
-    task = envs.make(env)
-    potential = rewards.potential(rewards.units(task), (hidden,), scale, limit=limit)
-    space = spaces.replace(reward=potential)
-    return metaevo.Search(
-        inner_loop=ppo.make(task, inner, meta),
-        space=space,
-        strategy=snes(space, population_size, sigma),
-        num_generations=num_generations,
-        fitness=fitness.area_under_curve,
-        num_seeds=num_seeds,
-    )
+    potential = rewards.potential(rewards.units(env), (hidden,), scale, limit=limit)
+    return spaces.replace(reward=potential)
 
 
 if __name__ == "__main__":

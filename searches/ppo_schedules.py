@@ -7,42 +7,32 @@ et al., 2017) raises the mean return over a lifetime.
 
 from typing import Literal
 
-import optax
-
 import metaevo
 from inner_loops import ppo
-from metaevo import envs, fitness, spaces
-from strategies.open_es import open_es
+from metaevo import fitness, spaces
+from searches import _one_slot
 
 
+@_one_slot.search(
+    ppo,
+    ppo.Config(65_536, num_steps=64, features=(32, 32)),
+    ppo.Meta(lr=1e-3),
+    population_size=32,
+    num_generations=40,
+    sigma=0.3,
+    learning_rate=0.2,
+    fitness=fitness.area_under_curve,
+)
 def search(
-    env: str = "gymnax/CartPole-v1",
-    population_size: int = 32,
-    num_generations: int = 40,
-    num_seeds: int = 2,
-    sigma: float = 0.3,
-    learning_rate: float = 0.2,
-    kind: Literal["linear", "cubic"] = "linear",
-    num_knots: int = 5,
-    inner: ppo.Config = ppo.Config(65_536, num_steps=64, features=(32, 32)),
-    meta: ppo.Meta = ppo.Meta(lr=1e-3),
-) -> metaevo.Search:
+    kind: Literal["linear", "cubic"] = "linear", num_knots: int = 5
+) -> metaevo.Space:
     """
     Args:
         kind: `linear` through the knots, or a smooth `cubic` B-spline near them.
     """
     numbers = dict.fromkeys(("lr", "clip_eps", "ent_coef"), spaces.log())
     numbers |= {"gae_lambda": spaces.one_minus_log()}
-    space = spaces.schedule(kind, num_knots, **numbers)
-    strategy = open_es(space, population_size, sigma, optax.adam(learning_rate))
-    return metaevo.Search(
-        inner_loop=ppo.make(envs.make(env), inner, meta),
-        space=space,
-        strategy=strategy,
-        num_generations=num_generations,
-        fitness=fitness.area_under_curve,
-        num_seeds=num_seeds,
-    )
+    return spaces.schedule(kind, num_knots, **numbers)
 
 
 if __name__ == "__main__":

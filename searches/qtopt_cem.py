@@ -6,44 +6,29 @@ action costs `num_samples` x `num_iterations` values, whatever they are. OpenAI-
 (Salimans et al., 2017) raises the final return.
 """
 
-import optax
-
 import metaevo
 from inner_loops import qtopt
-from metaevo import envs, fitness, spaces
-from strategies.open_es import open_es
+from metaevo import spaces
+from searches import _one_slot
 
 
-def search(
-    env: str = "gymnax/Pendulum-v1",
-    population_size: int = 16,
-    num_generations: int = 10,
-    num_seeds: int = 2,
-    sigma: float = 0.3,
-    learning_rate: float = 0.2,
-    inner: qtopt.Config = qtopt.Config(
-        4_000,
-        batch_size=32,
-        num_samples=8,
-        features=(32, 32),
-        num_segments=4,
+@_one_slot.search(
+    qtopt,
+    qtopt.Config(
+        4_000, batch_size=32, num_samples=8, features=(32, 32), num_segments=4
     ),
-    meta: qtopt.Meta = qtopt.Meta(lr=2e-3, num_elites=2.0),
-) -> metaevo.Search:
-    space = spaces.tune(
+    qtopt.Meta(lr=2e-3, num_elites=2.0),
+    env="gymnax/Pendulum-v1",
+    num_generations=10,
+    sigma=0.3,
+    learning_rate=0.2,
+)
+def search() -> metaevo.Space:
+    return spaces.tune(
         num_elites=spaces.log(),
         elite_sharpness=spaces.linear(),
         start_std=spaces.log(),
         least_std=spaces.log(),
-    )
-    strategy = open_es(space, population_size, sigma, optax.adam(learning_rate))
-    return metaevo.Search(
-        inner_loop=qtopt.make(envs.make(env), inner, meta),
-        space=space,
-        strategy=strategy,
-        num_generations=num_generations,
-        fitness=fitness.final_return,
-        num_seeds=num_seeds,
     )
 
 

@@ -6,22 +6,15 @@ enough to find the reward; the schedule decides how soon. OpenAI-ES (Salimans et
 2017) raises the mean return over a lifetime.
 """
 
-import optax
-
 import metaevo
 from inner_loops import r2d3
-from metaevo import envs, fitness, spaces
-from strategies.open_es import open_es
+from metaevo import fitness, spaces
+from searches import _one_slot
 
 
-def search(
-    env: str = "metaevo.envs.gymnax:deep_sea",
-    population_size: int = 16,
-    num_generations: int = 10,
-    num_seeds: int = 2,
-    sigma: float = 0.5,
-    learning_rate: float = 0.3,
-    inner: r2d3.Config = r2d3.Config(
+@_one_slot.search(
+    r2d3,
+    r2d3.Config(
         30_000,
         buffer_size=20_000,
         batch_size=16,
@@ -30,18 +23,15 @@ def search(
         num_segments=12,
         num_demonstrations=10,
     ),
-    meta: r2d3.Meta = r2d3.Meta(lr=1e-3),
-) -> metaevo.Search:
-    space = spaces.schedule(demo_ratio=spaces.logit())
-    strategy = open_es(space, population_size, sigma, optax.adam(learning_rate))
-    return metaevo.Search(
-        inner_loop=r2d3.make(envs.make(env), inner, meta),
-        space=space,
-        strategy=strategy,
-        num_generations=num_generations,
-        fitness=fitness.area_under_curve,
-        num_seeds=num_seeds,
-    )
+    r2d3.Meta(lr=1e-3),
+    env="metaevo.envs.gymnax:deep_sea",
+    num_generations=10,
+    sigma=0.5,
+    learning_rate=0.3,
+    fitness=fitness.area_under_curve,
+)
+def search() -> metaevo.Space:
+    return spaces.schedule(demo_ratio=spaces.logit())
 
 
 if __name__ == "__main__":

@@ -142,7 +142,8 @@ def source_files(search: Search, path: str | Path | None = None) -> list[Path]:
     Args:
         search: its inner loops, its strategy and the learned functions of its space
             name the files, with the files of the same package that those import.
-        path: the file in which the search is put together, if it is known.
+        path: the file in which the search is put together, if it is known; the files
+            of its package that it imports are named, too.
 
     Returns:
         absolute paths. Files of metaevo itself are left out; the manifest holds its
@@ -155,6 +156,11 @@ def source_files(search: Search, path: str | Path | None = None) -> list[Path]:
     names.add(str(search.strategy.settings.get("strategy", "")).partition(":")[0])
     own = (operations.own(op["op"]) for op in search.space.spec.values())
     names |= {one.build.__module__ for one in own if one is not None}
+    names |= {
+        name
+        for name, module in list(sys.modules.items())
+        if path is not None and getattr(module, "__file__", None) == str(path)
+    }
     for module in _with_siblings(names):
         files.add(Path(module.__file__))
     return sorted({file.absolute() for file in files if file.is_file()})
@@ -330,7 +336,8 @@ def _with_siblings(names: Iterable[str]) -> Iterator[Any]:
     while waiting:
         name = waiting.pop()
         module = sys.modules.get(name)
-        package = name.partition(".")[0]
+        spec = getattr(module, "__spec__", None)
+        package = (spec.name if spec else name).partition(".")[0]  # of a program, too
         if name in seen or package in _SUITES or not getattr(module, "__file__", None):
             continue
         seen.add(name)

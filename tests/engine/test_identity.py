@@ -23,6 +23,7 @@ from metaevo.envs import goals, matrix
 from metaevo.errors import ConfigError
 from metaevo.rl import steering
 from metaevo.storage import history, manifests, provenance, run_directory
+from searches import ppo_pbt
 from strategies.open_es import open_es
 from strategies.pbt import pbt
 from strategies.random_search import random_search
@@ -242,6 +243,12 @@ def test_sources_are_those_of_search_loop_and_strategy():
         "strategies/_evosax.py",
     } <= set(made)
     assert not any(name.startswith("metaevo/") for name in made)
+
+
+def test_sources_have_the_frame_of_a_search():
+    made = identity.sources(ppo_pbt.search(), ppo_pbt.__file__)
+    names = "ppo_pbt", "_pbt", "_frame"
+    assert {f"searches/{name}.py" for name in names} <= set(made)
 
 
 def test_source_of_a_loop_is_found_behind_functions_of_others():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import inspect
 import json
 
 import numpy as np
@@ -41,14 +42,11 @@ DRAWS_SCHEDULES = {"ppo_schedules", "sac_target_entropy", "dqn_td_loss_and_numbe
 def test_a_search_runs_from_end_to_end(name, tmp_path):
     module = importlib.import_module(f"searches.{name}")
     search = module.search
-    default = search.__kwdefaults__ or dict(
-        zip(search.__code__.co_varnames, search.__defaults__, strict=False)
-    )
     # More than 500 steps of each environment: CartPole's longest episode.
     sizes = {"total_timesteps": 1152, "num_envs": 2, "num_steps": 16}
     sizes |= {"num_segments": 2, "features": (8,)}
     sizes |= {"learning_starts": 128, "batch_size": 16}
-    config = type(default["inner"])
+    config = type(inspect.signature(search).parameters["inner"].default)
     known = {field.name for field in dataclasses.fields(config)}
     inner = config(**{name: x for name, x in sizes.items() if name in known})
     made = search(population_size=4, num_generations=2, inner=inner, **TINY[name])

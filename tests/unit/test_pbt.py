@@ -1,6 +1,7 @@
 """Population-based training, its lineage, and the searches that use it."""
 
 import importlib
+import inspect
 import json
 
 import jax
@@ -369,7 +370,7 @@ def test_a_line_by_hand():
 def small(name, **options):
     """A PBT search that runs in seconds."""
     module = importlib.import_module(f"searches.{name}")
-    config = type(module.search.__defaults__[-2])
+    config = type(inspect.signature(module.search).parameters["inner"].default)
     sizes = {"total_timesteps": 1024, "num_segments": 4, "features": (8,)}
     if name != "ppo_pbt":
         sizes |= {"learning_starts": 128, "batch_size": 16}
