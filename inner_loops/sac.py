@@ -346,16 +346,9 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         outputs = actor.apply(agent.actor.params, obs)
         return actions.mode(outputs, mask), carry
 
+    lifetime, discrete = sizes.lifetime, isinstance(env.action, envs.Discrete)
     return training.inner_loop(
-        env,
-        config,
-        meta,
-        sizes.lifetime,
-        init,
-        update,
-        act,
-        tunable=TUNABLE,
-        masks=isinstance(env.action, envs.Discrete),
+        env, config, meta, lifetime, init, update, act, tunable=TUNABLE, masks=discrete
     )
 
 
