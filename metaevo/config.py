@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import os
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -151,85 +151,79 @@ class RunConfig:
     watchdog: float = 1800.0
 
     def __post_init__(self):
-        if not 0 <= self.seed < 1 << 32:
-            raise ConfigError(
-                f"run.seed={self.seed} must be at least 0 and below 2**32: keys have "
-                "32 bits, and another seed would give the numbers of one of these"
-            )
-        if self.wandb not in WANDB_MODES:
-            raise ConfigError(
-                f"run.wandb={self.wandb!r} must be one of {', '.join(WANDB_MODES)}"
-            )
-        if self.seeds < 1:
-            raise ConfigError(f"run.seeds={self.seeds} must be >= 1")
-        if self.seeds > 1 and self.stop is not None:
-            raise ConfigError(
-                f"run.seeds={self.seeds} compares searches of equal budgets, which "
-                f"run.stop={self.stop} would end at different ones; leave one out"
-            )
-        if self.seeds > 1 and (self.distributed or self.evaluator == "ray"):
-            raise ConfigError(
-                f"run.seeds={self.seeds} is for run.evaluator=local on one machine; "
-                "start a job per run.seed, then: metaevo compare RUN RUN ..."
-            )
-        if self.checkpoint_every < 1:
-            raise ConfigError(
-                f"run.checkpoint_every={self.checkpoint_every} must be >= 1"
-            )
+        for wrong, message in _checks(self):
+            if wrong:
+                raise ConfigError(f"run.{message}")
         if self.stop is not None:
             Stop.parse(self.stop)
-        given = {
-            "run.coordinator": self.coordinator,
-            "run.num_processes": self.num_processes,
-            "run.process_id": self.process_id,
-        }
-        missing = [key for key, value in given.items() if value is None]
-        if len(missing) < 3 and (missing or not self.distributed):
-            raise ConfigError(
-                f"{', '.join(given)} go together, and with run.distributed=true"
-            )
-        if self.evaluator not in ("local", "ray"):
-            raise ConfigError(
-                f"run.evaluator={self.evaluator!r} must be one of local, ray"
-            )
-        if self.distributed and self.evaluator == "ray":
-            raise ConfigError(
-                "run.distributed=true is for run.evaluator=local; Ray has hosts of its "
-                "own: leave it out"
-            )
-        if self.ray_address is not None and self.evaluator != "ray":
-            raise ConfigError("run.ray_address goes with run.evaluator=ray")
-        if self.devices is not None and (self.distributed or self.evaluator == "ray"):
-            raise ConfigError(
-                f"run.devices={self.devices}: a run on several hosts uses all of their "
-                "devices; leave it out"
-            )
-        if not self.watchdog > 0:
-            raise ConfigError(f"run.watchdog={self.watchdog} must be > 0 seconds")
-        if self.max_seconds is not None and not self.max_seconds >= 0:
-            raise ConfigError(
-                f"run.max_seconds={self.max_seconds} must be >= 0 seconds; leave it "
-                "out for no limit"
-            )
-        if self.devices is not None and self.devices < 1:
-            raise ConfigError(
-                f"run.devices={self.devices} must be >= 1; leave it out for all"
-            )
-        if self.held_out_seeds == 1 or self.held_out_seeds < 0:
-            raise ConfigError(
-                f"run.held_out_seeds={self.held_out_seeds}: an interval needs at least "
-                "2; 0 turns the comparison off"
-            )
-        if self.held_out_tasks and not self.held_out_seeds:
-            raise ConfigError(
-                "run.held_out_tasks are for the comparison, which run.held_out_seeds=0 "
-                "turns off"
-            )
-        if self.independent and not self.held_out_seeds:
-            raise ConfigError(
-                "run.independent=true compares on held-out seeds: "
-                "run.held_out_seeds=0 must be at least 2"
-            )
+
+
+def _checks(run: RunConfig) -> Iterator[tuple[bool, str]]:
+    """Yield whether an option is wrong, and its key, its value and the remedy."""
+    several, ray = run.seeds > 1, run.evaluator == "ray"
+    hosts = run.distributed or ray
+    job = [run.coordinator, run.num_processes, run.process_id]
+    yield (
+        not 0 <= run.seed < 1 << 32,
+        f"seed={run.seed} must be at least 0 and below 2**32: keys have 32 bits, and "
+        "another seed would give the numbers of one of these",
+    )
+    for key, value, known in (
+        ("wandb", run.wandb, WANDB_MODES),
+        ("evaluator", run.evaluator, ("local", "ray")),
+    ):
+        yield value not in known, f"{key}={value} must be one of {', '.join(known)}"
+    for key, least, more in (
+        ("seeds", 1, ""),
+        ("checkpoint_every", 1, ""),
+        ("devices", 1, "; leave it out for all"),
+        ("max_seconds", 0, " seconds; leave it out for no limit"),
+    ):
+        value = getattr(run, key)
+        wrong = value is not None and not value >= least
+        yield wrong, f"{key}={value} must be >= {least}{more}"
+    yield not run.watchdog > 0, f"watchdog={run.watchdog} must be > 0 seconds"
+    yield (
+        several and run.stop is not None,
+        f"seeds={run.seeds} compares searches of equal budgets, which "
+        f"run.stop={run.stop} would end at different ones; leave one out",
+    )
+    yield (
+        several and hosts,
+        f"seeds={run.seeds} is for run.evaluator=local on one machine; start a job "
+        "per run.seed, then: metaevo compare RUN RUN ...",
+    )
+    yield (
+        any(x is not None for x in job) and (None in job or not run.distributed),
+        "coordinator, run.num_processes and run.process_id go together, and with "
+        "run.distributed=true",
+    )
+    yield (
+        run.distributed and ray,
+        "distributed=true is for run.evaluator=local; Ray has hosts of its own: leave "
+        "it out",
+    )
+    with_address = run.ray_address is not None
+    yield with_address and not ray, "ray_address goes with run.evaluator=ray"
+    yield (
+        run.devices is not None and hosts,
+        f"devices={run.devices}: a run on several hosts uses all of their devices; "
+        "leave it out",
+    )
+    yield (
+        run.held_out_seeds == 1 or run.held_out_seeds < 0,
+        f"held_out_seeds={run.held_out_seeds}: an interval needs at least 2; 0 turns "
+        "the comparison off",
+    )
+    yield (
+        bool(run.held_out_tasks) and not run.held_out_seeds,
+        "held_out_tasks are for the comparison, which run.held_out_seeds=0 turns off",
+    )
+    yield (
+        run.independent and not run.held_out_seeds,
+        "independent=true compares on held-out seeds: run.held_out_seeds=0 must be at "
+        "least 2",
+    )
 
 
 def wandb_mode(config: RunConfig) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from metaevo.cli import config, found, listing, runs
+from metaevo.cli import config, listing, resolve, runs
 from metaevo.cli.options import (
     CompareOptions,
     DistillOptions,
@@ -104,14 +104,14 @@ def _list(kind: str | None = None) -> None:
 
 
 def _run(name: str, *arguments: str) -> None:
-    made = found.function(name, "searches")
+    made = resolve.function(name, "searches")
     from metaevo.cli.program import main
 
     main(made, arguments)
 
 
 def _train(name: str, *arguments: str) -> None:
-    make = found.function(name, "inner_loops")
+    make = resolve.function(name, "inner_loops")
     from metaevo.cli.program import train_main
 
     train_main(make, arguments)
@@ -265,7 +265,7 @@ def _verify(path: str) -> None:
 
     with runs.reading(path):
         found = verify.verify(path)
-    print(verify.text(found))
+    print(findings.text(found, "whole", "not whole"))
     if findings.failures(found):
         raise CheckpointError(f"{path} is not whole")
     print(verify.described(path), end="")
@@ -275,7 +275,7 @@ def _doctor(directory: str = ".") -> None:
     from metaevo.cli import doctor, findings
 
     found = list(doctor.examine(directory))
-    print(doctor.text(found))
+    print(findings.text(found, "ready", "problems"))
     if findings.failures(found):
         raise ConfigError("searches may fail here, or be lost; see above")
 

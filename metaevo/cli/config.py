@@ -53,8 +53,8 @@ def parse_into(
 ) -> dict[str, Any]:
     """Return `defaults` with the values that `argv` gives.
 
-    The value of a text is what stands behind the equals sign, as it is; other values
-    are read as YAML. `${...}` is refused: it would read the environment.
+    The value of a text is what stands behind the equals sign, as it is. `${...}` is
+    refused, since OmegaConf would read the environment.
 
     Args:
         hinted: Function or class whose type hints say what values are valid.
@@ -64,39 +64,43 @@ def parse_into(
     Raises:
         ConfigError: A key is unknown or a value has the wrong type.
     """
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-    from yaml import YAMLError
-
-    schema = OmegaConf.structured(_schema_of(hinted, defaults))
     kinds = _kinds(typing.get_type_hints(hinted), defaults)
+    given = {}
     for i, arg in enumerate(argv):
         key, equals, value = arg.partition("=")
         if not equals or not key or arg.startswith("-"):
             raise ConfigError(values.no_assignment(arg, kinds, argv[i + 1 :]))
-        literal = ConfigError(f"{key}={value}: ${{...}} is not expanded here")
         if "${" in arg:
-            raise literal
+            raise ConfigError(f"{key}={value}: ${{...}} is not expanded here")
         _check_key(key, value, kinds, defaults)
-        kind = kinds[key]
-        text = values.typed(kind, value)
         try:
-            if values.is_text(kind) and text != "null":
-                given = OmegaConf.create({})
-                OmegaConf.update(given, key, value)
-            else:
-                given = OmegaConf.from_dotlist([f"{key}={text}"])
-            if _interpolates(OmegaConf.to_container(given)):
-                raise literal
-            schema = OmegaConf.merge(schema, given)
-            if not _may_be(OmegaConf.to_container(schema), key):
-                raise ValueError
-        except ConfigError:
-            raise
-        except (OmegaConfBaseException, YAMLError, ValueError, TypeError):
+            given[key] = values.read(kinds[key], value)
+        except (KeyError, ValueError):
             raise ConfigError(values.refused(key, value, kinds)) from None
-    resolved: Any = OmegaConf.to_container(schema)
-    return {key: _restore(default, resolved[key]) for key, default in defaults.items()}
+    return {name: _changed(name, x, given, kinds) for name, x in defaults.items()}
+
+
+def _changed(
+    name: str, default: Any, given: Mapping[str, Any], kinds: Mapping[str, Any]
+) -> Any:
+    """Return a default with what is given for it, or for its fields.
+
+    A slot for which nothing is given keeps its function.
+    """
+    fields = fields_of(default)
+    if not fields:
+        value = given.get(name, default)
+        whole = isinstance(value, int) and values.is_number(kinds.get(name))
+        return float(value) if whole else value
+    plain = plain_in(default)
+    parts = {
+        field: _changed(f"{name}.{field}", plain.get(field), given, kinds)
+        for field in fields
+        if field in plain or f"{name}.{field}" in given
+    }
+    if dataclasses.is_dataclass(default):
+        return dataclasses.replace(typing.cast(Any, default), **parts)
+    return default._replace(**parts)
 
 
 def _kinds(hints: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
@@ -107,7 +111,8 @@ def _kinds(hints: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
         inner = {field: given.get(field) for field in nested}
         found |= {f"{name}.{key}": k for key, k in _kinds(nested, inner).items()}
         if not nested:
-            found[name] = hints.get(name, Any)
+            unknown = tuple if isinstance(default, tuple) else Any
+            found[name] = hints.get(name, unknown)
     return found
 
 
@@ -128,30 +133,13 @@ def _check_key(
     if key not in kinds:
         raise ConfigError(values.unknown(key, kinds))
     group, _, name = key.partition(".")
-    slot = getattr(defaults[group], name) if hasattr(defaults[group], name) else None
-    if value in values.NOTHING and hasattr(defaults[group], "_fields") and slot:
+    slot = getattr(defaults[group], name, None)
+    in_meta = slot is not None and hasattr(defaults[group], "_fields")
+    if value in values.NOTHING and in_meta:
         raise ConfigError(
             f"{key}={value}: this slot cannot be empty; leave the key out to keep what "
             "the search has there"
         )
-
-
-def _may_be(given: Any, key: str) -> bool:
-    """Return False if a value is not a number, or a list holds that or a structure."""
-    for name in key.split("."):
-        given = given[name]
-    listed = given if isinstance(given, list) else [given]
-    nested = isinstance(given, list) and any(isinstance(x, dict | list) for x in given)
-    return not nested and not any(isinstance(x, float) and x != x for x in listed)
-
-
-def _interpolates(value: Any) -> bool:
-    """Return True if a text in nested lists and dictionaries holds `${`."""
-    if isinstance(value, dict):
-        return any(_interpolates(x) for pair in value.items() for x in pair)
-    if isinstance(value, list):
-        return any(map(_interpolates, value))
-    return isinstance(value, str) and "${" in value
 
 
 def settings(
@@ -295,11 +283,7 @@ def _fits(slot: str, found: Any) -> bool:
     """Return True if something is a function for this slot."""
     if slot == "optimizer":
         return isinstance(found, slots.Optimizer)
-    try:
-        _check_inputs(slot, found)
-    except ConfigError:
-        return False
-    return callable(found)
+    return callable(found) and _problem(slot, found) is None
 
 
 def _imported(text: str) -> Any:
@@ -323,25 +307,21 @@ def import_path(value: Any) -> str | None:
     return None
 
 
-def _check_inputs(slot: str, function: Any) -> None:
-    """Check that a function takes what its slot gives it.
-
-    Raises:
-        ConfigError: It takes fewer or other inputs, or those of another kind of slot.
-    """
+def _problem(slot: str, function: Any) -> str | None:
+    """Say why a function does not take what its slot gives it; None if it does."""
     kind = slots.SIGNATURES.get(slot)
     if kind is None or not callable(function) or isinstance(function, type):
-        return
+        return None
     inputs = [*kind, *([] if slot in slots.WITHOUT_CONTEXT else ["context"])]
     try:
         signature = inspect.signature(function)
+    except ValueError:  # none, as some functions in C
+        return None
+    try:
         signature.bind(*inputs)
     except TypeError:
-        raise ConfigError(f"it takes other inputs than ({', '.join(inputs)})") from None
-    except ValueError:  # no signature, as some functions in C
-        return
-    if wrong := slots.wrong_kind(slot, function):
-        raise ConfigError(wrong)
+        return f"it takes other inputs than ({', '.join(inputs)})"
+    return slots.wrong_kind(slot, function)
 
 
 def named_functions(arguments: Mapping[str, Any]) -> dict[str, str]:
@@ -356,55 +336,24 @@ def named_functions(arguments: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _with_functions(key: str, value: Any) -> Any:
-    if not hasattr(value, "_fields"):
-        return value
-    for given, text in named_functions({key: value}).items():
-        name = given.partition(".")[2]
+    """Return a `Meta` with functions in place of the texts that name them."""
+    for assigned, text in named_functions({key: value}).items():
+        name = assigned.partition(".")[2]
+        in_zoo = text.startswith(verified.ZOO_PREFIX)
         try:
-            artifact = ":" not in text or text.startswith(verified.ZOO_PREFIX)
-            found = _from_artifact(text, name) if artifact else _imported(text)
-            _check_inputs(name, found)
+            if in_zoo or ":" not in text:
+                function = _from_artifact(text, name)
+            else:
+                function = _imported(text)
         except (ArtifactError, ConfigError) as error:
-            hint = values.did_you_mean(_by_name(name, text.rpartition(":")[2]))
+            meant = [] if in_zoo else _by_name(name, text.rpartition(":")[2])
+            hint = values.did_you_mean(meant)
             said = str(error).removeprefix(f"{text}: ")
             raise ConfigError(
-                f"{given}={text}: {said}; expected package.module:function, the path "
-                f"of an artifact, or zoo:NAME.{hint}"
+                f"{assigned}={text}: {said}; expected package.module:function, the "
+                f"path of an artifact, or zoo:NAME.{hint}"
             ) from None
-        value = value._replace(**{name: found})
+        if problem := _problem(name, function):
+            raise ConfigError(f"{assigned}={text}: {problem}")
+        value = value._replace(**{name: function})
     return value
-
-
-def _schema_of(hinted: Callable, defaults: dict[str, Any]) -> type:
-    """Return a dataclass of all keys, against which OmegaConf checks.
-
-    A mutable twin takes the place of each frozen dataclass, because OmegaConf cannot
-    merge into a frozen one.
-    """
-    hints = typing.get_type_hints(hinted)
-
-    def field(name, hint, default):
-        if nested := fields_of(default):
-            given = plain_in(default)
-            inner = [field(f, t, given.get(f)) for f, t in nested.items()]
-            twin = dataclasses.make_dataclass(type(default).__name__, inner)
-            return name, twin, dataclasses.field(default_factory=twin)
-        if isinstance(default, tuple):
-            listed = dataclasses.field(default_factory=lambda: list(default))
-            return name, list[values.element_of(hint)], listed
-        return name, hint, float(default) if hint is float else default
-
-    fields = [field(name, hints.get(name, Any), d) for name, d in defaults.items()]
-    return dataclasses.make_dataclass("Keys", fields)
-
-
-def _restore(default: Any, value: Any) -> Any:
-    """Return plain data as a value of the type of `default`."""
-    if fields := fields_of(default):
-        if dataclasses.is_dataclass(default):
-            given = {f: _restore(getattr(default, f), value[f]) for f in fields}
-            return type(default)(**given)
-        # A slot for which nothing is given keeps its function.
-        given = {f: value[f] for f in fields if value[f] is not None}
-        return default._replace(**given)
-    return tuple(value) if isinstance(default, tuple) else value

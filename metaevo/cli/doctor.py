@@ -12,13 +12,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from metaevo.cli import findings
 from metaevo.cli.findings import Finding
 from metaevo.config import RunConfig, wandb_mode
 from metaevo.errors import LockedError, MetaevoError
+from metaevo.storage import run_directory
 from metaevo.text import byte_size
-
-__all__ = ["examine", "file_system", "text"]
 
 LEAST_DISK = 1 << 30  # bytes
 LEAST_MEMORY = 1 << 30
@@ -28,40 +26,34 @@ PARALLEL = ("lustre", "gpfs", "beegfs", "ceph", "fuse.juicefs")
 
 
 def examine(directory: str | Path = ".") -> Iterator[Finding]:
-    """Check what a run in `directory` would need; leave nothing behind."""
-    directory = Path(directory).absolute()
-    for check in (_versions, _devices, _memory, _disk, _rename, _lock, _kind_of_disk):
-        yield from _careful(check, directory)
-    yield from _careful(_cache, directory)
-    yield from _careful(_wandb, directory)
-    yield from _careful(_extras, directory)
+    """Check what a run in `directory` would need; leave nothing behind.
+
+    An exception in a check is a finding that is not ok.
+    """
+    folder = run_directory.existing_parent(Path(directory).absolute())
+    for name, check in CHECKS.items():
+        try:
+            yield Finding(name, *check(folder))
+        except Exception as error:
+            kind = (
+                "" if isinstance(error, MetaevoError) else f"{type(error).__name__}: "
+            )
+            yield Finding(name, False, f"{kind}{error}")
 
 
-def text(found: list[Finding]) -> str:
-    """Return a line per finding, and a summary."""
-    bad = sum(not f.ok for f in found)
-    return findings.text(found, f"{bad} problem(s)" if bad else "ready")
+# --- checks: whether it is well, and what was found, with the remedy ------------------
 
 
-def _careful(check: Callable, directory: Path) -> Iterator[Finding]:
-    """Run a check; an exception in it is a finding that is not ok."""
-    try:
-        yield from check(directory)
-    except Exception as error:
-        name = check.__name__.strip("_").replace("_", " ")
-        kind = "" if isinstance(error, MetaevoError) else f"{type(error).__name__}: "
-        yield Finding(name, False, f"{kind}{error}")
-
-
-def _versions(directory: Path) -> Iterator[Finding]:
+def _versions(folder: Path) -> tuple[bool, str]:
     names = ("jax", "jaxlib", "numpy", "optax", "evosax", "gymnax")
     found = ", ".join(f"{name} {metadata.version(name)}" for name in names)
-    ok = metadata.version("jaxlib") != "0.11.1"
-    remedy = "; jaxlib 0.11.1 copies replay buffers at every step: install another"
-    yield Finding("versions", ok, found + ("" if ok else remedy))
+    if metadata.version("jaxlib") != "0.11.1":
+        return True, found
+    remedy = "jaxlib 0.11.1 copies replay buffers at every step: install another"
+    return False, f"{found}; {remedy}"
 
 
-def _devices(directory: Path) -> Iterator[Finding]:
+def _devices(folder: Path) -> tuple[bool, str]:
     import jax
 
     from metaevo.evaluators import surroundings
@@ -81,11 +73,10 @@ def _devices(directory: Path) -> Iterator[Finding]:
     began = time.monotonic()
     for device in devices:
         assert float(jax.device_put(1.0, device) + 1.0) == 2.0
-    seconds = time.monotonic() - began
-    yield Finding("devices", True, f"{message}; they ran in {seconds:.1f} s")
+    return True, f"{message}; they ran in {time.monotonic() - began:.1f} s"
 
 
-def _memory(directory: Path) -> Iterator[Finding]:
+def _memory(folder: Path) -> tuple[bool, str]:
     import jax
 
     from metaevo.evaluators import chunking, surroundings
@@ -93,62 +84,59 @@ def _memory(directory: Path) -> Iterator[Finding]:
     surroundings.check_platform()
     free = chunking.available(jax.devices()[0])
     if free is None:
-        yield Finding("memory", True, "not reported by this system")
-        return
-    ok = free >= LEAST_MEMORY
-    remedy = "" if ok else "; a search needs about 1 GiB: end something"
-    yield Finding("memory", ok, f"{byte_size(free)} available{remedy}")
+        return True, "not reported by this system"
+    remedy = "; a search needs about 1 GiB: end something"
+    return _enough(free, LEAST_MEMORY, "available", remedy)
 
 
-def _disk(directory: Path) -> Iterator[Finding]:
-    free = shutil.disk_usage(_existing(directory)).free
-    ok = free >= LEAST_DISK
-    remedy = "" if ok else "; make room, or give another run.directory"
-    yield Finding("disk", ok, f"{byte_size(free)} free in {directory}{remedy}")
+def _disk(folder: Path) -> tuple[bool, str]:
+    free = shutil.disk_usage(folder).free
+    remedy = "; make room, or give another run.directory"
+    return _enough(free, LEAST_DISK, f"free in {folder}", remedy)
 
 
-def _rename(directory: Path) -> Iterator[Finding]:
+def _enough(free: float, least: float, where: str, remedy: str) -> tuple[bool, str]:
+    ok = free >= least
+    return ok, f"{byte_size(free)} {where}{'' if ok else remedy}"
+
+
+def _checkpoints(folder: Path) -> tuple[bool, str]:
     """Time what a checkpoint does: write, sync, rename, sync the folder."""
     from metaevo.storage import checkpoint
 
-    with tempfile.TemporaryDirectory(dir=_existing(directory)) as folder:
-        times = []
+    times = []
+    with tempfile.TemporaryDirectory(dir=folder) as inside:
         for i in range(3):
             began = time.monotonic()
-            checkpoint.write(Path(folder) / f"generation-{i}", {}, {})
+            checkpoint.write(Path(inside) / f"generation-{i}", {}, {})
             times.append(time.monotonic() - began)
-            checkpoint.read(Path(folder) / f"generation-{i}")
+            checkpoint.read(Path(inside) / f"generation-{i}")
     seconds = sorted(times)[1]
     slow = "; slow: raise run.checkpoint_every" if seconds > 0.2 else ""
-    yield Finding("checkpoints", True, f"{1e3 * seconds:.0f} ms each{slow}")
+    return True, f"{1e3 * seconds:.0f} ms each{slow}"
 
 
-def _lock(directory: Path) -> Iterator[Finding]:
-    from metaevo.storage import run_directory
-
-    with tempfile.TemporaryDirectory(dir=_existing(directory)) as folder:
-        held = False
-        with run_directory.lock(Path(folder)):
-            try:
-                with run_directory.lock(Path(folder)):
-                    pass
-            except LockedError:
-                held = True
-    message = "hold" if held else "do not hold here: two processes could write one run"
-    yield Finding("locks", held, message)
+def _locks(folder: Path) -> tuple[bool, str]:
+    with tempfile.TemporaryDirectory(dir=folder) as inside:
+        try:
+            with run_directory.lock(Path(inside)), run_directory.lock(Path(inside)):
+                return False, "do not hold here: two processes could write one run"
+        except LockedError:
+            return True, "hold"
 
 
-def _kind_of_disk(directory: Path) -> Iterator[Finding]:
-    kind = file_system(_existing(directory))
-    message = kind or "of unknown kind"
+def _kind_of_disk(folder: Path) -> tuple[bool, str]:
+    kind = file_system(folder)
     if kind in NETWORK:
-        message += (
-            ": a network file system; give a run.directory on a local disk, and copy "
-            "it when the run has ended"
+        return False, (
+            f"{kind}: a network file system; give a run.directory on a local disk, and "
+            "copy it when the run has ended"
         )
-    elif kind in PARALLEL:
-        message += ": shared between hosts; raise run.checkpoint_every if it is slow"
-    yield Finding("file system", kind not in NETWORK, message)
+    if kind in PARALLEL:
+        return True, (
+            f"{kind}: shared between hosts; raise run.checkpoint_every if it is slow"
+        )
+    return True, kind or "of unknown kind"
 
 
 def file_system(path: Path, mounts: str = "/proc/mounts") -> str | None:
@@ -173,44 +161,50 @@ def file_system(path: Path, mounts: str = "/proc/mounts") -> str | None:
     return best[1]
 
 
-def _cache(directory: Path) -> Iterator[Finding]:
+def _cache(folder: Path) -> tuple[bool, str]:
     """Check the cache of compiled programs."""
     import jax
 
     config: Any = jax.config  # defines its attributes when it is imported
     if config.jax_compilation_cache_dir is None:  # the devices were not set up
-        yield Finding("cache", False, "not set up; see devices")
-        return
+        return False, "not set up; see devices"
     place = Path(config.jax_compilation_cache_dir)
     place.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=place):
         pass
     held = sum(p.stat().st_size for p in place.iterdir() if p.is_file())
-    limit = config.jax_compilation_cache_max_size
     message = f"{byte_size(held)} of compiled programs in {place}"
-    if limit != -1:
-        message += (
-            "; it has a size limit, with which one lost file stops it (jax#39880)"
-        )
-    yield Finding("cache", limit == -1, message)
+    if config.jax_compilation_cache_max_size == -1:
+        return True, message
+    limit = "it has a size limit, with which one lost file stops it (jax#39880)"
+    return False, f"{message}; {limit}"
 
 
-def _wandb(directory: Path) -> Iterator[Finding]:
+def _wandb(folder: Path) -> tuple[bool, str]:
     mode = f"{wandb_mode(RunConfig())}, unless run.wandb says otherwise"
     known = os.environ.get("WANDB_API_KEY") or (Path.home() / ".netrc").exists()
     key = "there may be a key for run.wandb=online" if known else "no key, none needed"
-    yield Finding("wandb", True, f"{mode}; {key}")
+    return True, f"{mode}; {key}"
 
 
-def _extras(directory: Path) -> Iterator[Finding]:
+def _extras(folder: Path) -> tuple[bool, str]:
     names = {"ray": "ray", "brax": "brax", "tensorboard": "tensorboardX"}
     specs = {e: importlib.util.find_spec(module) for e, module in names.items()}
     there = [e for e, spec in specs.items() if spec and spec.origin]
     launchers = [x for x in ("mpiexec", "srun") if shutil.which(x)]
-    yield Finding("extras", True, ", ".join([*there, *launchers]) or "none")
+    return True, ", ".join([*there, *launchers]) or "none"
 
 
-def _existing(path: Path) -> Path:
-    while not path.exists():
-        path = path.parent
-    return path
+CHECKS: dict[str, Callable[[Path], tuple[bool, str]]] = {
+    "versions": _versions,
+    "devices": _devices,
+    "memory": _memory,
+    "disk": _disk,
+    "checkpoints": _checkpoints,
+    "locks": _locks,
+    "file system": _kind_of_disk,
+    "cache": _cache,
+    "wandb": _wandb,
+    "extras": _extras,
+}
+"""What is checked, in a folder that exists."""

@@ -34,10 +34,15 @@ def failures(findings: Sequence[Finding]) -> list[str]:
     return [f.name for f in findings if f.critical and not f.ok]
 
 
-def text(findings: Sequence[Finding], summary: str) -> str:
+def text(findings: Sequence[Finding], well: str, ill: str) -> str:
     """Return a line per finding, and a summary line.
 
-    >>> print(text([Finding("disk", True, "9 GiB free")], "ready"))
+    Args:
+        findings: The findings.
+        well: The summary if no critical one is bad.
+        ill: The word before the names of those that are.
+
+    >>> print(text([Finding("disk", True, "9 GiB free")], "ready", "problems"))
     ok   disk  9 GiB free
     ready
     """
@@ -47,4 +52,5 @@ def text(findings: Sequence[Finding], summary: str) -> str:
         f"{'ok ' if f.ok else 'BAD'}  {name:{width}}  {printable(f.message)}"
         for name, f in zip(names, findings, strict=True)
     ]
-    return "\n".join([*lines, summary])
+    bad = ", ".join(map(printable, failures(findings)))
+    return "\n".join([*lines, f"{ill}: {bad}" if bad else well])

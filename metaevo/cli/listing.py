@@ -11,7 +11,6 @@ are imported for the names of their environments.
 from __future__ import annotations
 
 import ast
-import difflib
 import importlib
 import importlib.util
 import json
@@ -35,18 +34,18 @@ def import_from_here() -> None:
         sys.path.insert(0, "")
 
 
-def modules(package: str) -> list[Path]:
-    """Return the public modules of a namespace package, sorted by name.
+def modules(package: str) -> dict[str, Path]:
+    """Return the public modules of a namespace package by name, in its order.
 
     The package may have folders in several places. Of two modules of one name the
-    first is returned, which is the one that an import finds.
+    first is returned, which is the one that an import finds: the current folder's.
     """
     spec = importlib.util.find_spec(package)
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     for folder in (spec and spec.submodule_search_locations) or ():
-        for path in Path(folder).glob("*.py"):
-            found.setdefault(path.stem, path)
-    return [path for name, path in sorted(found.items()) if not name.startswith("_")]
+        for path in Path(folder).glob("[!_]*.py"):
+            paths.setdefault(path.stem, path)
+    return dict(sorted(paths.items()))
 
 
 def text(kind: str | None = None) -> str:
@@ -56,7 +55,7 @@ def text(kind: str | None = None) -> str:
         ConfigError: There is no such kind.
     """
     if kind is not None and kind not in KINDS:
-        hint = values.did_you_mean(difflib.get_close_matches(kind, KINDS, 1))
+        hint = values.nearest(kind, KINDS)
         raise ConfigError(f"list {kind!r}: expected one of {', '.join(KINDS)}.{hint}")
     return "\n\n".join(
         "\n".join([name, *lines()])
@@ -93,7 +92,7 @@ def _each(
     package: str, describe: Callable[[Path, ast.Module], Iterator[str]]
 ) -> Iterator[str]:
     """Yield what describes each module of a package; of a broken one its error."""
-    for path in modules(package):
+    for path in modules(package).values():
         try:
             lines = list(describe(path, _parsed(path)))
         except ConfigError as error:

@@ -11,7 +11,7 @@ from typing import Any
 
 from metaevo import slots
 from metaevo.cli import config as keys
-from metaevo.cli import found, runs, values
+from metaevo.cli import resolve, runs, values
 from metaevo.config import RunConfig
 from metaevo.engine import loop
 from metaevo.engine.job import Result
@@ -73,7 +73,7 @@ def run(
     configure()
     surroundings.check_platform()
     if isinstance(search, str):
-        search = found.function(search, "searches")
+        search = resolve.function(search, "searches")
     if not callable(search):
         raise ConfigError(_no_search(search))
     given, lines, unnamed = _arguments(search, options)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from metaevo.cli import config, found, train
+from metaevo.cli import config, listing, resolve, train
 from metaevo.errors import CheckpointError, ConfigError, MetaevoError
 from metaevo.evaluators import surroundings
 from metaevo.storage import imports, own_runs
@@ -76,7 +76,7 @@ def opened(directory: str | Path, trust: bool = False) -> Run:
                 file=sys.stderr,
             )
         return Run(directory, manifest, own.source, own.changes, True)
-    places = [INSTALLED / package / f"{name}.py" for package in found.PACKAGES]
+    places = [INSTALLED / package / f"{name}.py" for package in resolve.PACKAGES]
     installed = next((path for path in places if path.is_file()), places[0])
     if trust:
         source = _named(name)
@@ -257,16 +257,16 @@ def _module(source: Source) -> Any:
             module = importlib.import_module(source.module)
             if Path(module.__file__ or "").resolve() == source.file.resolve():
                 return module
-    return found.from_file(source.file)
+    return resolve.from_file(source.file)
 
 
 def _named(name: str) -> Source:
     """Return the source of a search that a manifest names, for `trust=true`."""
-    if name in found.points("searches") and name not in found.names("searches"):
-        source = Source.of(found.function(name, "searches"))
+    if name in resolve.points("searches") and name not in listing.modules("searches"):
+        source = Source.of(resolve.function(name, "searches"))
         if source is not None:
             return source
-    return Source(found.file(name, *found.PACKAGES))
+    return Source(resolve.file(name, *resolve.PACKAGES))
 
 
 def _check_imports(run: Run, parsed: dict[str, Any]) -> None:

@@ -1,53 +1,95 @@
-"""Keys and values of the command line: as people type them, and what was expected."""
+"""Keys and values of the command line: how they are read, and what was expected."""
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import re
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 NOTHING = ("null", "None", "none", "Null", "NULL")
-_NUMBER = re.compile(r"[+-]?[\d_]*\.?[\d_]*([eE][+-]?\d+)?")
 _EXACT = 1 << 53  # integers that a float holds
-_THOUSANDS = re.compile(
-    r"\d{1,3}(?:,\d{3})+|\d{1,3}(?:\.\d{3}){2,}|\d{1,3}(?:[ ']\d{3})+"
-)
-_UNITS = {"": 1.0, "%": 0.01, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9}
-_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_CUTOFF = 0.6  # likeness of two words, as in `difflib`
 
 
-def typed(kind: Any, text: str) -> str:
-    """Return a value as YAML reads it, of one that a person typed.
+def read(kind: Any, text: str) -> Any:
+    """Return the value of a key, of the text that a person typed.
 
     Args:
-        kind: Type of the key.
+        kind: Type of the key. A text is taken as it is.
         text: Value on the command line.
 
-    >>> typed(int, "1e6"), typed(int, "1.5"), typed(int | None, "None")
-    ('1000000', '1.5', 'null')
-    >>> typed(tuple[int, ...], "64,64"), typed(tuple[int, ...], "(1e2,)")
-    ('[64,64]', '[100]')
+    Raises:
+        KeyError, ValueError: The text is no value of this type.
+
+    >>> read(int, "1e6"), read(float, "3"), read(int | None, "None"), read(bool, "on")
+    (1000000, 3.0, None, True)
+    >>> read(tuple[int, ...], "64,64"), read(tuple[int, ...], "(1e2,)")
+    ((64, 64), (100,))
+    >>> read(Any, "0.5"), read(Any, "metaevo.losses:square")
+    (0.5, 'metaevo.losses:square')
     """
-    text = text.strip()
-    if text in NOTHING and _may_be_none(kind):
-        return "null"
-    base = _base(kind)
-    if base is int:
-        return _integer(text)
-    if base is tuple and text:
-        inside = text
-        for pair in ("[]", "()", "{}"):
-            if text.startswith(pair[0]) and text.endswith(pair[1]):
-                inside = text[1:-1]
-        if inside == text and text[:1] in ("[", "(", "{"):
-            return text
-        element = element_of(kind)
-        parts = [typed(element, part) for part in inside.split(",")]
-        return f"[{','.join(part for part in parts if part)}]"
-    return text
+    base, bare = _base(kind), text.strip()
+    if bare in NOTHING and (base is Any or _may_be_none(kind)):
+        return None
+    if typing.get_origin(base) is Literal:
+        return {str(choice): choice for choice in typing.get_args(base)}[bare]
+    if base is tuple:
+        return _list(_element_of(kind), bare)
+    if base in (str, Any):
+        readers = () if base is str else (_integer, _number, _boolean)
+        for reader in readers:
+            with contextlib.suppress(KeyError, ValueError):
+                return reader(bare)
+        return text
+    return _READERS[base](bare)
+
+
+def _integer(text: str) -> int:
+    """Return 1000000 for `1e6` too."""
+    with contextlib.suppress(ValueError):
+        return int(text)
+    number = _number(text)
+    if not number.is_integer() or abs(number) > _EXACT:
+        raise ValueError
+    return int(number)
+
+
+def _number(text: str) -> float:
+    from omegaconf import FloatNode
+
+    number = FloatNode().validate_and_convert(text)
+    if number != number:
+        raise ValueError
+    return number
+
+
+def _boolean(text: str) -> bool:
+    from omegaconf import BooleanNode
+
+    return BooleanNode().validate_and_convert(text)
+
+
+_READERS: Mapping[Any, Callable[[str], Any]] = {
+    int: _integer,
+    float: _number,
+    bool: _boolean,
+}
+
+
+def _list(element: Any, text: str) -> tuple:
+    """Return the values between brackets, which may be left out around some."""
+    if not text:
+        raise ValueError
+    if text[0] + text[-1] in ("[]", "()", "{}"):
+        text = text[1:-1]
+    parts = [part.strip() for part in text.split(",")]
+    if _base(element) is str:
+        parts = [part.strip("'\"") for part in parts]
+    return tuple(read(element, part) for part in parts if part)
 
 
 def expected(kind: Any) -> str:
@@ -65,7 +107,7 @@ def expected(kind: Any) -> str:
         words = f"one of {', '.join(map(str, typing.get_args(base)))}"
     elif base is tuple:
         lists = {int: "integers, such as [64,64]", float: "numbers, such as [0.5,1]"}
-        words = f"a list of {lists.get(element_of(kind), 'texts, [A,B]')}"
+        words = f"a list of {lists.get(_element_of(kind), 'texts, [A,B]')}"
     else:
         named = {
             int: "an integer",
@@ -86,57 +128,13 @@ def has_choices(kind: Any) -> bool:
     return typing.get_origin(_base(kind)) is Literal
 
 
-def meant(key: str, kind: Any, text: str) -> str:
-    """Return the number that a text in another notation may mean; empty if none.
+def is_number(kind: Any) -> bool:
+    """Return True if the values of a key are floats.
 
-    >>> meant("inner.total_timesteps", int, "1,000,000"), meant("size", int, "10k")
-    ('1000000', '10000')
-    >>> meant("sigma", float, "0,5"), meant("run.max_seconds", float | None, "1h")
-    ('0.5', '3600')
-    >>> meant("size", int, "1.5"), meant("size", int, "many")
-    ('', '')
-    """
-    base, text = _base(kind), text.strip().lstrip("=").strip()
-    if base not in (int, float):
-        return ""
-    number = None
-    if _THOUSANDS.fullmatch(text):
-        number = float(re.sub(r"\D", "", text))
-    elif base is float and re.fullmatch(r"[+-]?\d+,\d+", text):
-        number = float(text.replace(",", "."))
-    elif power := re.fullmatch(r"(\d{1,3})(?:\*\*|\^)(\d{1,2})", text):
-        number = float(int(power[1]) ** int(power[2]))
-    elif ratio := re.fullmatch(r"(\d{1,15})/(\d{1,15})", text):
-        number = float(ratio[1]) / (float(ratio[2]) or float("nan"))
-    elif found := re.fullmatch(
-        r"([+-]?\d+\.?\d*(?:e[+-]?\d+)?) ?(%|[a-z]*)", text, re.I
-    ):
-        units = _SECONDS if "seconds" in key or "watchdog" in key else _UNITS
-        number = float(found[1]) * units.get(found[2].lower(), float("nan"))
-    if number is None or not abs(number) <= _EXACT:
-        return ""
-    if number.is_integer():
-        return str(int(number))
-    return "" if base is int else f"{number:.12g}"
-
-
-def element_of(kind: Any) -> Any:
-    """Return `int` for `tuple[int, ...]`.
-
-    >>> element_of(tuple[int, ...])
-    <class 'int'>
-    """
-    arguments = [a for a in typing.get_args(kind) if a is not Ellipsis]
-    return arguments[0] if arguments else Any
-
-
-def is_text(kind: Any) -> bool:
-    """Return True if the values of a key are texts, which are taken as they are.
-
-    >>> is_text(str | None), is_text(int)
+    >>> is_number(float | None), is_number(int)
     (True, False)
     """
-    return _base(kind) is str
+    return _base(kind) is float
 
 
 def near(key: str, keys: Iterable[str]) -> list[str]:
@@ -154,25 +152,31 @@ def near(key: str, keys: Iterable[str]) -> list[str]:
     """
     keys = list(keys)
     plain = key.lstrip("-").strip().lower().replace("-", "_")
-    name = _last(plain)
+    group, _, name = plain.rpartition(".")
     if plain in keys:
         return [plain]
     same = [k for k in keys if _last(k) == name]
     same += [k for k in keys if _initials(_last(k)) == name and "_" in _last(k)]
-    if not same:
-        group = plain.rpartition(".")[0]
-        close = difflib.get_close_matches(plain, keys, 3)
-        names = {_last(k): k for k in reversed(keys)}
-        inside = {_last(k): k for k in keys if k.rpartition(".")[0] == group}
-        close += [inside[n] for n in difflib.get_close_matches(name, inside, 1)]
-        close += [names[n] for n in difflib.get_close_matches(name, names, 1)]
-        close += [k for k in keys if len(_last(k)) > 2 and name.startswith(_last(k))]
-        # The closest of all comes first, whichever way it was found.
-        same = sorted(
-            dict.fromkeys(close),
-            key=lambda k: -max(_alike(plain, k), _alike(name, _last(k))),
-        )[:1]
-    return same[:3]
+    if same:
+        return same[:3]
+
+    def likeness(k: str) -> tuple[float, bool]:
+        last = _last(k)
+        begins = _CUTOFF if len(last) > 2 and name.startswith(last) else 0.0
+        alike = max(_alike(plain, k), _alike(name, last), begins)
+        return alike, k.rpartition(".")[0] == group
+
+    best = max(keys, key=likeness, default=None)
+    return [] if best is None or likeness(best)[0] < _CUTOFF else [best]
+
+
+def nearest(word: str, words: Iterable[str]) -> str:
+    """Return a hint at the word that is spelt most alike; empty if none is.
+
+    >>> nearest("searchs", ["searches", "spaces"])
+    " Did you mean 'searches'?"
+    """
+    return did_you_mean(difflib.get_close_matches(word, words, 1))
 
 
 def did_you_mean(words: Iterable[str]) -> str:
@@ -205,8 +209,6 @@ def refused(key: str, value: str, kinds: Mapping[str, Any]) -> str:
         hint = "; give each key=value as an argument of its own"
     elif not value.strip():
         hint = "; key=value has no spaces"
-    elif number := meant(key, kind, value):
-        hint = "." + did_you_mean([f"{key}={number}"])
     words = expected(kind)
     if _base(kind) is float and value.strip().lower().lstrip("+-.") == "nan":
         words = words.replace("a number", "a finite number")
@@ -243,20 +245,14 @@ def _base(kind: Any) -> Any:
     return tuple if typing.get_origin(kind) is tuple else kind
 
 
+def _element_of(kind: Any) -> Any:
+    """Return `int` for `tuple[int, ...]`."""
+    arguments = [a for a in typing.get_args(kind) if a is not Ellipsis]
+    return arguments[0] if arguments else Any
+
+
 def _may_be_none(kind: Any) -> bool:
     return type(None) in typing.get_args(kind)
-
-
-def _integer(text: str) -> str:
-    """Return `1000000` for `1e6`; a text that is no whole number stays as it is."""
-    if text and not text.strip("+-").isdigit() and _NUMBER.fullmatch(text):
-        try:
-            number = float(text)
-        except ValueError:
-            return text
-        if number.is_integer() and abs(number) <= _EXACT:
-            return str(int(number))
-    return text
 
 
 def _last(key: str) -> str:

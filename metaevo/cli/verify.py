@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from metaevo.cli import findings
 from metaevo.cli.findings import Finding
 from metaevo.errors import ArtifactError, CheckpointError, ConfigError
 from metaevo.storage import (
@@ -47,18 +46,23 @@ def verify(path: str | Path) -> list[Finding]:
     raise ConfigError(f"{path}: neither a run nor an artifact here{more}")
 
 
-def text(found: list[Finding]) -> str:
-    """Return a line per finding, and a summary."""
-    lost = findings.failures(found)
-    return findings.text(found, f"not whole: {', '.join(lost)}" if lost else "whole")
-
-
 def described(path: str | Path) -> str:
     """Return the description of an artifact, or of that of a run; empty if none."""
     try:
         return f"\n{artifacts.load(path)}\n"
     except ArtifactError:
         return ""
+
+
+def _finding(
+    name: str, path: Path, check: Callable[[], str], critical: bool = True
+) -> Finding:
+    """Return what `check` says of a file or folder, or what is wrong with it."""
+    try:
+        return Finding(name, True, check(), critical)
+    except (ConfigError, CheckpointError, ArtifactError) as error:
+        said = str(error).removeprefix(f"{path}: ").removeprefix(f"{path}, ")
+        return Finding(name, False, said, critical)
 
 
 def _run(directory: Path) -> Iterator[Finding]:
@@ -68,22 +72,32 @@ def _run(directory: Path) -> Iterator[Finding]:
         # A link could lead anywhere, so nothing is read.
         yield Finding("files", False, str(error))
         return
-    yield _manifest(directory)
+    paths = run_directory.paths(directory)
+
+    def run() -> str:
+        identity = run_directory.read_manifest(directory)["identity"]
+        return f"{identity['search']}, seed {identity['seed']}"
+
+    yield _finding("manifest.json", paths.manifest, run)
     yield from _checkpoints(directory)
     yield from _history(directory)
     if (directory / "solution").is_dir():
         yield _artifact(directory / "solution", "solution")
     folders = [directory / "held_out", directory / "independent"]
     if (directory / "agents").is_dir():
-        folders += sorted(p for p in (directory / "agents").iterdir() if p.is_dir())
+        folders += sorted((directory / "agents").iterdir())
     for folder in folders:
         if folder.is_dir():
             name = str(folder.relative_to(directory))
-            try:
-                arrays = verified.check(folder)["arrays"]
-                yield Finding(name, True, f"{len(arrays)} arrays")
-            except CheckpointError as error:
-                yield Finding(name, False, _short(error, folder))
+            yield _finding(name, folder, lambda folder=folder: _arrays(folder))
+
+
+def _arrays(folder: Path) -> str:
+    return f"{len(verified.check(folder)['arrays'])} arrays"
+
+
+def _artifact(path: Path, name: str) -> Finding:
+    return _finding(name, path, lambda: repr(artifacts.load(path)))
 
 
 def _history(directory: Path) -> Iterator[Finding]:
@@ -92,7 +106,8 @@ def _history(directory: Path) -> Iterator[Finding]:
         events = history.read(directory)
     except CheckpointError as error:
         path = run_directory.paths(directory).history
-        yield Finding("history.jsonl", False, _short(error, path))
+        said = str(error).removeprefix(f"{path}: ")
+        yield Finding("history.jsonl", False, said)
         return
     if not events:
         yield Finding("history.jsonl", False, "missing: it may have finished or not")
@@ -110,16 +125,6 @@ def _history(directory: Path) -> Iterator[Finding]:
             )
 
 
-def _manifest(directory: Path) -> Finding:
-    try:
-        identity = run_directory.read_manifest(directory)["identity"]
-    except (ConfigError, CheckpointError) as error:
-        path = run_directory.paths(directory).manifest
-        return Finding("manifest.json", False, _short(error, path))
-    message = f"{identity['search']}, seed {identity['seed']}"
-    return Finding("manifest.json", True, message)
-
-
 def _checkpoints(directory: Path) -> Iterator[Finding]:
     """Check each checkpoint, and the log against the newest one that is whole."""
     store = checkpoint.Store(directory / "checkpoints")
@@ -127,68 +132,57 @@ def _checkpoints(directory: Path) -> Iterator[Finding]:
         manifest_digest = run_directory.manifest_digest(directory)
     except (OSError, CheckpointError):
         manifest_digest = None  # a finding of its own
-    newest = None
+    whole: list[dict] = []
     found = []
     for generation in store.generations():
         folder = store.folder / f"generation-{generation:08d}"
         name = str(folder.relative_to(directory))
-        try:
-            manifest = verified.check(folder)
-            signed = manifest.get("run_manifest")
-            if newest is None and manifest_digest not in (None, signed):
-                yield Finding("manifest.json", False, "altered since " + name)
-            newest = newest or manifest
-            found.append((name, True, "before generation " + str(generation)))
-        except CheckpointError as error:
-            found.append((name, False, _short(error, folder)))
-    for name, ok, message in found:
-        yield Finding(name, ok, message, critical=newest is None)
-    yield _log(directory / "metrics.jsonl", newest)
+
+        def check(folder=folder, generation=generation) -> str:
+            whole.append(verified.check(folder))
+            return f"before generation {generation}"
+
+        found.append(_finding(name, folder, check))
+        first = found[-1].ok and len(whole) == 1
+        if first and manifest_digest not in (None, whole[0].get("run_manifest")):
+            yield Finding("manifest.json", False, "altered since " + name)
+    for finding in found:
+        yield finding._replace(critical=not whole)
+    log = directory / "metrics.jsonl"
+    yield _finding(log.name, log, lambda: _log(log, next(iter(whole), None)))
 
 
-def _log(path: Path, newest: dict | None) -> Finding:
-    """Check that each generation before the checkpoint `newest` is logged once."""
+def _log(path: Path, newest: dict | None) -> str:
+    """Describe a log in which each generation before the checkpoint `newest` is once.
+
+    Raises:
+        CheckpointError: It is another.
+    """
     try:
         length = path.stat().st_size
     except OSError as error:
-        return Finding(path.name, False, str(error.strerror))
+        raise CheckpointError(str(error.strerror)) from None
     if newest is None:
-        return Finding(path.name, False, "no checkpoint says how long it must be")
+        raise CheckpointError("no checkpoint says how long it must be")
     size, generation = newest.get("log_bytes"), newest.get("generation")
     if not isinstance(size, int) or not isinstance(generation, int):
-        return Finding(path.name, False, "the newest checkpoint does not describe it")
+        raise CheckpointError("the newest checkpoint does not describe it")
     if length < size:
-        message = f"{length} bytes, shorter than the {size} of the checkpoint"
-        return Finding(path.name, False, message)
-    digest, read, covered = hashlib.sha256(), 0, not size
-    try:
-        # The lines after the checkpoint's part must be further generations.
-        for number, (_, line) in enumerate(jsonl.generations(path), 1):
-            read += len(line)
-            if read <= size:
-                digest.update(line)
-            covered = covered or (read == size and number == generation)
-    except CheckpointError as error:
-        return Finding(path.name, False, str(error).removeprefix(f"{path}, "))
-    if newest.get("log_sha256") != digest.hexdigest():
-        return Finding(path.name, False, "altered since it was checkpointed")
-    if not covered:
-        return Finding(path.name, False, "generations are missing or doubled")
-    message = f"{generation} generations"
-    if length > size:
-        message += (
-            f", and {length - size} bytes of the next, which a resumed run writes again"
+        raise CheckpointError(
+            f"{length} bytes, shorter than the {size} of the checkpoint"
         )
-    return Finding(path.name, True, message)
-
-
-def _artifact(path: Path, name: str) -> Finding:
-    try:
-        return Finding(name, True, repr(artifacts.load(path)))
-    except ArtifactError as error:
-        return Finding(name, False, _short(error, path))
-
-
-def _short(error: Exception, folder: Path) -> str:
-    """Return the message without the folder's name at its start."""
-    return str(error).removeprefix(f"{folder}: ")
+    digest, read, covered = hashlib.sha256(), 0, not size
+    # The lines after the checkpoint's part must be further generations.
+    for number, (_, line) in enumerate(jsonl.generations(path), 1):
+        read += len(line)
+        if read <= size:
+            digest.update(line)
+        covered = covered or (read == size and number == generation)
+    if newest.get("log_sha256") != digest.hexdigest():
+        raise CheckpointError("altered since it was checkpointed")
+    if not covered:
+        raise CheckpointError("generations are missing or doubled")
+    next_bytes = (
+        f", and {length - size} bytes of the next, which a resumed run writes again"
+    )
+    return f"{generation} generations{next_bytes if length > size else ''}"

@@ -118,28 +118,6 @@ def test_function_without_a_name_is_kept_and_said_to_be_unnamed():
     assert unnamed == {"meta.value_loss": loss}
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"populaton_size": 8}, "no parameter 'populaton_size'. Did you mean 'popula"),
-        ({"seed": 1}, "search has no parameter 'seed'"),
-        ({"population_size": "many"}, "population_size=many: expected an integer"),
-        ({"population_size": 1.5}, "population_size=1.5: expected an integer"),
-        (
-            {"inner": 3},
-            r"inner=3: expected inner_loops.ppo.Config\(...\), or a mapping",
-        ),
-        ({"inner": {"num_env": 8}}, "unknown key 'inner.num_env'. Did you mean 'inner"),
-        ({"meta": {"lrr": 1e-3}}, "Did you mean 'lr'"),
-        ({"start": "residul"}, "start=residul: expected one of scratch, residual"),
-    ],
-)
-def test_wrong_argument_is_one_line_with_the_remedy(given, message):
-    with pytest.raises(ConfigError, match=message) as error:
-        arguments(**given)
-    assert "\n" not in str(error.value)
-
-
 def test_function_of_no_file_is_run_with_a_warning(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     made = {}
@@ -168,21 +146,3 @@ def test_a_search_is_run_by_its_name(finished, capsys):
     assert again is not None
     assert again.directory == finished.directory
     assert "warning" not in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: metaevo.run("ppo_valueloss"), "Did you mean 'ppo_value_loss'?"),
-        (lambda: metaevo.run(ppo_value_loss), "got the module .*; give ppo_value_l"),
-        (lambda: metaevo.run(ppo), r"got the module inner_loops\.ppo$"),
-        (lambda: metaevo.run(3), "expected a search function, the name .* got 3$"),
-        (lambda: metaevo.run(ppo.make), "make: parameter 'env' has no default"),
-        (lambda: metaevo.train(ppo), r"expected an inner loop, .* inner_loops\.ppo$"),
-        (lambda: metaevo.train("ppo"), "expected an inner loop, .*; got 'ppo'$"),
-    ],
-)
-def test_what_is_no_search_and_no_loop_is_one_line(call, message):
-    with pytest.raises(ConfigError, match=message) as error:
-        call()
-    assert "\n" not in str(error.value)

@@ -49,7 +49,7 @@ def test_a_finished_run_is_whole_and_is_left_as_it_is(run):
     assert {"manifest.json", "metrics.jsonl", "solution", "held_out"} <= names
     assert "agents/solution" in names
     assert contents() == before
-    assert verify.text(found).endswith("whole")
+    assert findings.text(found, "whole", "not whole").endswith("whole")
 
 
 def test_a_flipped_bit_is_found(run):
@@ -142,10 +142,11 @@ def test_the_doctor_finds_what_is_wrong(tmp_path, monkeypatch):
     monkeypatch.setattr(doctor, "file_system", lambda path: "nfs4")
     monkeypatch.setattr(doctor, "LEAST_DISK", 1 << 60)
     found = {f.name: f for f in doctor.examine(tmp_path) if not f.ok}
-    assert {"rename", "file system", "disk"} <= found.keys()
+    assert {"checkpoints", "file system", "disk"} <= found.keys()
     assert "local disk" in found["file system"].message
-    assert "No space left" in found["rename"].message
-    assert "problem(s)" in doctor.text(list(found.values()))
+    assert "No space left" in found["checkpoints"].message
+    said = findings.text(list(found.values()), "ready", "problems")
+    assert said.endswith(f"problems: {', '.join(found)}")
 
 
 def test_the_file_system_of_a_path_is_the_innermost_mount(tmp_path):

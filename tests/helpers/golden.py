@@ -4,6 +4,8 @@
 where nothing else is given. A run is known by what differs from that, so a line that
 changes changes what runs are.
 
+`messages.txt` holds wrong command lines and what they print; see `messages.py`.
+
 The artifact and the checkpoint are those of the present schemas. From the first tag on,
 those of a schema that was released are never written again.
 """
@@ -16,11 +18,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import messages
 import numpy as np
 
 import metaevo
 from metaevo import losses, spaces
-from metaevo.cli import found
+from metaevo.cli import listing
 from metaevo.engine import identity
 from metaevo.learned import operations
 from metaevo.storage import artifacts, checkpoint
@@ -63,9 +66,9 @@ def defaults() -> str:
     functions = {
         f"{package}.{name}": getattr(importlib.import_module(f"{package}.{name}"), made)
         for package, made in (("searches", "search"), ("inner_loops", "make"))
-        for name in found.names(package)
+        for name in listing.modules(package)
     }
-    for name in found.names("strategies"):
+    for name in listing.modules("strategies"):
         path = f"strategies.{name}"
         functions[path] = getattr(importlib.import_module(path), name)
     operators = operations.everything().items()
@@ -94,3 +97,4 @@ if __name__ == "__main__":
     write_artifact(GOLDEN / f"artifact-{artifacts.SCHEMA}")
     write_checkpoint(GOLDEN / f"checkpoint-{checkpoint.SCHEMA}")
     (GOLDEN / "defaults.txt").write_text(defaults())
+    messages.write()

@@ -14,7 +14,6 @@ Other distributions declare theirs in their own pyproject.toml:
 from __future__ import annotations
 
 import contextlib
-import difflib
 import importlib
 import importlib.util
 import sys
@@ -23,22 +22,33 @@ from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from metaevo.cli import listing, values
 from metaevo.errors import ConfigError, MetaevoError
 from metaevo.storage import run_directory
 
+
+class Package(NamedTuple):
+    """A package whose modules make runs.
+
+    Attributes:
+        kind: what one of its modules is called.
+        function: the function of a module that makes a run.
+        listed: the list of `metaevo list` that has them.
+        command: the command that starts one.
+    """
+
+    kind: str
+    function: str
+    listed: str
+    command: str
+
+
 PACKAGES = {
-    "searches": ("search", "search", "searches"),
-    "inner_loops": ("algorithm", "make", "algorithms"),
+    "searches": Package("search", "search", "searches", "run"),
+    "inner_loops": Package("algorithm", "make", "algorithms", "train"),
 }
-"""Packages whose modules make runs: what one of theirs is called, the function that
-makes it, and the list of `metaevo list`."""
-
-
-COMMANDS = {"run": "searches", "train": "inner_loops"}
-"""Commands that start a run, and the packages of what they start."""
 
 
 def function(text: str, package: str) -> Callable[..., Any]:
@@ -53,25 +63,24 @@ def function(text: str, package: str) -> Callable[..., Any]:
     """
     listing.import_from_here()
     place, _, name = text.partition(":")
-    name = name or PACKAGES[package][1]
+    name = name or PACKAGES[package].function
+    modules = listing.modules(package)
     if place.endswith(".py"):
-        return _attribute(from_file(Path(place), package), name)
-    if ":" in text:
-        return _attribute(_imported(place), name)
-    if place in names(package):
-        with explained(names(package)[place]):
+        module = from_file(Path(place), package)
+    elif ":" in text:
+        module = _imported(place)
+    elif place in modules:
+        with explained(modules[place]):
             module = importlib.import_module(f"{package}.{place}")
-        return _attribute(module, name)
-    point = points(package).get(place)
-    if point is None:
+    elif point := points(package).get(place):
+        module, name = _imported(point.module), point.attr or name
+    else:
         raise ConfigError(_unknown(place, package))
-    found = _imported(point.module)
-    return _attribute(found, point.attr or name)
-
-
-def names(package: str) -> dict[str, Path]:
-    """Return the modules of a package by name, the current folder's before others."""
-    return {path.stem: path for path in listing.modules(package)}
+    made = getattr(module, name, None)
+    if not callable(made):
+        hint = values.nearest(name, vars(module))
+        raise ConfigError(f"{module.__file__} has no function {name!r}.{hint}")
+    return made
 
 
 def points(package: str) -> dict[str, metadata.EntryPoint]:
@@ -88,9 +97,8 @@ def file(name: str, *packages: str) -> Path:
     """
     listing.import_from_here()
     for package in packages:
-        found = names(package)
-        if name in found:
-            return found[name].absolute()
+        if path := listing.modules(package).get(name):
+            return path.absolute()
     raise ConfigError(_unknown(name, packages[0]))
 
 
@@ -101,7 +109,7 @@ def from_file(path: Path, package: str = "searches") -> ModuleType:
         ConfigError: There is no such file; names the module that may be meant.
     """
     if not path.is_file():
-        known = path.stem in names(package)
+        known = path.stem in listing.modules(package)
         hint = "." + values.did_you_mean([path.stem]) if known else ""
         raise ConfigError(f"{path}: no such file{hint}")
     folder = path.absolute().parent
@@ -186,27 +194,23 @@ def _reason(error: Exception, file: Path) -> str:
     return f"{shown}: {type(error).__name__}: {first}".removesuffix(": ")
 
 
-def _attribute(module: ModuleType, name: str) -> Callable[..., Any]:
-    found = getattr(module, name, None)
-    if not callable(found):
-        near = difflib.get_close_matches(name, vars(module), 1)
-        hint = values.did_you_mean(near)
-        raise ConfigError(f"{module.__file__} has no function {name!r}.{hint}")
-    return found
-
-
 def _unknown(name: str, package: str) -> str:
     """Return the message about a name that nothing has, with what may be meant."""
-    kind, _, listed = PACKAGES[package]
-    known = [*names(package), *points(package)]
-    hint = values.did_you_mean(difflib.get_close_matches(name.lower(), known, 1))
-    if Path(f"{name}.py").is_file():
+    kind, _, listed, _ = PACKAGES[package]
+    starts = [
+        f"metaevo {other.command} {name}"
+        for key, other in PACKAGES.items()
+        if key != package and name in listing.modules(key)
+    ]
+    known = [*listing.modules(package), *points(package)]
+    if listing.hidden_by(package):
+        hint = f" {listing.remedy(package)}."
+    elif starts:
+        hint = values.did_you_mean(starts)
+    elif Path(f"{name}.py").is_file():
         hint = values.did_you_mean([f"{name}.py"])
     elif run_directory.has_manifest(name):
         hint = values.did_you_mean([f"metaevo resume {name}"])
-    for command, other in COMMANDS.items():
-        if other != package and name in names(other):
-            hint = values.did_you_mean([f"metaevo {command} {name}"])
-    if listing.hidden_by(package):
-        hint = f" {listing.remedy(package)}."
+    else:
+        hint = values.nearest(name.lower(), known)
     return f"no {kind} {name!r}.{hint} Try: metaevo list {listed}"
