@@ -8,8 +8,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from metaevo.cli.api import run
     from metaevo.cli.program import main, train_main
-    from metaevo.cli.python import run
     from metaevo.config import RunConfig
     from metaevo.engine.job import Result
     from metaevo.engine.train import Training, train
@@ -77,7 +77,7 @@ __all__ = [
 _MODULES = {
     "config": ["RunConfig"],
     "cli.program": ["main", "train_main"],
-    "cli.python": ["run"],
+    "cli.api": ["run"],
     "engine.job": ["Result"],
     "engine.train": ["Training", "train"],
     "errors": [

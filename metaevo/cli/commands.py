@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from metaevo.cli import config, listing, resolve, runs
+from metaevo.cli import config, docstrings, listing, resolve, runs
 from metaevo.cli.options import (
     CompareOptions,
     DistillOptions,
@@ -33,19 +33,16 @@ class Command(NamedTuple):
     """One command of `metaevo`.
 
     Attributes:
-        run: Runs the command; takes the words that follow it.
+        run: Runs the command; takes the words that follow it. Its docstring is the
+            help of the command.
         arguments: These words, as the usage line shows them.
-        summary: One line.
-        details: More lines; empty if there are none.
         example: A command line.
-        options: Dataclass of its `key=value` arguments, whose fields have their help
-            in `metadata`; None if there are none.
+        options: Dataclass of its `key=value` arguments, which its docstring describes;
+            None if there are none.
     """
 
     run: Callable[..., None]
     arguments: str
-    summary: str
-    details: str
     example: str
     options: Any = None
 
@@ -68,7 +65,7 @@ def usage() -> str:
     """Return a line per command, and an example of each."""
     width = max(len(f"{name} {c.arguments}") for name, c in COMMANDS.items())
     lines = [
-        f"  metaevo {name + ' ' + c.arguments:{width}}  {c.summary}"
+        f"  metaevo {name + ' ' + c.arguments:{width}}  {docstrings.summary(c.run)}"
         for name, c in COMMANDS.items()
     ]
     lines += ["", "`metaevo COMMAND --help` says more. Examples:"]
@@ -79,14 +76,14 @@ def usage() -> str:
 def command_help(name: str) -> str:
     """Return the usage of one command, its options with their defaults, an example."""
     command = COMMANDS[name]
-    parts = [f"usage: metaevo {name} {command.arguments}", ""]
-    parts += [command.summary, *command.details.splitlines(), ""]
+    about = docstrings.prose(command.run)
+    parts = [f"usage: metaevo {name} {command.arguments}", "", about, ""]
     if command.options is not None:
-        fields = dataclasses.fields(command.options)
-        shown = config.assignments({f.name: f.default for f in fields})
+        described = docstrings.descriptions(command.options)
+        defaults = {f.name: f.default for f in dataclasses.fields(command.options)}
         parts.append("options (key=value):")
-        for field, assignment in zip(fields, shown, strict=True):
-            parts.append(f"  {assignment:15}  {field.metadata['help']}")
+        for key, assignment in zip(defaults, config.assignments(defaults), strict=True):
+            parts.append(f"  {assignment:15}  {docstrings.sentence(described[key])}")
         parts.append("")
     return "\n".join([*parts, f"example: {command.example}"])
 
@@ -95,6 +92,13 @@ def command_help(name: str) -> str:
 
 
 def _list(kind: str | None = None) -> None:
+    """List what there is to search with.
+
+    KIND: searches, algorithms (with their slots), strategies, spaces,
+    environments or zoo, the results that are installed with metaevo. Files in
+    the current folder's searches/, inner_loops/ and strategies/ are listed
+    beside the installed ones.
+    """
     if kind in (None, "environments"):  # which are made
         from metaevo.evaluators import surroundings
 
@@ -104,6 +108,12 @@ def _list(kind: str | None = None) -> None:
 
 
 def _run(name: str, *arguments: str) -> None:
+    """Run a search.
+
+    NAME: one that `metaevo list searches` lists, a file FILE.py with a function
+    `search`, or package.module:FUNCTION. `metaevo run NAME --help` lists its
+    keys; --cfg, --cfg-diff and --dry-run start nothing.
+    """
     made = resolve.function(name, "searches")
     from metaevo.cli.program import main
 
@@ -111,6 +121,13 @@ def _run(name: str, *arguments: str) -> None:
 
 
 def _train(name: str, *arguments: str) -> None:
+    """Train agents of an algorithm as it is.
+
+    NAME: one that `metaevo list algorithms` lists, a file FILE.py with a
+    function `make`, or package.module:FUNCTION. `metaevo train NAME --help`
+    lists its keys. The learning curve, with its interval over seeds, and the
+    trained agents are kept in the run's directory.
+    """
     make = resolve.function(name, "inner_loops")
     from metaevo.cli.program import train_main
 
@@ -118,6 +135,11 @@ def _train(name: str, *arguments: str) -> None:
 
 
 def _resume(directory: str, *arguments: str) -> None:
+    """Continue a run, RUN its directory.
+
+    With the settings it was started with, to the largest num_generations asked
+    for since it last finished; a larger one extends it.
+    """
     words = [word for word in arguments if word.startswith("trust=")]
     run = runs.opened(directory, config.parse_options(ResumeOptions, words).trust)
     given = runs.arguments(run)
@@ -133,6 +155,11 @@ def _resume(directory: str, *arguments: str) -> None:
 
 
 def _report(directory: str) -> None:
+    """Write the report of a run again.
+
+    From the run's files alone, to RUN/report/index.html. The run need not have
+    finished.
+    """
     read_manifest(directory)
     from metaevo.analysis import report
 
@@ -141,6 +168,11 @@ def _report(directory: str) -> None:
 
 
 def _play(directory: str, *arguments: str) -> None:
+    """Play a trained agent, as a GIF.
+
+    The agents are those of a training run, or of the comparison on held-out
+    seeds; best is that of a population whose agents live on.
+    """
     chosen = config.parse_options(PlayOptions, arguments)
     run = runs.opened(directory, chosen.trust)
     from metaevo.cli import play
@@ -155,6 +187,14 @@ def _play(directory: str, *arguments: str) -> None:
 
 
 def _rerun(directory: str, *arguments: str) -> None:
+    """Train one member of a former generation again.
+
+    To the bit, from the run's checkpoints and log, and compares its fitness
+    with the logged one. Of a member that failed it names the segment, and the
+    operation that made the first number that is not finite. segment=K trains
+    segment K once more without jit, so that breakpoint() in your code stops
+    with numbers.
+    """
     chosen = config.parse_options(RerunOptions, arguments)
     run = runs.opened(directory, chosen.trust)
     runs.check_start(run)
@@ -167,6 +207,13 @@ def _rerun(directory: str, *arguments: str) -> None:
 
 
 def _compare(first: str, *rest: str) -> None:
+    """Compare what runs found on fresh seeds.
+
+    With the hand-made algorithm, the tuned one and random ones. Runs that differ
+    in their seed alone count as one candidate. A directory of run.seeds=N stands
+    for its runs. A comparison that was stopped continues when it is started
+    again.
+    """
     from metaevo.cli import several
 
     directories = [
@@ -227,6 +274,12 @@ def _grouped(finished: Sequence[runs.Run]) -> dict[str, list[Path]]:
 
 
 def _distill(directory: str, *arguments: str) -> None:
+    """Fit formulas to a run's result and test them.
+
+    Trains agents with the result and with its closed form, on the same fresh
+    seeds. The closed form is kept in RUN/closed_form if its mean stays within
+    the original's 95 % interval.
+    """
     chosen = config.parse_options(DistillOptions, arguments)
     run = runs.finished(directory, chosen.trust)
     from metaevo.analysis import distill, report
@@ -251,6 +304,12 @@ def _distill(directory: str, *arguments: str) -> None:
 
 
 def _export(path: str, *arguments: str) -> None:
+    """Write a result as one file for another framework.
+
+    Source code for PyTorch, JAX or numpy that needs nothing else, a
+    .stablehlo of jax.export, or an .onnx. A learned optimizer becomes a
+    torch.optim.Optimizer.
+    """
     chosen = config.parse_options(ExportOptions, arguments)
     from metaevo.export import files
 
@@ -261,6 +320,11 @@ def _export(path: str, *arguments: str) -> None:
 
 
 def _verify(path: str) -> None:
+    """Check that files are whole.
+
+    Reads all of them and changes nothing. Exit code 4 if something is lost; the
+    loss of an older checkpoint does not count.
+    """
     from metaevo.cli import findings, verify
 
     with runs.reading(path):
@@ -272,6 +336,11 @@ def _verify(path: str) -> None:
 
 
 def _doctor(directory: str = ".") -> None:
+    """Check that this machine can run searches.
+
+    Devices, memory, disk, locks, renames, cache, wandb; for runs in DIRECTORY.
+    Exit code 2 if something is wrong.
+    """
     from metaevo.cli import doctor, findings
 
     found = list(doctor.examine(directory))
@@ -281,6 +350,10 @@ def _doctor(directory: str = ".") -> None:
 
 
 def _push(directory: str, mode: str = "online") -> None:
+    """Send a run to wandb again, from its files.
+
+    From the first generation, as a new wandb run.
+    """
     if mode not in ("online", "offline"):
         raise _unexpected("wandb-push", [directory, mode])
     read_manifest(directory)
@@ -305,121 +378,72 @@ COMMANDS = {
     "list": Command(
         _list,
         "[KIND]",
-        "lists what there is to search with",
-        "KIND: searches, algorithms (with their slots), strategies, spaces,\n"
-        "environments or zoo, the results that are installed with metaevo. Files in\n"
-        "the current folder's searches/, inner_loops/ and strategies/ are listed\n"
-        "beside the installed ones.",
         "metaevo list algorithms",
     ),
     "run": Command(
         _run,
         "NAME key=value ...",
-        "runs a search",
-        "NAME: one that `metaevo list searches` lists, a file FILE.py with a function\n"
-        "`search`, or package.module:FUNCTION. `metaevo run NAME --help` lists its\n"
-        "keys; --cfg, --cfg-diff and --dry-run start nothing.",
         "metaevo run ppo_value_loss num_generations=20 run.seed=1",
     ),
     "train": Command(
         _train,
         "NAME key=value ...",
-        "trains agents of an algorithm as it is",
-        "NAME: one that `metaevo list algorithms` lists, a file FILE.py with a\n"
-        "function `make`, or package.module:FUNCTION. `metaevo train NAME --help`\n"
-        "lists its keys. The learning curve, with its interval over seeds, and the\n"
-        "trained agents are kept in the run's directory.",
         "metaevo train ppo env=gymnax/Acrobot-v1 run.stop='return>=-100'",
     ),
     "resume": Command(
         _resume,
         "RUN key=value ...",
-        "continues a run, RUN its directory",
-        "With the settings it was started with, to the largest num_generations asked\n"
-        "for since it last finished; a larger one extends it.",
         "metaevo resume runs/demo num_generations=40",
         ResumeOptions,
     ),
     "rerun": Command(
         _rerun,
         "RUN key=value ...",
-        "trains one member of a former generation again",
-        "To the bit, from the run's checkpoints and log, and compares its fitness\n"
-        "with the logged one. Of a member that failed it names the segment, and the\n"
-        "operation that made the first number that is not finite. segment=K trains\n"
-        "segment K once more without jit, so that breakpoint() in your code stops\n"
-        "with numbers.",
         "metaevo rerun runs/demo generation=7 member=3",
         RerunOptions,
     ),
     "report": Command(
         _report,
         "RUN",
-        "writes its report again",
-        "From the run's files alone, to RUN/report/index.html. The run need not have\n"
-        "finished.",
         "metaevo report runs/demo",
     ),
     "play": Command(
         _play,
         "RUN key=value ...",
-        "plays a trained agent, as a GIF",
-        "The agents are those of a training run, or of the comparison on held-out\n"
-        "seeds; best is that of a population whose agents live on.",
         "metaevo play runs/demo agent=hand-made seed=3",
         PlayOptions,
     ),
     "compare": Command(
         _compare,
         "RUN ... key=value ...",
-        "learned, hand-made, tuned and random on fresh seeds",
-        "Runs that differ in their seed alone count as one candidate. A directory of\n"
-        "run.seeds=N stands for its runs. A comparison that was stopped continues\n"
-        "when it is started again.",
         "metaevo compare runs/a runs/b on=env=gymnax/Acrobot-v1",
         CompareOptions,
     ),
     "distill": Command(
         _distill,
         "RUN key=value ...",
-        "fits formulas to a run's result and tests them",
-        "Trains agents with the result and with its closed form, on the same fresh\n"
-        "seeds. The closed form is kept in RUN/closed_form if its mean stays within\n"
-        "the original's 95 % interval.",
         "metaevo distill runs/demo",
         DistillOptions,
     ),
     "export": Command(
         _export,
         "RUN|ARTIFACT key=value ...",
-        "writes its result as one file for another framework",
-        "Source code for PyTorch, JAX or numpy that needs nothing else, a\n"
-        ".stablehlo of jax.export, or an .onnx. A learned optimizer becomes a\n"
-        "torch.optim.Optimizer.",
         "metaevo export runs/demo to=torch out=value_loss.py",
         ExportOptions,
     ),
     "verify": Command(
         _verify,
         "RUN|ARTIFACT",
-        "checks that its files are whole",
-        "Reads all of them and changes nothing. Exit code 4 if something is lost; the\n"
-        "loss of an older checkpoint does not count.",
         "metaevo verify runs/demo",
     ),
     "doctor": Command(
         _doctor,
         "[DIRECTORY]",
-        "checks that this machine can run searches",
-        "Devices, memory, disk, locks, renames, cache, wandb; for runs in DIRECTORY.\n"
-        "Exit code 2 if something is wrong.",
         "metaevo doctor runs",
     ),
     "wandb-push": Command(
         _push,
         "RUN [online|offline]",
-        "sends a run to wandb again, from its files",
-        "From the first generation, as a new wandb run.",
         "metaevo wandb-push runs/demo",
     ),
 }

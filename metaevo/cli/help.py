@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from metaevo.cli import config, docstrings, values
+from metaevo.config import flat
 from metaevo.types import Search
 
 COMMON = {
@@ -119,10 +120,10 @@ def grouped(search: Callable[..., Search]) -> Iterator[Group]:
     given = config.defaults(search)
     hints = typing.get_type_hints(search)
     described = COMMON | docstrings.descriptions(search)
-    shown = {name: x for name, x in given.items() if not config.fields_of(x)}
     own = [
         _key(name, value, hints.get(name, Any), described)
-        for name, value in shown.items()
+        for name, value in given.items()
+        if not config.fields_of(value)
     ]
     if own:
         yield Group("Search", own, [])
@@ -132,14 +133,11 @@ def grouped(search: Callable[..., Search]) -> Iterator[Group]:
             continue
         documented = docstrings.descriptions(type(structure))
         plain, in_meta = config.plain_in(structure), hasattr(structure, "_fields")
-        made = {
-            field: _key(
-                f"{name}.{field}", getattr(structure, field), kind, documented, in_meta
-            )
-            for field, kind in kinds.items()
-        }
-        keys = [key for field, key in made.items() if field in plain]
-        others = [key for field, key in made.items() if field not in plain]
+        keys, others = [], []
+        for field, kind in kinds.items():
+            value = getattr(structure, field)
+            key = _key(f"{name}.{field}", value, kind, documented, in_meta)
+            (keys if field in plain else others).append(key)
         about = docstrings.summary(type(structure))
         yield Group(f"{name}.*  {about}".rstrip(), keys, others)
 
@@ -207,14 +205,11 @@ def _import_path(function: Any) -> str | None:
 
 def _example(search: Callable[..., Search]) -> str:
     """Return keys that one may want to set first."""
-    given = config.defaults(search)
-    inner = given.get("inner")
-    for key, number in (
-        ("num_generations", given.get("num_generations")),
-        ("inner.total_timesteps", getattr(inner, "total_timesteps", None)),
-    ):
-        if isinstance(number, int):
-            return f"{key}={2 * number} run.seed=1"
+    defaults = config.defaults(search).items()
+    numbers = flat({key: config.plain_in(x) or x for key, x in defaults})
+    for key in ("num_generations", "inner.total_timesteps"):
+        if isinstance(numbers.get(key), int):
+            return f"{key}={2 * numbers[key]} run.seed=1"
     return "run.seed=1"
 
 
@@ -239,14 +234,10 @@ def _row(key: Key, column: int, width: int) -> list[str]:
             lines[-1] += f" {words}"
         else:
             lines += _wrapped(words, room)
-    if not lines:
-        return [typed]
-    if len(typed) + 2 <= column:
-        return [
-            f"{typed:{column}}{lines[0]}",
-            *(" " * column + line for line in lines[1:]),
-        ]
-    return [typed, *(" " * column + line for line in lines)]
+    lines = [" " * column + line for line in lines]
+    if lines and len(typed) + 2 <= column:
+        return [typed + lines[0][len(typed) :], *lines[1:]]
+    return [typed, *lines]
 
 
 def _slots_heading(keys: list[Key]) -> str:

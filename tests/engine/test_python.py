@@ -7,7 +7,7 @@ import pytest
 import metaevo
 from inner_loops import ppo
 from metaevo import drifts
-from metaevo.cli import commands, config, python, runs
+from metaevo.cli import api, commands, config, runs
 from metaevo.config import RunConfig
 from metaevo.errors import ConfigError
 from searches import pbt_toy, ppo_value_loss
@@ -85,7 +85,7 @@ def test_same_call_resumes_it_and_a_larger_horizon_extends_it(finished):
 
 
 def arguments(**given):
-    return python._arguments(ppo_value_loss.search, given)
+    return api._arguments(ppo_value_loss.search, given)
 
 
 def test_arguments_are_those_of_the_command_line():
@@ -122,7 +122,7 @@ def test_function_of_no_file_is_run_with_a_warning(tmp_path, capsys, monkeypatch
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     made = {}
     monkeypatch.setattr(
-        python.loop, "run", lambda *given, **more: made.update(given=given)
+        api.loop, "run", lambda *given, **more: made.update(given=given)
     )
 
     def local(num_generations: int = 2):

@@ -25,7 +25,7 @@ from unittest import mock
 import metaevo
 from inner_loops import ppo
 from metaevo import losses
-from metaevo.cli import config, main, python
+from metaevo.cli import api, config, main
 from metaevo.config import RunConfig
 from metaevo.engine import identity
 from metaevo.errors import ConfigError
@@ -62,7 +62,7 @@ NAMES = {
     "ppo_value_loss": ppo_value_loss,
     "losses": losses,
     "RunConfig": RunConfig,
-    "arguments": lambda **given: python._arguments(ppo_value_loss.search, given),
+    "arguments": lambda **given: api._arguments(ppo_value_loss.search, given),
 }
 """What calls in Python may use."""
 
@@ -159,7 +159,7 @@ def fill(folder: Path) -> None:
     """Make runs, artifacts and files of a user's own."""
     zoo = verified.ZOO / "value_loss"
     shutil.copytree(zoo, folder / "artifact")
-    given, lines, _ = python._arguments(ppo_value_loss.search, {"population_size": 8})
+    given, lines, _ = api._arguments(ppo_value_loss.search, {"population_size": 8})
     made = identity.identity(ppo_value_loss.search(**given))
     settings = config.settings(ppo_value_loss.search, given)
     settings = settings._replace(values=settings.values | {"search": made})
