@@ -23,7 +23,7 @@ from metaevo.rl import (
     config_checks,
     delays,
     heads,
-    hearing,
+    network_inputs,
     networks,
     normalization,
     returns,
@@ -34,7 +34,7 @@ from metaevo.rl.actor_critics import ActorCritic
 from metaevo.slots import Context, Slot
 from metaevo.types import InnerLoop, InnerState
 
-__all__ = ["Agent", "Algorithm", "Estimate", "Experience", "checked", "inner_loop"]
+__all__ = ["Agent", "Algorithm", "Estimate", "Experience", "check_config", "inner_loop"]
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Config:
     normalize_reward: bool = False
     normalize_advantage: bool = False
     torso: networks.Torso = "mlp"
-    memory: actor_critics.Memory = "none"
+    memory: actor_critics.MemoryName = "none"
     hidden: int = 64
     features: tuple[int, ...] = (64, 64)
     activation: str = "tanh"
@@ -265,13 +265,13 @@ def loss(
 # --- workers --------------------------------------------------------------------------
 
 
-def checked(config: Any, num_workers: int) -> None:
+def check_config(config: Any, num_workers: int) -> None:
     """Check the settings that all of these algorithms have.
 
     Raises:
         ConfigError: one is out of range, or they do not fit each other.
     """
-    config_checks.positive(config, may_be_zero=("max_delay",))
+    config_checks.check_positive(config, may_be_zero=("max_delay",))
     if not config.reward_scale > 0:
         raise ConfigError(f"inner.reward_scale={config.reward_scale} must be > 0")
     if config.num_envs % num_workers:
@@ -323,8 +323,8 @@ def inner_loop(
         ConfigError: sizes that do not fit each other, or a slot of `meta` holds what
             cannot be used there.
     """
-    checked(config, num_workers)
-    delays.checked(meta.delay, config.max_delay)
+    check_config(config, num_workers)
+    delays.check_delay(meta.delay, config.max_delay)
     lifetime = config_checks.lifetime(config, config.num_envs * config.num_steps)
     core, head = (core := actor_critics.of(env, config)), core.head
     normalize: Normalizers = _ppo.normalizers(config)
@@ -376,9 +376,10 @@ def inner_loop(
         )
         log_prob = jax.vmap(jax.vmap(head.log_prob))(pi, sample)
         acted = _ppo.Acted(steps, merged(sample, 1), merged(log_prob, 1), finished)
-        before, hears = experience.discounted_return, hearing.nothing(env)
-        last, data, discounted = _ppo.finish_rollout(
-            config, normalize.obs, hears, meta, context, agent, acted, before
+        before = experience.discounted_return
+        net_inputs = network_inputs.without_messages(env)
+        last, data, discounted = _ppo.rollout_for_learning(
+            config, normalize.obs, net_inputs, meta, context, agent, acted, before
         )
         return Experience(after, memory, last), data, discounted
 

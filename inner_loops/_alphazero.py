@@ -139,8 +139,8 @@ def make(
         ConfigError: sizes that do not fit each other, continuous actions, no such
             opponent, or a slot of `meta` holds what cannot be used there.
     """
-    config_checks.positive(config)
-    num_actions = config_checks.discrete(env, "AlphaZero").num
+    config_checks.check_positive(config)
+    num_actions = config_checks.require_discrete(env, "AlphaZero").num
     if env.num_players > 1:
         raise ConfigError(
             f"env={env.name!r}: {env.num_players} players act at once there, and a "

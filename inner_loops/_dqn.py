@@ -32,7 +32,7 @@ from metaevo.rl.rollouts import learned_from
 from metaevo.slots import Context, Slot
 from metaevo.types import Key
 
-__all__ = ["Config", "Experience", "Meta", "Parts", "Seen", "parts", "target_copy"]
+__all__ = ["Config", "DqnParts", "Experience", "Meta", "Seen", "parts", "target_copy"]
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def first_mass(
     return mass_of(seen, zeros, zeros, std, meta, context), std
 
 
-class Parts(NamedTuple):
+class DqnParts(NamedTuple):
     """Parts that follow from an environment and a Config.
 
     Attributes:
@@ -185,9 +185,9 @@ def parts(
     env: envs.Env,
     config: Any,
     algorithm: str,
-    head: value_heads.Head | None = None,
+    head: value_heads.ValueHead | None = None,
     wrap: Callable[[Network], Network] = lambda network: network,
-) -> Parts:
+) -> DqnParts:
     """The parts for a Config with the fields of DQN's.
 
     Args:
@@ -198,7 +198,7 @@ def parts(
     Raises:
         ConfigError: sizes that do not fit each other, or continuous actions.
     """
-    num_actions = config_checks.discrete(env, algorithm).num
+    num_actions = config_checks.require_discrete(env, algorithm).num
     sizes = off_policy.sizes(config, config.num_step_return)
     buffer = sizes.buffer(env, config.num_envs)
     head = head or value_heads.scalar()
@@ -304,7 +304,7 @@ def parts(
         )
         return params, state, buffer.start(steps)
 
-    return Parts(sizes, buffer, network, noise, born, gradient, weighted, seen)
+    return DqnParts(sizes, buffer, network, noise, born, gradient, weighted, seen)
 
 
 def target_copy(

@@ -27,8 +27,8 @@ from metaevo.errors import ConfigError
 from metaevo.rl import (
     config_checks,
     heads,
-    hearing,
     minibatches,
+    network_inputs,
     networks,
     normalization,
     returns,
@@ -46,7 +46,7 @@ class Batch(NamedTuple):
     """Inputs of the loss; leaves [..., *shape] with the same leading axes."""
 
     obs: jax.Array  # normalized
-    sample: Any  # of the policy, see `heads.Head`
+    sample: Any  # of the policy, see `heads.PolicyHead`
     log_prob: jax.Array  # of the policy that acted
     value: jax.Array  # before learning
     advantage: jax.Array
@@ -72,7 +72,7 @@ def advantages(config: Any) -> Callable[[jax.Array, int | None], jax.Array]:
 
 
 def loss(
-    head: heads.Head,
+    head: heads.PolicyHead,
     pi: Any,
     value: jax.Array,
     batch: Batch,
@@ -256,7 +256,7 @@ class Rollout(NamedTuple):
     """One rollout; leaves [T, E, ...]."""
 
     obs: jax.Array  # with its message, normalized
-    sample: Any  # of the policy, see `heads.Head`
+    sample: Any  # of the policy, see `heads.PolicyHead`
     log_prob: jax.Array
     reward: jax.Array  # that the agent learns from
     terminated: jax.Array
@@ -276,13 +276,13 @@ def normalizers(config: Any) -> Normalizers:
     )
 
 
-def newborn(hears: hearing.Hearing, params: Any, meta: Meta) -> Agent:
+def newborn(net_inputs: network_inputs.NetworkInputs, params: Any, meta: Meta) -> Agent:
     """An agent with these parameters."""
     return Agent(
         jnp.int32(0),
         params,
         meta.optimizer.init(params),
-        normalization.init(hears.observation.shape),
+        normalization.init(net_inputs.space.shape),
         normalization.init(()),
         dict.fromkeys(STATS, jnp.zeros(())),
     )
@@ -291,13 +291,13 @@ def newborn(hears: hearing.Hearing, params: Any, meta: Meta) -> Agent:
 # --- rollout --------------------------------------------------------------------------
 
 
-def checked(config: Any) -> None:
+def check_config(config: Any) -> None:
     """Check the settings of a Config that both PPOs have.
 
     Raises:
         ConfigError: one is out of range.
     """
-    config_checks.positive(config, may_be_zero=("message_size",))
+    config_checks.check_positive(config, may_be_zero=("message_size",))
     if not config.reward_scale > 0:
         raise ConfigError(f"inner.reward_scale={config.reward_scale} must be > 0")
     if config.target_kl is not None and not config.target_kl > 0:
@@ -308,16 +308,16 @@ class Acted(NamedTuple):
     """What an agent did; leaves [T, E, ...]."""
 
     steps: rollouts.Transition
-    sample: Any  # of the policy, see `heads.Head`
+    sample: Any  # of the policy, see `heads.PolicyHead`
     log_prob: jax.Array
     finished: rollouts.Finished
     memory: Any = ()  # after seeing the observation
 
 
-def finish_rollout(
+def rollout_for_learning(
     config: Any,
     normalize: normalization.Normalizer,
-    hears: hearing.Hearing,
+    net_inputs: network_inputs.NetworkInputs,
     meta: Any,
     context: Context,
     agent: Any,
@@ -346,8 +346,8 @@ def finish_rollout(
         return jnp.where(done, 0.0, discounted), discounted
 
     last, discounted = jax.lax.scan(discount, discounted_return, (reward, steps.done))
-    obs = hears.hear(meta, context, steps.obs)
-    next_obs = hears.hear(meta, context, steps.next_obs)
+    obs = net_inputs.with_message(meta, context, steps.obs)
+    next_obs = net_inputs.with_message(meta, context, steps.next_obs)
     rollout = Rollout(
         obs=normalize.apply(agent.obs_stats, obs),
         sample=acted.sample,
@@ -367,7 +367,7 @@ def finish_rollout(
 # --- update ---------------------------------------------------------------------------
 
 
-class Parts(NamedTuple):
+class PpoParts(NamedTuple):
     """The differences between PPO and recurrent PPO.
 
     Attributes:
@@ -402,7 +402,7 @@ def too_far(config: Any) -> Callable[[dict[str, jax.Array]], jax.Array] | None:
 
 
 def update_of(
-    config: Any, num_updates: int, normalize: Normalizers, parts: Parts
+    config: Any, num_updates: int, normalize: Normalizers, parts: PpoParts
 ) -> training.Update:
     """The update: one rollout and the gradient steps on it."""
     stop = too_far(config)

@@ -36,10 +36,10 @@ from metaevo.rl import (
     rollouts,
     training,
 )
-from metaevo.rl.recurrent_q import Memory, Network, Sequences, Steps
+from metaevo.rl.recurrent_q import Memory, RecurrentNetwork, Sequences
 from metaevo.slots import Slot
 
-__all__ = ["Agent", "Experience", "Learner", "Parts", "learner", "parts"]
+__all__ = ["Agent", "Experience", "R2d2Parts", "SequenceLearning", "learner", "parts"]
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class Experience(NamedTuple):
 # --- learning -------------------------------------------------------------------------
 
 
-class Learner(NamedTuple):
+class SequenceLearning(NamedTuple):
     """Learning from sequences as pure functions.
 
     Attributes:
@@ -185,9 +185,9 @@ class Learner(NamedTuple):
     improve: Callable[..., tuple[Agent, jax.Array, dict[str, jax.Array]]]
 
 
-def learner(net: Network, config: Any) -> Learner:
+def learner(net: RecurrentNetwork, config: Any) -> SequenceLearning:
     """The learner for a Config with the fields of R2D2's."""
-    size = Steps(config.burn_in, config.sequence_length, config.num_step_return)
+    size = recurrent_q.sequence_length(config)
 
     def targets(*args):
         return recurrent_q.targets(net, size, config.double, *args)
@@ -286,13 +286,13 @@ def learner(net: Network, config: Any) -> Learner:
         agent = Agent(agent.age + 1, params, target_params, opt_state, std)
         return agent, mass, info
 
-    return Learner(first_seen, first_mass, gradient, improve)
+    return SequenceLearning(first_seen, first_mass, gradient, improve)
 
 
 # --- experience -----------------------------------------------------------------------
 
 
-class Parts(NamedTuple):
+class R2d2Parts(NamedTuple):
     """Parts that follow from an environment and a Config.
 
     Attributes:
@@ -311,8 +311,8 @@ class Parts(NamedTuple):
 
     env: envs.Env
     sizes: off_policy.Sizes
-    network: Network
-    learner: Learner
+    network: RecurrentNetwork
+    learner: SequenceLearning
     windows: priorities.Prioritized
     born: Callable[..., tuple[Agent, Experience]]
     collect: Callable[..., tuple[Experience, rollouts.Finished]]
@@ -321,7 +321,7 @@ class Parts(NamedTuple):
     act: Callable[..., tuple[jax.Array, jax.Array]]
 
 
-def parts(env: envs.Env, config: Any, algorithm: str) -> Parts:
+def parts(env: envs.Env, config: Any, algorithm: str) -> R2d2Parts:
     """The parts for a Config with the fields of R2D2's.
 
     Args:
@@ -331,8 +331,8 @@ def parts(env: envs.Env, config: Any, algorithm: str) -> Parts:
         ConfigError: sizes that do not fit each other, continuous actions, or several
             players.
     """
-    num_actions = config_checks.discrete(env, algorithm).num
-    config_checks.positive(config, ("burn_in",))
+    num_actions = config_checks.require_discrete(env, algorithm).num
+    config_checks.check_positive(config, ("burn_in",))
     if config.num_steps % config.period:
         raise ConfigError(
             f"inner.period={config.period} does not divide inner.num_steps="
@@ -341,7 +341,7 @@ def parts(env: envs.Env, config: Any, algorithm: str) -> Parts:
     env = last_step.with_last_step(env)
     net = recurrent_q.network(env, config, algorithm)
     mine = learner(net, config)
-    size = Steps(config.burn_in, config.sequence_length, config.num_step_return)
+    size = recurrent_q.sequence_length(config)
     sizes = off_policy.sizes(config, size.total)
     buffer = sizes.buffer(env, config.num_envs)
     windows = sizes.priorities(config.num_envs, config.period)
@@ -459,4 +459,4 @@ def parts(env: envs.Env, config: Any, algorithm: str) -> Parts:
         q = net.values(agent.params, hidden)
         return q_learning.best_action(q, mask), hidden
 
-    return Parts(env, sizes, net, mine, windows, born, collect, draw, read, act)
+    return R2d2Parts(env, sizes, net, mine, windows, born, collect, draw, read, act)

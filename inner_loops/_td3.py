@@ -93,7 +93,7 @@ class Networks(NamedTuple):
     critics: critics.Critics
 
 
-class Learner(NamedTuple):
+class TargetTrainState(NamedTuple):
     """A network, its slow copy and its optimizer's state."""
 
     params: Any
@@ -103,9 +103,9 @@ class Learner(NamedTuple):
 
 def target_of(
     nets: Networks,
-    policy: Learner,
-    critic: Learner,
-    batch: off_policy.Batch,
+    policy: TargetTrainState,
+    critic: TargetTrainState,
+    batch: off_policy.NStepTransition,
     noise: jax.Array,
     meta: Any,
     context: Context,
@@ -157,15 +157,15 @@ def actor_loss(params, nets, critic, obs, meta, context):
 # --- networks -------------------------------------------------------------------------
 
 
-def checked_actions(env: envs.Env, config: Any) -> envs.Box:
+def require_actions(env: envs.Env, config: Any) -> envs.Box:
     """The actions of `env`, with sizes that fit each other.
 
     Raises:
         ConfigError: sizes that do not fit each other, or actions that are not
             continuous.
     """
-    config_checks.positive(config)
-    action = config_checks.box(env, "TD3")
+    config_checks.check_positive(config)
+    action = config_checks.require_box(env, "TD3")
     if config.num_gradient_steps % config.policy_delay:
         raise ConfigError(
             f"inner.policy_delay={config.policy_delay} does not divide "
@@ -199,9 +199,9 @@ def networks_of(
     )
 
 
-def newborn(params: Any, meta: Any) -> Learner:
+def newborn(params: Any, meta: Any) -> TargetTrainState:
     """A learner whose slow copy is equal."""
-    return Learner(params, params, meta.optimizer.init(params))
+    return TargetTrainState(params, params, meta.optimizer.init(params))
 
 
 # --- acting ---------------------------------------------------------------------------
@@ -282,15 +282,17 @@ class Variant(NamedTuple):
     Attributes:
         critic_gradient: `gradient -> gradient`.
         actor_gradient: `(gradient, params, obs, meta, context) -> (gradient, info)`.
-        actor_step: `(before, after, meta, context) -> Learner`, the actor's step that
-            is taken.
+        actor_step: `(before, after, meta, context) -> TargetTrainState`, the actor's
+            step that is taken.
     """
 
     critic_gradient: Callable[[Any], Any] = lambda gradient: gradient
     actor_gradient: Callable[..., tuple[Any, dict[str, jax.Array]]] = (
         lambda gradient, params, obs, meta, context: (gradient, {})
     )
-    actor_step: Callable[..., Learner] = lambda before, after, meta, context: after
+    actor_step: Callable[..., TargetTrainState] = lambda before, after, meta, context: (
+        after
+    )
 
 
 PLAIN = Variant()
@@ -318,7 +320,7 @@ def weighted_step_to(
         slots.value(lr, context),
         context,
     )
-    return Learner(params, critic.target_params, opt_state), info, td_error
+    return TargetTrainState(params, critic.target_params, opt_state), info, td_error
 
 
 def step_to(target, critics, critic, batch, lr, meta, context, variant=PLAIN):
@@ -348,7 +350,7 @@ def actor_step(nets, policy, critic, obs, meta, context, variant=PLAIN):
     )
     tau = slots.value(meta.tau, context)
     target = optax.incremental_update(params, policy.target_params, tau)
-    learned = Learner(params, target, opt_state)
+    learned = TargetTrainState(params, target, opt_state)
     learned = variant.actor_step(policy, learned, meta, context)
     target = optax.incremental_update(critic.params, critic.target_params, tau)
     return learned, critic._replace(target_params=target), info

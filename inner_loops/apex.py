@@ -131,7 +131,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         ConfigError: sizes that do not fit each other, continuous actions, or a slot of
             `meta` holds what cannot be used there.
     """
-    config_checks.positive(config)
+    config_checks.check_positive(config)
     parts = _dqn.parts(env, config, "Ape-X")
     sizes, buffer, network = parts.sizes, parts.buffer, parts.network
     lifetime = sizes.lifetime

@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import metaevo
 from inner_loops import _dqn, _off_policy, _td3
 from inner_loops._dqn import Seen
-from inner_loops._td3 import Learner
+from inner_loops._td3 import TargetTrainState
 from metaevo import envs, losses, optimizers, population, rewards, slots, spaces
 from metaevo.learned.priorities import absolute
 from metaevo.rl import (
@@ -109,8 +109,8 @@ class Meta(NamedTuple):
 
 class Agent(NamedTuple):
     age: jax.Array  # int32, updates since birth
-    actor: Learner
-    critic: Learner
+    actor: TargetTrainState
+    critic: TargetTrainState
     return_std: jax.Array  # of the last minibatch's targets
 
 
@@ -147,8 +147,8 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         ConfigError: sizes that do not fit each other, other actions, or a slot of
             `meta` holds what cannot be used there.
     """
-    config_checks.positive(config)
-    action = config_checks.box(env, "Ape-X DDPG")
+    config_checks.check_positive(config)
+    action = config_checks.require_box(env, "Ape-X DDPG")
     sizes = off_policy.sizes(config, config.num_step_return)
     buffer = sizes.buffer(env, config.num_envs)
     windows = sizes.priorities(config.num_envs)

@@ -59,7 +59,7 @@ class Config(_dqn.Config):
         noisy: explore by noise on the parameters, too; see the slot `epsilon`.
     """
 
-    head: value_heads.Name = "scalar"
+    head: value_heads.HeadName = "scalar"
     num_atoms: int = 101
     v_min: float = -100.0
     v_max: float = 100.0
@@ -107,7 +107,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         ConfigError: sizes that do not fit each other, continuous actions, or a slot of
             `meta` holds what cannot be used there.
     """
-    config_checks.positive(config)
+    config_checks.check_positive(config)
     head = value_heads.of(config)
     parameters = noisy.NOISY if config.noisy else noisy.PLAIN
     parts = _dqn.parts(env, config, "DQN", head, parameters.network)

@@ -88,7 +88,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         ConfigError: sizes that do not fit each other, actions without bounds, or a
             slot of `meta` holds what cannot be used there.
     """
-    config_checks.positive(config)
+    config_checks.check_positive(config)
     num_steps = config.num_steps or env.max_steps
     total = num_steps * config.num_envs * config.num_segments
     total = config.total_timesteps or total

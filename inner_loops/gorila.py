@@ -141,18 +141,21 @@ def no_losses(num_learners: int) -> Losses:
     return Losses(zeros, zeros, zeros, jnp.zeros(num_learners, jnp.int32))
 
 
-def outlying(seen: Losses, loss: jax.Array, deviations: Any, after: int) -> jax.Array:
-    """Tell which losses [K] lie above all that were seen: bool [K].
+def is_outlier(
+    averages: Losses, loss: jax.Array, num_sd: Any, min_count: int
+) -> jax.Array:
+    """True for losses [K] far above their learner's running mean: bool [K].
 
     Args:
-        deviations: of the losses, above their mean; may be infinite.
-        after: number of losses before the first that may be outlying.
+        num_sd: standard deviations above the mean beyond which a loss is an outlier;
+            may be infinite.
+        min_count: losses of a learner before the first that may be an outlier.
     """
-    weight = jnp.maximum(seen.weight, 1e-8)
-    mean = seen.mean / weight
-    variance = jnp.maximum(seen.square / weight - mean**2, 0.0)
-    bound = mean + deviations * jnp.sqrt(variance + 1e-12)
-    return (seen.count >= after) & (loss > bound)
+    weight = jnp.maximum(averages.weight, 1e-8)
+    mean = averages.mean / weight
+    variance = jnp.maximum(averages.square / weight - mean**2, 0.0)
+    bound = mean + num_sd * jnp.sqrt(variance + 1e-12)
+    return (averages.count >= min_count) & (loss > bound)
 
 
 def with_loss(seen: Losses, loss: jax.Array) -> Losses:
@@ -181,8 +184,8 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         ConfigError: sizes that do not fit each other, continuous actions, or a slot of
             `meta` holds what cannot be used there.
     """
-    config_checks.positive(config, may_be_zero=("max_delay",))
-    delays.checked(meta.delay, config.max_delay)
+    config_checks.check_positive(config, may_be_zero=("max_delay",))
+    delays.check_delay(meta.delay, config.max_delay)
     num_learners = config.num_learners
     if config.num_envs % num_learners:
         raise ConfigError(
@@ -265,7 +268,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             gradients, info = jax.vmap(of_learner)(copies, delay, batch)
             loss = info.pop("loss")
             most = slots.value(meta.drop_deviation, context)
-            kept = ~outlying(seen, loss, most, config.drop_after)
+            kept = ~is_outlier(seen, loss, most, config.drop_after)
             kept &= delay <= slots.value(meta.drop_delay, context)
             (params, opt_state), _ = jax.lax.scan(
                 apply, (params, opt_state), (gradients, delay, kept)

@@ -5,7 +5,7 @@ meta-episode. In each of its steps both players choose a policy of the game by t
 policies just played, and are paid its exact payoff. The first player, `shaper`, is what
 evolves. It sees how the opponent learns from what it plays, and can make it learn what
 pays the shaper. The opponent is naive (gradient ascent), LOLA, another of
-`metaevo.rl.learners`, or a shaper itself.
+`metaevo.rl.game_players`, or a shaper itself.
 
     own, other = shaper(own, other), opponent(other, own)      # at the same time
     fitness = mean over steps and games of own payoff
@@ -25,7 +25,7 @@ import jax.numpy as jnp
 from metaevo import slots
 from metaevo.envs import matrix
 from metaevo.errors import ConfigError
-from metaevo.rl import config_checks, learners, training
+from metaevo.rl import config_checks, game_players, training
 from metaevo.slots import Slot
 from metaevo.types import InnerLoop, InnerState
 
@@ -49,7 +49,7 @@ class Meta(NamedTuple):
     """Slots of both players.
 
     A player is `(own logits [n], other's logits [n], context) -> own next logits [n]`,
-    see `metaevo.rl.learners`; None is the naive learner of its seat.
+    see `metaevo.rl.game_players`; None is the naive learner of its seat.
 
     Attributes:
         shaper: the first player.
@@ -96,15 +96,15 @@ def make(
         ConfigError: sizes that do not fit each other, or a slot of `meta` holds what
             cannot be used there.
     """
-    config_checks.integers(config)
+    config_checks.check_integers(config)
     if config.num_steps % config.num_segments:
         raise ConfigError(
             f"inner.num_steps={config.num_steps} must be a whole multiple of "
             f"inner.num_segments={config.num_segments}"
         )
     steps_per_segment = config.num_steps // config.num_segments
-    naive = learners.naive(game)
-    naive_opponent = learners.naive(matrix.swapped(game))
+    naive = game_players.naive(game)
+    naive_opponent = game_players.naive(matrix.swapped(game))
     shape = config.num_envs, game.num_situations
 
     def init(key, meta):
@@ -190,7 +190,10 @@ def make(
         config=config,
         parts=game,
         baselines={
-            "LOLA": {"shaper": learners.lola(game)},
-            **{name: {"shaper": learners.static(p)} for name, p in game.fixed.items()},
+            "LOLA": {"shaper": game_players.lola(game)},
+            **{
+                name: {"shaper": game_players.static(p)}
+                for name, p in game.fixed.items()
+            },
         },
     )

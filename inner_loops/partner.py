@@ -107,7 +107,7 @@ def make(
     env, on = learner.env, learner.on
     if env is None or on is None or learner.coupled:
         raise ConfigError("partner: the learner cannot be put on another environment")
-    config_checks.positive(config, key="shaper")
+    config_checks.check_positive(config, key="shaper")
     policy(env, config)
     envs.against(env, lambda obs: jnp.int32(0))  # refuses what does not fit
     if learner.num_segments % config.num_segments:

@@ -25,7 +25,14 @@ import metaevo
 from inner_loops import _ppo
 from inner_loops._ppo import STATS, TUNABLE, Agent, Batch, Meta
 from metaevo import envs
-from metaevo.rl import config_checks, heads, hearing, networks, rollouts, training
+from metaevo.rl import (
+    config_checks,
+    heads,
+    network_inputs,
+    networks,
+    rollouts,
+    training,
+)
 from metaevo.types import InnerLoop, InnerState, on_any_env
 
 __all__ = ["STATS", "TUNABLE", "Agent", "Config", "Experience", "Meta", "make"]
@@ -55,18 +62,18 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         ConfigError: sizes that do not fit each other, or a slot of `meta` holds what
             cannot be used there.
     """
-    _ppo.checked(config)
+    _ppo.check_config(config)
     batch_size = config_checks.minibatched(config)
     lifetime = config_checks.lifetime(config, batch_size)
     normalize = _ppo.normalizers(config)
-    hears = hearing.of(env, config.message_size, meta, _ppo.STATS)
+    net_inputs = network_inputs.of(env, config.message_size, meta, _ppo.STATS)
     head = heads.of(env.action, config.initial_log_std, config.policy)
     advantages = _ppo.advantages(config)
     network = partial(
         networks.mlp,
         config.features,
         activation=config.activation,
-        torso=networks.torso(config.torso, hears.observation),
+        torso=networks.torso(config.torso, net_inputs.space),
     )
     actor, critic = network(head.num_outputs, 0.01), network(1, 1.0)
 
@@ -107,7 +114,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
     def init(key, meta):
         actor_key, critic_key, env_key = jax.random.split(key, 3)
-        obs = jnp.zeros(hears.observation.shape)
+        obs = jnp.zeros(net_inputs.space.shape)
         params = {
             "actor": actor.init(actor_key, obs),
             "critic": critic.init(critic_key, obs),
@@ -116,7 +123,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         experience = Experience(
             rollouts.start(env_key, env, config.num_envs), jnp.zeros(config.num_envs)
         )
-        agent = _ppo.newborn(hears, params, meta)
+        agent = _ppo.newborn(net_inputs, params, meta)
         return InnerState(agent, experience, clock=training.start_clock())
 
     # --- rollout ----------------------------------------------------------------------
@@ -130,7 +137,8 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
         def choose(carry, obs, noise, state, mask):
             del state
-            obs = normalize.obs.apply(agent.obs_stats, hears.hear(meta, context, obs))
+            obs = net_inputs.with_message(meta, context, obs)
+            obs = normalize.obs.apply(agent.obs_stats, obs)
             pi = policy(meta, agent.params, obs, mask)
             sample = head.sample(pi, noise)
             return carry, head.action(sample), (pi, sample)
@@ -141,8 +149,8 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         log_prob = jax.vmap(head.log_prob)(pi, sample)
         acted = _ppo.Acted(steps, sample, log_prob, finished)
         before = experience.discounted_return
-        last, data, discounted = _ppo.finish_rollout(
-            config, normalize.obs, hears, meta, context, agent, acted, before
+        last, data, discounted = _ppo.rollout_for_learning(
+            config, normalize.obs, net_inputs, meta, context, agent, acted, before
         )
         return Experience(after, last), data, discounted
 
@@ -151,14 +159,15 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     def act(key, meta, agent, carry, obs, state=None, mask=None):
         del key, state
         context = training.context(agent.age, lifetime.num_updates, agent.stats)
-        obs = normalize.obs.apply(agent.obs_stats, hears.hear(meta, context, obs))
+        obs = net_inputs.with_message(meta, context, obs)
+        obs = normalize.obs.apply(agent.obs_stats, obs)
         return head.greedy(policy(meta, agent.params, obs, mask)), carry
 
     def no_memory(experience):
         del experience
         return ()
 
-    parts = _ppo.Parts(rollout, no_memory, values, split, loss, batch_size)
+    parts = _ppo.PpoParts(rollout, no_memory, values, split, loss, batch_size)
     update = _ppo.update_of(config, lifetime.num_updates, normalize, parts)
     return training.inner_loop(
         env, config, meta, lifetime, init, update, act, tunable=TUNABLE, masks=True

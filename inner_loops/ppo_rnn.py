@@ -30,7 +30,14 @@ from inner_loops import _ppo
 from inner_loops._ppo import STATS, TUNABLE, Agent, Batch, Meta
 from metaevo import envs
 from metaevo.errors import ConfigError
-from metaevo.rl import config_checks, heads, hearing, networks, rollouts, training
+from metaevo.rl import (
+    config_checks,
+    heads,
+    network_inputs,
+    networks,
+    rollouts,
+    training,
+)
 from metaevo.types import InnerLoop, InnerState, on_any_env
 
 __all__ = ["STATS", "TUNABLE", "Agent", "Config", "Experience", "Meta", "make"]
@@ -65,7 +72,7 @@ class Experience(NamedTuple):
     discounted_return: jax.Array  # of the learner's reward, for its normalization
 
 
-class Sequences(NamedTuple):
+class RecurrentBatch(NamedTuple):
     """A minibatch of B environments; leaves [T, B, ...]."""
 
     batch: Batch
@@ -114,7 +121,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         ConfigError: sizes that do not fit each other, or a slot of `meta` holds what
             cannot be used there.
     """
-    _ppo.checked(config)
+    _ppo.check_config(config)
     if config.num_envs % config.num_minibatches:
         raise ConfigError(
             f"inner.num_minibatches={config.num_minibatches} does not divide "
@@ -122,7 +129,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         )
     lifetime = config_checks.lifetime(config, config.num_envs * config.num_steps)
     normalize = _ppo.normalizers(config)
-    hears = hearing.of(env, config.message_size, meta, _ppo.STATS)
+    net_inputs = network_inputs.of(env, config.message_size, meta, _ppo.STATS)
     head = heads.of(env.action, config.initial_log_std, config.policy)
     advantages = _ppo.advantages(config)
     # Initialized as all the rest: flax's own orthogonal may hang under vmap.
@@ -132,7 +139,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         config.hidden,
         math.sqrt(2),
         config.activation,
-        torso=networks.torso(config.torso, hears.observation),
+        torso=networks.torso(config.torso, net_inputs.space),
     )
     actor = networks.mlp(config.features, head.num_outputs, 0.01, config.activation)
     critic = networks.mlp(config.features, 1, 1.0, config.activation)
@@ -155,7 +162,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
         def take(chosen):
             some, done = jax.tree.map(lambda x: x[:, chosen], (batch, rollout.done))
-            return Sequences(some, done, start[chosen])
+            return RecurrentBatch(some, done, start[chosen])
 
         return order, take
 
@@ -190,7 +197,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     def init(key, meta):
         keys, memory = jax.random.split(key, 5), initial_carry()
         params = {
-            "embedding": embedding.init(keys[0], jnp.zeros(hears.observation.shape)),
+            "embedding": embedding.init(keys[0], jnp.zeros(net_inputs.space.shape)),
             "cell": cell.init(keys[1], memory, memory),
             "actor": actor.init(keys[2], memory),
             "critic": critic.init(keys[3], memory),
@@ -201,7 +208,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             jnp.zeros((config.num_envs, config.hidden)),
             jnp.zeros(config.num_envs),
         )
-        agent = _ppo.newborn(hears, params, meta)
+        agent = _ppo.newborn(net_inputs, params, meta)
         return InnerState(agent, experience, clock=training.start_clock())
 
     # --- rollout ----------------------------------------------------------------------
@@ -215,7 +222,8 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
         def choose(memory, obs, noise, state, mask):
             del state
-            obs = normalize.obs.apply(agent.obs_stats, hears.hear(meta, context, obs))
+            obs = net_inputs.with_message(meta, context, obs)
+            obs = normalize.obs.apply(agent.obs_stats, obs)
             memory = remember(agent.params, memory, embed(meta, agent.params, obs))
             pi = policy(meta, agent.params, memory, mask)
             sample = head.sample(pi, noise)
@@ -227,8 +235,8 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         log_prob = jax.vmap(head.log_prob)(pi, sample)
         acted = _ppo.Acted(steps, sample, log_prob, finished, memories)
         before = experience.discounted_return
-        last, data, discounted = _ppo.finish_rollout(
-            config, normalize.obs, hears, meta, context, agent, acted, before
+        last, data, discounted = _ppo.rollout_for_learning(
+            config, normalize.obs, net_inputs, meta, context, agent, acted, before
         )
         return Experience(after, memory, last), data, discounted
 
@@ -237,12 +245,13 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     def act(key, meta, agent, carry, obs, state=None, mask=None):
         del key, state
         context = training.context(agent.age, lifetime.num_updates, agent.stats)
-        obs = normalize.obs.apply(agent.obs_stats, hears.hear(meta, context, obs))
+        obs = net_inputs.with_message(meta, context, obs)
+        obs = normalize.obs.apply(agent.obs_stats, obs)
         memory = remember(agent.params, carry, embed(meta, agent.params, obs))
         return head.greedy(policy(meta, agent.params, memory, mask)), memory
 
     start = operator.attrgetter("memory")
-    parts = _ppo.Parts(rollout, start, values, split, loss, config.num_envs)
+    parts = _ppo.PpoParts(rollout, start, values, split, loss, config.num_envs)
     update = _ppo.update_of(config, lifetime.num_updates, normalize, parts)
     return training.inner_loop(
         env,

@@ -129,8 +129,8 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         ConfigError: sizes that do not fit each other, continuous actions, or a slot of
             `meta` holds what cannot be used there.
     """
-    config_checks.positive(config)
-    num_actions = config_checks.discrete(env, "PQN").num
+    config_checks.check_positive(config)
+    num_actions = config_checks.require_discrete(env, "PQN").num
     batch_size = config_checks.minibatched(config)
     lifetime = config_checks.lifetime(config, batch_size)
     network = networks.mlp(

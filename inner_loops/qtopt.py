@@ -28,7 +28,7 @@ import optax
 import metaevo
 from inner_loops import _off_policy, _td3
 from inner_loops._off_policy import Experience
-from inner_loops._td3 import Learner
+from inner_loops._td3 import TargetTrainState
 from metaevo import envs, losses, optimizers, population, rewards, slots, spaces
 from metaevo.errors import ConfigError
 from metaevo.rl import (
@@ -81,7 +81,7 @@ class Meta(NamedTuple):
             whole multiples of `max_lag` / `num_copies`, rounded; None: `max_lag`. At 0
             the two are the same.
         num_elites: candidates that are fitted, in [1, `num_samples`], need not be
-            whole; see `cem.Settings`.
+            whole; see `cem.Numbers`.
         elite_sharpness: how much more the better elites weigh; 0: all weigh the same.
         start_std: of the first candidates, > 0.
         least_std: smallest of a fit, >= 0.
@@ -119,7 +119,7 @@ class Meta(NamedTuple):
 
 class Agent(NamedTuple):
     age: jax.Array  # int32, updates since birth
-    critic: Learner  # `target_params` is the average
+    critic: TargetTrainState  # `target_params` is the average
     past: Any  # of the average, leaves [num_copies + 1, ...]
     obs_stats: normalization.RunningStats
 
@@ -147,7 +147,7 @@ def best_action(
     nets: critics.Critics,
     meta: Meta,
     context: Context,
-) -> cem.Fit:
+) -> cem.Fitted:
     """A fit to the actions of large Q(o, a), which are in [−1, 1].
 
     Args:
@@ -163,14 +163,14 @@ def best_action(
         return nets.values(params, jnp.broadcast_to(each, shape), actions)[0]
 
     numbers = (meta.num_elites, meta.elite_sharpness, meta.start_std, meta.least_std)
-    settings = cem.Settings(*(slots.value(x, context) for x in numbers))
+    settings = cem.Numbers(*(slots.value(x, context) for x in numbers))
     return cem.maximize(values, noise, settings)
 
 
 def target_of(
     average: Any,
     older: Any,
-    batch: off_policy.Batch,
+    batch: off_policy.NStepTransition,
     noise: jax.Array,
     nets: critics.Critics,
     meta: Meta,
@@ -213,7 +213,7 @@ def _period(config: Config) -> int:
 
 
 def _check(config: Config, meta: Meta) -> None:
-    config_checks.positive(config)
+    config_checks.check_positive(config)
     if config.max_lag % config.num_copies:
         raise ConfigError(
             f"inner.num_copies={config.num_copies} does not divide "
@@ -242,7 +242,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             `meta` holds what cannot be used there.
     """
     _check(config, meta)
-    action = config_checks.box(env, "QT-Opt")
+    action = config_checks.require_box(env, "QT-Opt")
     sizes = off_policy.sizes(config, config.num_step_return)
     buffer = sizes.buffer(env, config.num_envs)
     normalize = normalization.observations(config.normalize_observation)

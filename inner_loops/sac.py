@@ -97,7 +97,7 @@ class Meta(NamedTuple):
     optimizer: Slot = optimizers.adam
 
 
-class Learner(NamedTuple):
+class TrainState(NamedTuple):
     """Parameters and their optimizer's state."""
 
     params: Any
@@ -106,10 +106,10 @@ class Learner(NamedTuple):
 
 class Agent(NamedTuple):
     age: jax.Array  # int32, updates since birth
-    actor: Learner
-    critic: Learner
+    actor: TrainState
+    critic: TrainState
     target_critic: Any
-    log_temperature: Learner
+    log_temperature: TrainState
     obs_stats: normalization.RunningStats
 
 
@@ -126,7 +126,7 @@ TUNABLE = spaces.tune(
 
 
 def _check(config: Config) -> None:
-    config_checks.positive(config)
+    config_checks.check_positive(config)
     if not config.initial_temperature > 0:
         raise ConfigError(
             f"inner.initial_temperature={config.initial_temperature} must be > 0"
@@ -224,7 +224,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         obs_stats = normalization.init(env.observation.shape)
 
         def learner(params):
-            return Learner(params, meta.optimizer.init(params))
+            return TrainState(params, meta.optimizer.init(params))
 
         agent = Agent(
             jnp.int32(0),
@@ -251,7 +251,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
                 slots.value(lr, context),
                 context,
             )
-            return Learner(params, opt_state)
+            return TrainState(params, opt_state)
 
         temperature = jnp.exp(agent.log_temperature.params)
         in_loss = context._replace(stats={"temperature": temperature})

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import metaevo
 from inner_loops import _td3
 from inner_loops._off_policy import Experience
-from inner_loops._td3 import Learner
+from inner_loops._td3 import TargetTrainState
 from metaevo import envs, population, slots, spaces
 from metaevo.rl import (
     noise,
@@ -56,8 +56,8 @@ class Meta(_td3.Meta):
 
 class Agent(NamedTuple):
     age: jax.Array  # int32, updates since birth
-    actor: Learner
-    critic: Learner
+    actor: TargetTrainState
+    critic: TargetTrainState
     obs_stats: normalization.RunningStats
 
 
@@ -84,7 +84,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         ConfigError: sizes that do not fit each other, other actions, or a slot of
             `meta` holds what cannot be used there.
     """
-    action = _td3.checked_actions(env, config)
+    action = _td3.require_actions(env, config)
     sizes = off_policy.sizes(config, config.num_step_return)
     buffer = sizes.buffer(env, config.num_envs)
     normalize = normalization.observations(config.normalize_observation)

@@ -26,7 +26,7 @@ import optax
 
 from inner_loops import _td3
 from inner_loops._off_policy import Experience
-from inner_loops._td3 import Learner
+from inner_loops._td3 import TargetTrainState
 from metaevo import (
     envs,
     optimizers,
@@ -88,7 +88,7 @@ OF_CRITIC += ("reward_scale", "td_loss", "reward", "optimizer")
 
 class Agent(NamedTuple):
     age: jax.Array  # int32, updates since birth
-    actor: Learner
+    actor: TargetTrainState
     critic: tuple[()]  # it is shared
     obs_stats: normalization.RunningStats
 
@@ -96,7 +96,7 @@ class Agent(NamedTuple):
 class Shared(NamedTuple):
     """State that the members of a population have in common."""
 
-    critic: Learner
+    critic: TargetTrainState
     rows: packing.Packed  # of the replay buffer
 
 
@@ -135,7 +135,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         ConfigError: sizes that do not fit each other, other actions, normalized
             observations, or a slot of `meta` holds what cannot be used there.
     """
-    action = _td3.checked_actions(env, config)
+    action = _td3.require_actions(env, config)
     if config.normalize_observation:
         raise ConfigError(
             "inner.normalize_observation=true: members with a shared critic would "

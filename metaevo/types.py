@@ -75,8 +75,8 @@ class InnerLoop(NamedTuple):
         frames_per_segment: environment steps in one segment, for progress figures.
         steps_per_segment: steps of each of its environments in one segment, by which
             the engine knows whether an episode fits into a generation; 0: unknown.
-        handed_over: `experience -> experience` of a member that goes on with another's
-            agent, without what the last one reached. Elementwise: it is also given
+        for_new_agent: `experience -> experience` of a member whose agent was replaced
+            by another's: past returns are cleared. Elementwise: it is also given
             leaves with further leading axes.
         env: the `metaevo.envs.Env` it trains on, to play in; None if it has none.
         masks: True if it takes only legal actions where `env` has an `action_mask`.
@@ -106,7 +106,7 @@ class InnerLoop(NamedTuple):
     shared_slots: tuple[str, ...] = ()
     frames_per_segment: int = 0
     steps_per_segment: int = 0
-    handed_over: Callable[[PyTree], PyTree] = lambda experience: experience
+    for_new_agent: Callable[[PyTree], PyTree] = lambda experience: experience
     env: Any = None
     masks: bool = False
     tunable: Any = None

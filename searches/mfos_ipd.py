@@ -11,7 +11,7 @@ import metaevo
 from inner_loops import opponents
 from metaevo import fitness, policies, spaces
 from metaevo.envs import matrix
-from metaevo.rl import learners
+from metaevo.rl import game_players
 from strategies.open_es import open_es
 
 
@@ -34,7 +34,7 @@ def search(
             0.98.
     """
     played = matrix.make(game)
-    meta = opponents.Meta(**learners.opponent(opponent, played))
+    meta = opponents.Meta(**game_players.opponent(opponent, played))
     shaper = policies.shaper(played.num_situations, features, scale)
     space = spaces.replace(shaper=shaper)
     strategy = open_es(space, population_size, sigma, optax.adam(learning_rate))

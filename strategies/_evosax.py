@@ -19,7 +19,7 @@ from metaevo.types import Proposal, Space, Strategy
 from strategies._trees import strong, zeros
 
 
-class Algorithm(NamedTuple):
+class EvosaxAlgorithm(NamedTuple):
     """An evosax algorithm by the conventions of metaevo; higher fitness is better.
 
     Attributes:
@@ -43,7 +43,7 @@ def algorithm(
     tune: Callable[[Any], Any] = lambda params: params,
     elite_ratio: float | None = None,
     **options: Any,
-) -> Algorithm:
+) -> EvosaxAlgorithm:
     """Return the algorithm `name` of `evosax.algorithms`.
 
     Args:
@@ -73,7 +73,7 @@ def algorithm(
     def tell(key, population, fitness, state):
         return strong(es.tell(key, population, -fitness, state, params)[0])
 
-    return Algorithm(es, init, ask, tell)
+    return EvosaxAlgorithm(es, init, ask, tell)
 
 
 class State(NamedTuple):
@@ -84,7 +84,7 @@ class State(NamedTuple):
 
 
 def from_distribution(
-    algorithm: Algorithm,
+    algorithm: EvosaxAlgorithm,
     space: Space,
     *,
     mirrored: bool = False,
@@ -140,7 +140,9 @@ class PopulationState(NamedTuple):
     update_norm: jax.Array
 
 
-def survivors(state: PopulationState, es: Any, algorithm: Algorithm) -> PopulationState:
+def survivors(
+    state: PopulationState, es: Any, algorithm: EvosaxAlgorithm
+) -> PopulationState:
     """Return the state with evosax's next state `es` and the mean of its elites."""
     elites = jnp.argsort(es.fitness)[: algorithm.es.num_elites]
     mean = jax.vmap(algorithm.es._unravel_solution)(es.population[elites])

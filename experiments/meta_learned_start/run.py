@@ -5,8 +5,8 @@
 The learner plays a meta-episode of 100 steps, in the seat of the opponent, against
 naive learners that start anywhere, and both follow their own gradients. CMA-ES raises
 its mean payoff: the gradient through 100 steps of two learners raised nothing in the
-iterated prisoner's dilemma. Prints the numbers that `metaevo.rl.learners.META_LEARNED`
-holds, and the payoffs on 256 fresh games.
+iterated prisoner's dilemma. Prints the numbers that `META_LEARNED` in
+`metaevo/rl/game_players.py` holds, and the payoffs on 256 fresh games.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks.measure import switches
 from metaevo.envs import matrix
-from metaevo.rl import learners
+from metaevo.rl import game_players
 from metaevo.slots import Context
 from metaevo.types import Space
 from strategies.cma_es import cma_es
@@ -34,7 +34,7 @@ def main() -> None:
     )
     game = matrix.swapped(matrix.make(str(chosen["game"])))  # seat of the opponent
     num_games = int(str(chosen["games"]))
-    other = learners.naive(matrix.swapped(game))
+    other = game_players.naive(matrix.swapped(game))
 
     def bound(params):
         """The first logits within those that a policy may have, and the step size."""
@@ -44,7 +44,7 @@ def main() -> None:
 
     def payoffs(params, start):
         first, lr = bound(params)
-        own = learners.naive(game, lr)
+        own = game_players.naive(game, lr)
 
         def step(policies, _):
             mine, theirs = policies

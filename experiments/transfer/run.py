@@ -28,7 +28,7 @@ from inner_loops import opponents, ppo, ppo_rnn
 from metaevo import envs
 from metaevo.analysis import differences
 from metaevo.envs import matrix
-from metaevo.rl import learners
+from metaevo.rl import game_players
 
 FOLDER = Path(__file__).parent
 OPPONENTS = ("naive", "lola", "best_response", "meta_learned", "tit-for-tat")
@@ -46,7 +46,7 @@ VICTIMS = {
 def payoffs(opponent: str, shaper: Any) -> np.ndarray:
     """Mean payoffs of both over the meta-episode, [2]."""
     game = matrix.make("prisoners_dilemma")
-    meta = opponents.Meta(shaper=shaper, **learners.opponent(opponent, game))
+    meta = opponents.Meta(shaper=shaper, **game_players.opponent(opponent, game))
     loop = opponents.make(game, opponents.Config(num_envs=NUM_GAMES), meta)
 
     @jax.jit

@@ -136,7 +136,7 @@ def check(search: Search) -> Proposal:
     per = search.segments_per_generation
     for loop in search.tasks:
         if loop.env is not None:
-            config_checks.masks(loop.env, loop.masks)
+            config_checks.check_masks(loop.env, loop.masks)
         if per is not None and not 1 <= per <= loop.num_segments:
             raise ConfigError(
                 f"segments_per_generation={per} must be in [1, {loop.num_segments}], "

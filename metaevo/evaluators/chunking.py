@@ -17,7 +17,7 @@ from metaevo.errors import ConfigError
 from metaevo.evaluators.memory import (
     COMPARISON,
     SEARCH,
-    Memory,
+    MemoryNeed,
     available,
     give_back,
     resident,
@@ -34,7 +34,7 @@ SHARE = 0.9  # of the available memory, which a plan may use
 LARGE = 256 << 20  # bytes of a proposal from which on its strategy's memory counts
 
 
-def needed(evaluator: LocalEvaluator, proposal: Proposal) -> Memory:
+def needed(evaluator: LocalEvaluator, proposal: Proposal) -> MemoryNeed:
     """Return the bytes that a search needs at its peak.
 
     Members that live on exist before a generation and after it. The agents that are
@@ -49,7 +49,7 @@ def needed(evaluator: LocalEvaluator, proposal: Proposal) -> Memory:
     carried = evaluator.carried_bytes(proposal)
     if evaluator.devices[0].platform != "cpu":
         # Rounds are joined on the accelerator, beside what was before and is after.
-        return Memory(
+        return MemoryNeed(
             0, a_round, carried * (1 if _share(evaluator, proposal) >= 1 else 3)
         )
     training, copies = a_round, 0
@@ -66,7 +66,7 @@ def needed(evaluator: LocalEvaluator, proposal: Proposal) -> Memory:
     search, comparison = SEARCH + training + copies, COMPARISON + a_round + carried
     later = max(search, comparison) - training - copies
     give_back()
-    return Memory(resident() + later, training, copies)
+    return MemoryNeed(resident() + later, training, copies)
 
 
 def _share(evaluator: LocalEvaluator, proposal: Proposal) -> float:

@@ -26,7 +26,7 @@ from metaevo.evaluators.layout import (
     choose_layout,
 )
 from metaevo.evaluators.lift import Outcome
-from metaevo.evaluators.memory import Memory
+from metaevo.evaluators.memory import MemoryNeed
 from metaevo.evaluators.programs import (
     Programs,
     common_random_numbers,
@@ -95,7 +95,7 @@ class LocalEvaluator:
         self.keep_agents = keep_agents
         self.coupled = search.coupled
         self.programs: dict[str, Any] = {}
-        self.announced: Memory | None = None
+        self.announced: MemoryNeed | None = None
         self._made_for: tuple[int | None, bool] | None = None
 
     def __call__(
@@ -405,7 +405,7 @@ class LocalEvaluator:
         moved = (here.agent != here.experience) & (here.experience >= 0)
         if moved.any():
             moved = self.layout.put(jnp.asarray(moved), MEMBERS)
-            after = self.search.tasks[task].handed_over(experience)
+            after = self.search.tasks[task].for_new_agent(experience)
             experience = _arrays.where(moved, after, experience)
         return InnerState(
             agent=self._continued(old.agent, here.agent, newborn.agent),

@@ -14,7 +14,7 @@ from metaevo.text import byte_size
 __all__ = [
     "COMPARISON",
     "SEARCH",
-    "Memory",
+    "MemoryNeed",
     "available",
     "free",
     "give_back",
@@ -30,7 +30,7 @@ M_ARENA_MAX = -8  # of malloc.h
 ROOT = Path("/")
 
 
-class Memory(NamedTuple):
+class MemoryNeed(NamedTuple):
     """Bytes that a search needs at its peak, on all of its devices.
 
     Attributes:
@@ -53,7 +53,7 @@ class Memory(NamedTuple):
     def __str__(self) -> str:
         """Return the peak and its parts.
 
-        >>> str(Memory(300 << 20, 1 << 20, 0))
+        >>> str(MemoryNeed(300 << 20, 1 << 20, 0))
         '301 MiB at its peak: 300 MiB the process, 1 MiB a round of training'
         """
         parts = [f"{byte_size(self.process)} the process"] if self.process else []

@@ -23,7 +23,7 @@ from metaevo.types import Key, Params
 __all__ = [
     "Cell",
     "Learned",
-    "Network",
+    "LearnedNetwork",
     "gru",
     "inputs",
     "largest",
@@ -61,7 +61,7 @@ class Learned(NamedTuple):
         return Partial(self.apply, params)
 
 
-class Network(NamedTuple):
+class LearnedNetwork(NamedTuple):
     """A multilayer perceptron.
 
     Attributes:
@@ -75,7 +75,7 @@ class Network(NamedTuple):
 
 def network(
     num_inputs: int, features: Sequence[int], num_outputs: int = 1, bias: bool = True
-) -> Network:
+) -> LearnedNetwork:
     """A tanh network that starts at exactly zero.
 
     Hidden weights start random and the last layer at zero, so that members mirrored
@@ -106,7 +106,7 @@ def network(
             x = jnp.tanh(x) if i < last else x
         return x
 
-    return Network(init, apply)
+    return LearnedNetwork(init, apply)
 
 
 class Cell(NamedTuple):

@@ -149,7 +149,7 @@ BETA1, BETA2 = 2, 0.999  # Adam's mean is one of the momenta
 LIMIT = 3.0  # of the network's outputs
 
 
-class Memory(NamedTuple):
+class RecurrentState(NamedTuple):
     """State of the recurrent optimizer."""
 
     count: jax.Array  # int32, updates
@@ -226,7 +226,7 @@ def recurrent(
 
     def start(agent):
         zeros = jax.tree.map(jnp.zeros_like, agent)
-        return Memory(
+        return RecurrentState(
             jnp.int32(0),
             bits(agent),
             jax.tree.map(lambda x: jnp.zeros((len(DECAYS), *x.shape)), agent),
@@ -268,7 +268,7 @@ def recurrent(
         steps, *memory = _each(
             direction, gradient, agent, *state[2:], layer, noise if noisy else layer
         )
-        return steps, Memory(count, state.seed, *memory)
+        return steps, RecurrentState(count, state.seed, *memory)
 
     return LearnedOptimizer(init, start, update, description, True, extra_inputs)
 

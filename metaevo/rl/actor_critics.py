@@ -20,12 +20,12 @@ from metaevo.errors import ConfigError
 from metaevo.rl import heads, networks
 from metaevo.types import Key, PyTree
 
-__all__ = ["MEMORIES", "ActorCritic", "Memory", "of"]
+__all__ = ["MEMORIES", "ActorCritic", "MemoryName", "of"]
 
-Memory = Literal["none", "gru"]
+MemoryName = Literal["none", "gru"]
 """Names of memories in a Config."""
 
-MEMORIES = get_args(Memory)
+MEMORIES = get_args(MemoryName)
 
 
 class ActorCritic(NamedTuple):
@@ -44,7 +44,7 @@ class ActorCritic(NamedTuple):
             observations; leaves [E, ...].
     """
 
-    head: heads.Head
+    head: heads.PolicyHead
     init: Callable[[Key], PyTree]
     memory: Callable[[], PyTree]
     act: Callable[..., tuple[PyTree, Any]]

@@ -12,10 +12,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-__all__ = ["Fit", "Settings", "maximize", "weights"]
+__all__ = ["Fitted", "Numbers", "maximize", "weights"]
 
 
-class Settings(NamedTuple):
+class Numbers(NamedTuple):
     """Numbers of the method, which may be traced.
 
     Attributes:
@@ -33,7 +33,7 @@ class Settings(NamedTuple):
     least_std: jax.Array | float
 
 
-class Fit(NamedTuple):
+class Fitted(NamedTuple):
     """A normal distribution over actions, with independent components.
 
     Attributes:
@@ -44,12 +44,13 @@ class Fit(NamedTuple):
     std: jax.Array
 
 
-def weights(q: jax.Array, settings: Settings) -> jax.Array:
+def weights(q: jax.Array, settings: Numbers) -> jax.Array:
     """Weights of candidates in a fit, [..., M] to [..., M] of sum 1.
 
     Candidates of equal values share the places that they have among the k best.
 
-    >>> weights(jnp.array([3.0, 1.0, 2.0, 0.0]), Settings(2.0, 0.0, 1.0, 0.0)).tolist()
+    >>> numbers = Numbers(2.0, 0.0, 1.0, 0.0)
+    >>> weights(jnp.array([3.0, 1.0, 2.0, 0.0]), numbers).tolist()
     [0.5, 0.0, 0.5, 0.0]
     """
     # Comparing all pairs takes less time than sorting, for the tens of candidates here.
@@ -66,8 +67,8 @@ def weights(q: jax.Array, settings: Settings) -> jax.Array:
 
 
 def maximize(
-    values: Callable[[jax.Array], jax.Array], noise: jax.Array, settings: Settings
-) -> Fit:
+    values: Callable[[jax.Array], jax.Array], noise: jax.Array, settings: Numbers
+) -> Fitted:
     """Fit a normal distribution to the actions of large values, again and again.
 
     The first candidates are drawn from N(0, start_std²), the others from the fit
@@ -87,9 +88,10 @@ def maximize(
         weight = weights(values(actions), settings)[..., None]
         mean = (weight * actions).sum(-2)
         variance = (weight * (actions - mean[..., None, :]) ** 2).sum(-2)
-        return Fit(mean, jnp.maximum(jnp.sqrt(variance), settings.least_std)), None
+        std = jnp.maximum(jnp.sqrt(variance), settings.least_std)
+        return Fitted(mean, std), None
 
     noise = jnp.moveaxis(noise, -3, 0)
     zeros = jnp.zeros_like(noise[0, ..., 0, :])
-    start = Fit(zeros, zeros + settings.start_std)
+    start = Fitted(zeros, zeros + settings.start_std)
     return jax.lax.scan(iterate, start, noise)[0]

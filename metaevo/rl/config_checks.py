@@ -13,24 +13,26 @@ from metaevo.policies import ACTIVATIONS
 from metaevo.rl import replay
 
 __all__ = [
+    "BufferSizes",
     "Lifetime",
-    "Ring",
-    "box",
-    "discrete",
-    "integers",
+    "buffer_sizes",
+    "check_integers",
+    "check_masks",
+    "check_positive",
+    "check_turns",
     "lifetime",
-    "masks",
     "minibatched",
-    "positive",
-    "ring",
-    "turns",
+    "require_box",
+    "require_discrete",
 ]
 
 
 MAX_UPDATES = (1 << 31) - 1  # of int32
 
 
-def positive(config: Any, may_be_zero: Sequence[str] = (), key: str = "inner") -> None:
+def check_positive(
+    config: Any, may_be_zero: Sequence[str] = (), key: str = "inner"
+) -> None:
     """Check that a Config's integers are positive and its activation exists.
 
     Args:
@@ -40,7 +42,7 @@ def positive(config: Any, may_be_zero: Sequence[str] = (), key: str = "inner") -
     Raises:
         ConfigError: an integer is too small, or there is no such activation.
     """
-    integers(config, may_be_zero, key)
+    check_integers(config, may_be_zero, key)
     if config.activation not in ACTIVATIONS:
         near = difflib.get_close_matches(config.activation, ACTIVATIONS, 1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
@@ -50,7 +52,9 @@ def positive(config: Any, may_be_zero: Sequence[str] = (), key: str = "inner") -
         )
 
 
-def integers(config: Any, may_be_zero: Sequence[str] = (), key: str = "inner") -> None:
+def check_integers(
+    config: Any, may_be_zero: Sequence[str] = (), key: str = "inner"
+) -> None:
     """Check that a Config's integers, and those in its lists, are positive.
 
     Args:
@@ -69,7 +73,7 @@ def integers(config: Any, may_be_zero: Sequence[str] = (), key: str = "inner") -
             raise ConfigError(f"{key}.{field.name}={shown} must be >= {least}")
 
 
-def box(env: envs.Env, algorithm: str) -> envs.Box:
+def require_box(env: envs.Env, algorithm: str) -> envs.Box:
     """The actions of `env`, which are continuous.
 
     Raises:
@@ -82,7 +86,7 @@ def box(env: envs.Env, algorithm: str) -> envs.Box:
     return env.action
 
 
-def discrete(env: envs.Env, algorithm: str) -> envs.Discrete:
+def require_discrete(env: envs.Env, algorithm: str) -> envs.Discrete:
     """The actions of `env`, which are discrete.
 
     Raises:
@@ -95,7 +99,7 @@ def discrete(env: envs.Env, algorithm: str) -> envs.Discrete:
     return env.action
 
 
-def masks(env: envs.Env, honored: bool) -> None:
+def check_masks(env: envs.Env, honored: bool) -> None:
     """Check that only legal actions of `env` will be taken.
 
     Args:
@@ -115,7 +119,7 @@ def masks(env: envs.Env, honored: bool) -> None:
         )
 
 
-def turns(env: envs.Env, taken: bool) -> None:
+def check_turns(env: envs.Env, taken: bool) -> None:
     """Check that the algorithm can play the games of `env`.
 
     Args:
@@ -183,15 +187,15 @@ def minibatched(config: Any) -> int:
     return frames
 
 
-class Ring(NamedTuple):
+class BufferSizes(NamedTuple):
     """Sizes of a replay buffer, in steps of all environments of a member."""
 
     num_rows: int
     num_warmup: int
 
 
-def ring(config: Any, window: int = 1) -> Ring:
-    """The `Ring` that `buffer_size` and `learning_starts` of a Config give.
+def buffer_sizes(config: Any, window: int = 1) -> BufferSizes:
+    """The `BufferSizes` that `buffer_size` and `learning_starts` of a Config give.
 
     Both in whole updates of `num_envs` x `num_steps` frames: the capacity, which is
     never more than a lifetime, is rounded down, the warm-up up.
@@ -211,4 +215,4 @@ def ring(config: Any, window: int = 1) -> Ring:
             f"{least * config.num_envs} frames and fit into inner.buffer_size="
             f"{config.buffer_size}, in whole updates of {frames} frames"
         )
-    return Ring(rows, warmup)
+    return BufferSizes(rows, warmup)

@@ -18,7 +18,7 @@ from metaevo.rl import replay
 from metaevo.slots import Context, Slot
 from metaevo.types import PyTree
 
-__all__ = ["bounded", "checked", "factors", "of_workers", "push", "read", "start"]
+__all__ = ["bounded", "check_delay", "factors", "of_workers", "push", "read", "start"]
 
 
 def start(params: PyTree, max_delay: int) -> PyTree:
@@ -70,7 +70,7 @@ def read(past: PyTree, update: jax.Array, params: PyTree, delay: jax.Array) -> P
     return jax.tree.map(at, past, params) if jax.tree.leaves(past) else params
 
 
-def checked(slot: Slot | None, max_delay: int) -> None:
+def check_delay(slot: Slot | None, max_delay: int) -> None:
     """Check the delay that a number slot gives, where it is a plain number.
 
     Raises:

@@ -16,8 +16,8 @@ from metaevo.types import Key
 __all__ = [
     "POLICIES",
     "BeforeTanh",
-    "Head",
     "Policy",
+    "PolicyHead",
     "categorical",
     "normal",
     "of",
@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 
-class Head(NamedTuple):
+class PolicyHead(NamedTuple):
     """A policy head.
 
     A sample is what the policy drew, whose density is known: the action itself, or what
@@ -61,7 +61,7 @@ def of(
     action: envs.Discrete | envs.Box,
     initial_log_std: float = 0.0,
     policy: str = "normal",
-) -> Head:
+) -> PolicyHead:
     """The head for these actions.
 
     Args:
@@ -93,9 +93,9 @@ Policy = Literal["normal", "tanh_normal"]
 POLICIES = get_args(Policy)
 
 
-def categorical(action: envs.Discrete) -> Head:
+def categorical(action: envs.Discrete) -> PolicyHead:
     """A categorical distribution over the legal actions."""
-    return Head(
+    return PolicyHead(
         action.num,
         dict,
         lambda params, outputs, mask: distributions.Categorical(
@@ -110,14 +110,14 @@ def categorical(action: envs.Discrete) -> Head:
     )
 
 
-def normal(action: envs.Box, initial_log_std: float = 0.0) -> Head:
+def normal(action: envs.Box, initial_log_std: float = 0.0) -> PolicyHead:
     """A normal distribution with deviations that do not depend on the observation.
 
     Its parameter is `log_std` [A], which starts at `initial_log_std`. The environment
     clips actions to its bounds.
     """
     num = action.shape[0]
-    return Head(
+    return PolicyHead(
         num,
         lambda: {"log_std": jnp.full(num, initial_log_std)},
         lambda params, outputs, mask: distributions.Normal(outputs, params["log_std"]),
@@ -137,7 +137,7 @@ class BeforeTanh(NamedTuple):
     noise: jax.Array  # [..., A]
 
 
-def tanh_normal(action: envs.Box) -> Head:
+def tanh_normal(action: envs.Box) -> PolicyHead:
     """tanh of a normal distribution, scaled to the bounds of the actions.
 
     As in Brax's PPO (Freeman et al., 2021, https://arxiv.org/abs/2106.13281) mean and
@@ -157,7 +157,7 @@ def tanh_normal(action: envs.Box) -> Head:
         mean, raw = jnp.split(outputs, 2, -1)
         return distributions.TanhNormal(mean, jnp.log(jax.nn.softplus(raw) + 1e-3))
 
-    return Head(
+    return PolicyHead(
         2 * num,
         dict,
         distribution,

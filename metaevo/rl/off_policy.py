@@ -17,7 +17,7 @@ from metaevo.slots import Context
 from metaevo.types import Key
 
 __all__ = [
-    "Batch",
+    "NStepTransition",
     "Sizes",
     "insert_and_sample",
     "n_step",
@@ -81,7 +81,7 @@ def sizes(config: Any, window: int = 1) -> Sizes:
     Raises:
         ConfigError: they do not fit each other.
     """
-    num_rows, num_warmup = config_checks.ring(config, window)
+    num_rows, num_warmup = config_checks.buffer_sizes(config, window)
     lifetime = config_checks.lifetime(
         config, config.num_envs * config.num_steps, num_warmup * config.num_envs
     )
@@ -126,7 +126,7 @@ def read(buffer: replay.Replay, rows: Packed, indices: jax.Array) -> Transition:
     )
 
 
-class Batch(NamedTuple):
+class NStepTransition(NamedTuple):
     """Transitions of n steps, leaves [...].
 
     Attributes:
@@ -156,7 +156,7 @@ def n_step(
     reward: jax.Array,
     gamma: jax.Array | float,
     see: Callable[[jax.Array], jax.Array] = lambda obs: obs,
-) -> Batch:
+) -> NStepTransition:
     """The transitions of n steps that windows make.
 
     Args:
@@ -179,7 +179,7 @@ def n_step(
     first = jax.tree.map(lambda x: x[0], windows)
     kept = windows.next_obs, windows.next_mask, windows.terminated
     next_obs, next_mask, terminated = jax.tree.map(after, kept)
-    return Batch(
+    return NStepTransition(
         see(first.obs),
         first.action,
         total,

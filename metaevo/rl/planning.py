@@ -18,10 +18,10 @@ from metaevo.slots import Context
 from metaevo.types import Key, PyTree
 
 __all__ = [
-    "Found",
     "Node",
     "Plan",
     "Root",
+    "SearchResult",
     "Thought",
     "gumbel",
     "legal",
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 Model = Callable[..., tuple[Any, PyTree]]
-Plan = Callable[..., "Found"]
+Plan = Callable[..., "SearchResult"]
 
 
 class Root(NamedTuple):
@@ -74,7 +74,7 @@ class Node(NamedTuple):
     value: jax.Array
 
 
-class Found(NamedTuple):
+class SearchResult(NamedTuple):
     """Results of searches.
 
     Attributes:
@@ -165,7 +165,7 @@ def gumbel(
     num_considered: int,
     bounds: tuple[float, float] | None,
     explore: bool,
-) -> Found:
+) -> SearchResult:
     """Gumbel AlphaZero's search: sequential halving of sampled actions in the root.
 
     Args:
@@ -221,7 +221,7 @@ def puct(
     num_simulations: int,
     bounds: tuple[float, float] | None,
     explore: bool,
-) -> Found:
+) -> SearchResult:
     """AlphaZero's search: an upper confidence bound by the policy, in all nodes.
 
     Args:
@@ -285,10 +285,10 @@ def _root(mctx, root: Root) -> Any:
     )
 
 
-def _found(found: Any, action: jax.Array) -> Found:
+def _found(found: Any, action: jax.Array) -> SearchResult:
     tree = found.search_tree
     summary = tree.summary()
-    return Found(
+    return SearchResult(
         action,
         found.action_weights,
         summary.value,

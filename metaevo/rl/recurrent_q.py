@@ -28,14 +28,15 @@ from metaevo.types import Key, PyTree
 
 __all__ = [
     "Memory",
-    "Network",
+    "RecurrentNetwork",
+    "SequenceLength",
     "Sequences",
-    "Steps",
     "Targets",
     "forget",
     "led_by",
     "network",
     "remembering",
+    "sequence_length",
     "targets",
     "unroll",
 ]
@@ -66,7 +67,7 @@ class Sequences(NamedTuple):
     start: Memory
 
 
-class Steps(NamedTuple):
+class SequenceLength(NamedTuple):
     """Numbers of steps of a sequence: burn-in, learned from, looked ahead to."""
 
     burn_in: int
@@ -83,10 +84,17 @@ class Steps(NamedTuple):
         return jax.tree.map(lambda x: x[self.burn_in :][: self.learned], x)
 
 
+def sequence_length(config: Any) -> SequenceLength:
+    """The numbers of steps in the sequences of a Config."""
+    return SequenceLength(
+        config.burn_in, config.sequence_length, config.num_step_return
+    )
+
+
 # --- the network ----------------------------------------------------------------------
 
 
-class Network(NamedTuple):
+class RecurrentNetwork(NamedTuple):
     """A GRU (Cho et al., 2014) between an embedding and action values.
 
     Attributes:
@@ -103,7 +111,7 @@ class Network(NamedTuple):
     values: Callable[..., jax.Array]
 
 
-def network(env: envs.Env, config: Any, algorithm: str) -> Network:
+def network(env: envs.Env, config: Any, algorithm: str) -> RecurrentNetwork:
     """The network of a Config.
 
     Args:
@@ -113,7 +121,7 @@ def network(env: envs.Env, config: Any, algorithm: str) -> Network:
     Raises:
         ConfigError: actions are continuous, or the torso does not fit.
     """
-    num_actions = config_checks.discrete(env, algorithm).num
+    num_actions = config_checks.require_discrete(env, algorithm).num
     cell = functions.gru(config.hidden + num_actions + 1, config.hidden)
     torso = networks.torso(config.torso, env.observation)
     embedding = networks.mlp(
@@ -148,7 +156,7 @@ def network(env: envs.Env, config: Any, algorithm: str) -> Network:
     def values(params, hidden):
         return head.apply(params["head"], hidden)
 
-    return Network(init, inputs, remember, values)
+    return RecurrentNetwork(init, inputs, remember, values)
 
 
 def forget(hidden: jax.Array, done: jax.Array) -> jax.Array:
@@ -157,7 +165,7 @@ def forget(hidden: jax.Array, done: jax.Array) -> jax.Array:
 
 
 def remembering(
-    net: Network,
+    net: RecurrentNetwork,
     params: PyTree,
     explore: Callable[[jax.Array, jax.Array, jax.Array | None], jax.Array],
 ) -> Callable[..., tuple[jax.Array, jax.Array, Memory]]:
@@ -184,13 +192,17 @@ def remembering(
 
 
 def unroll(
-    net: Network, params: PyTree, hidden: jax.Array, x: jax.Array, done: jax.Array
+    net: RecurrentNetwork,
+    params: PyTree,
+    hidden: jax.Array,
+    x: jax.Array,
+    done: jax.Array,
 ) -> jax.Array:
     """Memories [T, B, hidden] after each step's input was seen.
 
     Args:
         hidden: [B, hidden], before the first.
-        x: [T, B, ...], of `Network.inputs`.
+        x: [T, B, ...], of `RecurrentNetwork.inputs`.
         done: [T, B] bool, True where the step ended an episode.
     """
 
@@ -236,8 +248,8 @@ class Targets(NamedTuple):
 
 
 def targets(
-    net: Network,
-    size: Steps,
+    net: RecurrentNetwork,
+    size: SequenceLength,
     double: bool,
     params: PyTree,
     target_params: PyTree,

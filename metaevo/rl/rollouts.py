@@ -25,7 +25,7 @@ __all__ = [
     "Finished",
     "Transition",
     "collect",
-    "handed_over",
+    "for_new_agent",
     "learned_from",
     "metrics",
     "start",
@@ -193,10 +193,10 @@ def _masks(env: envs.Env, state: PyTree) -> jax.Array | None:
     return None if legal is None else _by_seat(env, legal)
 
 
-def handed_over(episodes: Episodes) -> Episodes:
-    """Episodes whose environments another agent goes on with.
+def for_new_agent(episodes: Episodes) -> Episodes:
+    """Episodes after the member's agent was replaced by another.
 
-    What the last one reached is forgotten, and an episode that it began ends uncounted.
+    Past returns are cleared, and the episode that runs is not counted when it ends.
     """
     began = episodes.episode_length > 0
     return episodes._replace(

@@ -19,10 +19,10 @@ from metaevo import envs
 from metaevo.rl import critics, distributions, noise, q_learning
 from metaevo.rl.distributions import among_legal
 
-__all__ = ["Actions", "Evaluated", "actions_of", "categorical", "tanh_normal"]
+__all__ = ["ActionValues", "Actions", "actions_of", "categorical", "tanh_normal"]
 
 
-class Evaluated(NamedTuple):
+class ActionValues(NamedTuple):
     """The policy's actions in some states, with the critics' values of them.
 
     Attributes:
@@ -65,7 +65,7 @@ class Actions(NamedTuple):
     sample: Callable[..., jax.Array]
     mode: Callable[..., jax.Array]
     values: Callable[..., jax.Array]
-    evaluate: Callable[..., Evaluated]
+    evaluate: Callable[..., ActionValues]
 
 
 def actions_of(env: envs.Env, config: Any) -> Actions:
@@ -113,7 +113,7 @@ def tanh_normal(
     def evaluate(params, obs, outputs, noise, mask):
         del mask
         action, log_prob = policy(outputs).transform_and_log_prob(noise)
-        return Evaluated(critic.values(params, obs, action), log_prob, lambda x: x)
+        return ActionValues(critic.values(params, obs, action), log_prob, lambda x: x)
 
     return Actions(
         action.shape,
@@ -147,7 +147,7 @@ def categorical(num_actions: int, critic: critics.Critics) -> Actions:
         probability = jnp.exp(log_prob)
         if mask is not None:
             log_prob = jnp.where(mask, log_prob, 0.0)
-        return Evaluated(
+        return ActionValues(
             critic.values(params, obs),
             log_prob,
             lambda x: (probability * x).sum(-1),

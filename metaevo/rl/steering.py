@@ -23,7 +23,7 @@ __all__ = ["Meta", "goal_reward", "steered"]
 
 
 class Meta(NamedTuple):
-    """Slots of a victim and of who steers it; the victim's others are its own.
+    """Slots of a victim and its exploiter. The victim's other slots keep their values.
 
     Attributes:
         message: `(obs, context) -> [..., message_size]`, while the victim learns.

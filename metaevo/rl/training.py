@@ -103,8 +103,8 @@ def inner_loop(
         ConfigError: a slot of `meta` holds what cannot be used there, `env` has an
             action mask that the loop does not honor, or is a game of turns.
     """
-    config_checks.masks(env, masks)
-    config_checks.turns(env, takes_turns)
+    config_checks.check_masks(env, masks)
+    config_checks.check_turns(env, takes_turns)
 
     def train(key: Key, meta: Any, state: InnerState) -> tuple[InnerState, Metrics]:
         def step(state, _):
@@ -121,8 +121,8 @@ def inner_loop(
             metrics["value_error_rms"] = jnp.sqrt(means.pop("squared"))
         return state, metrics | means
 
-    def handed_over(experience: Any) -> Any:
-        after = rollouts.handed_over(episodes(experience))
+    def for_new_agent(experience: Any) -> Any:
+        after = rollouts.for_new_agent(episodes(experience))
         if isinstance(experience, rollouts.Episodes):
             return after
         return experience._replace(episodes=after)
@@ -139,7 +139,7 @@ def inner_loop(
         num_segments=config.num_segments,
         act=_with_checked(act),
         frames_per_segment=frames_per_segment,
-        handed_over=handed_over,
+        for_new_agent=for_new_agent,
         steps_per_segment=frames_per_segment // config.num_envs,
         env=env,
         masks=masks,

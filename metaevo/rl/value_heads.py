@@ -21,8 +21,8 @@ from metaevo.slots import Context
 
 __all__ = [
     "HEADS",
-    "Head",
-    "Name",
+    "HeadName",
+    "ValueHead",
     "categorical",
     "of",
     "project",
@@ -34,7 +34,7 @@ __all__ = [
 TdLoss = Callable[..., jax.Array]
 
 
-class Head(NamedTuple):
+class ValueHead(NamedTuple):
     """A head of action values. *K is an axis of K outputs, and none where K is 1.
 
     Attributes:
@@ -55,13 +55,13 @@ class Head(NamedTuple):
     loss: Callable[[jax.Array, jax.Array, TdLoss, Context], jax.Array]
 
 
-Name = Literal["scalar", "categorical", "quantile"]
+HeadName = Literal["scalar", "categorical", "quantile"]
 """Names of heads in a Config."""
 
-HEADS = get_args(Name)
+HEADS = get_args(HeadName)
 
 
-def of(config: Any) -> Head:
+def of(config: Any) -> ValueHead:
     """The head of a Config.
 
     Args:
@@ -87,7 +87,7 @@ def of(config: Any) -> Head:
     return categorical(config.num_atoms, config.v_min, config.v_max)
 
 
-def scalar() -> Head:
+def scalar() -> ValueHead:
     """One value, with a loss of the temporal difference: DQN."""
 
     def loss(q, target, td_loss, context):
@@ -96,10 +96,10 @@ def scalar() -> Head:
     def target(next_value, reward, factor):
         return reward + factor * next_value
 
-    return Head(1, q_learning.of_action, lambda q: q, target, lambda y: y, loss)
+    return ValueHead(1, q_learning.of_action, lambda q: q, target, lambda y: y, loss)
 
 
-def categorical(num_atoms: int, v_min: float, v_max: float) -> Head:
+def categorical(num_atoms: int, v_min: float, v_max: float) -> ValueHead:
     """Probabilities of K returns from `v_min` to `v_max`: C51.
 
     Bellemare et al., 2017, https://arxiv.org/abs/1707.06887. Outputs are logits. The
@@ -130,10 +130,10 @@ def categorical(num_atoms: int, v_min: float, v_max: float) -> Head:
     def mean(target):
         return (target * atoms).sum(-1)
 
-    return Head(num_atoms, _of_action, values, target, mean, loss)
+    return ValueHead(num_atoms, _of_action, values, target, mean, loss)
 
 
-def quantile(num_quantiles: int) -> Head:
+def quantile(num_quantiles: int) -> ValueHead:
     """Quantiles of the return at (i + ½) / K: QR-DQN.
 
     Dabney et al., 2018, https://arxiv.org/abs/1710.10044. With δᵢⱼ = targetⱼ − θᵢ the
@@ -156,10 +156,10 @@ def quantile(num_quantiles: int) -> Head:
     def mean(outputs):
         return outputs.mean(-1)
 
-    return Head(num_quantiles, _of_action, mean, target, mean, loss)
+    return ValueHead(num_quantiles, _of_action, mean, target, mean, loss)
 
 
-def values(outputs: Network, head: Head) -> Network:
+def values(outputs: Network, head: ValueHead) -> Network:
     """The network of action values [..., A] that a network of outputs has."""
 
     def apply(params, obs, activation=None):

@@ -42,7 +42,7 @@ from metaevo import (
 )
 from metaevo.envs import coin_game, matrix
 from metaevo.population import DEVICES, MEMBERS
-from metaevo.rl import demonstrations, learners
+from metaevo.rl import demonstrations, game_players
 from metaevo.types import InnerLoop
 
 SGD = optimizers.from_optax(optax.identity())
@@ -661,13 +661,13 @@ GAMES = {
         "prisoners_dilemma",
         {"num_envs": 3, "num_steps": 4},
         opponents.Meta(
-            learners.naive(DILEMMA),
-            learners.static(DILEMMA.fixed["tit-for-tat"]),
+            game_players.naive(DILEMMA),
+            game_players.static(DILEMMA.fixed["tit-for-tat"]),
             naive_share=0.5,
         ),
         {
-            "shaper": learners.static(DILEMMA.fixed["extortion"]),
-            "opponent": learners.static(DILEMMA.fixed["always defect"]),
+            "shaper": game_players.static(DILEMMA.fixed["extortion"]),
+            "opponent": game_players.static(DILEMMA.fixed["always defect"]),
             "naive_share": 1.0,
             "start": 1.0,
             "start_std": 0.5,

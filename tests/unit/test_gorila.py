@@ -108,7 +108,7 @@ def test_outlying_losses_are_dropped_after_enough_of_them():
         seen = gorila.with_loss(seen, loss)
 
     def dropped(loss, deviations=3.0, after=100):
-        return gorila.outlying(seen, jnp.float32(loss), deviations, after).tolist()
+        return gorila.is_outlier(seen, jnp.float32(loss), deviations, after).tolist()
 
     assert dropped([1.2, 1.6]) == [False, True]
     assert dropped([0.0, -9.0]) == [False, False]

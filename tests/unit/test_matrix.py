@@ -12,7 +12,7 @@ from metaevo import policies, slots, spaces
 from metaevo.analysis import holdout
 from metaevo.envs import matrix
 from metaevo.errors import ConfigError
-from metaevo.rl import learners
+from metaevo.rl import game_players
 
 DILEMMA = matrix.make("prisoners_dilemma")
 PENNIES = matrix.make("matching_pennies")
@@ -151,8 +151,8 @@ def lived(loop, key=0):
     return run(jax.random.key(key))
 
 
-LOLA = learners.lola(DILEMMA)
-FIXED = {name: learners.static(p) for name, p in DILEMMA.fixed.items()}
+LOLA = game_players.lola(DILEMMA)
+FIXED = {name: game_players.static(p) for name, p in DILEMMA.fixed.items()}
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_fixed_learners_reach_their_payoffs(shaper, opponent, payoffs):
 def test_a_meta_learned_start_beats_the_naive_learner(name, least):
     """By much more than another naive learner does, -1.98, 0 and 0."""
     game = matrix.make(name)
-    meta = opponents.Meta(**learners.opponent("meta_learned", game))
+    meta = opponents.Meta(**game_players.opponent("meta_learned", game))
     loop = opponents.make(game, opponents.Config(num_envs=128), meta)
     _, metrics = lived(loop)
     assert metrics["opponent_return"].mean() >= least
@@ -191,14 +191,14 @@ def test_a_meta_learned_start_beats_the_naive_learner(name, least):
 def test_a_start_is_meta_learned_for_known_games_alone():
     unknown = DILEMMA._replace(name="stag_hunt")
     with pytest.raises(ConfigError, match="nothing was learned for 'stag_hunt'"):
-        learners.opponent("meta_learned", unknown)
+        game_players.opponent("meta_learned", unknown)
 
 
 def test_a_naive_step_ascends_the_own_value_and_a_best_response_its_top():
     own, other = (x[0] for x in drawn(DILEMMA))
     before = DILEMMA.payoffs(own, other)[0]
-    after = DILEMMA.payoffs(learners.naive(DILEMMA)(own, other, None), other)[0]
-    best = learners.best_response(DILEMMA, 200)(own, KNOWN["tit-for-tat"], None)
+    after = DILEMMA.payoffs(game_players.naive(DILEMMA)(own, other, None), other)[0]
+    best = game_players.best_response(DILEMMA, 200)(own, KNOWN["tit-for-tat"], None)
     assert after > before
     np.testing.assert_allclose(
         DILEMMA.payoffs(best, KNOWN["tit-for-tat"]), -1, atol=0.05
@@ -208,19 +208,19 @@ def test_a_naive_step_ascends_the_own_value_and_a_best_response_its_top():
 def test_lola_without_lookahead_is_naive():
     own, other = (x[0] for x in drawn(DILEMMA))
     np.testing.assert_allclose(
-        learners.lola(DILEMMA, other_lr=0.0)(own, other, None),
-        learners.naive(DILEMMA)(own, other, None),
+        game_players.lola(DILEMMA, other_lr=0.0)(own, other, None),
+        game_players.naive(DILEMMA)(own, other, None),
         rtol=1e-4,
     )
 
 
 def test_an_opponent_is_named():
-    assert set(learners.opponent("lola", DILEMMA)) == {"opponent"}
-    same = learners.opponent("tit-for-tat", DILEMMA)["opponent"]
+    assert set(game_players.opponent("lola", DILEMMA)) == {"opponent"}
+    same = game_players.opponent("tit-for-tat", DILEMMA)["opponent"]
     found = same(KNOWN["extortion"], KNOWN["extortion"], None)
     np.testing.assert_array_equal(found, KNOWN["tit-for-tat"])
     with pytest.raises(ConfigError, match="expected one of naive, lola"):
-        learners.opponent("lolla", DILEMMA)
+        game_players.opponent("lolla", DILEMMA)
 
 
 # --- the inner loop -------------------------------------------------------------------

@@ -11,7 +11,7 @@ from jax.tree_util import Partial
 from inner_loops import ppo, ppo_rnn
 from metaevo import envs, messages, rewards, slots, spaces
 from metaevo.errors import ConfigError
-from metaevo.rl import hearing
+from metaevo.rl import network_inputs
 
 CARTPOLE = envs.make("gymnax/CartPole-v1")
 TINY = {"total_timesteps": 128, "num_envs": 2, "num_steps": 32, "num_segments": 1}
@@ -180,10 +180,10 @@ def test_a_message_may_read_the_statistics_of_the_last_update(module):
 def test_messages_of_images_are_beside_their_flattened_bits():
     breakout = envs.make("gymnax/Breakout-MinAtar")
     says = ppo.Meta(message=slots.function(lambda obs, context: obs[..., :3] + 7.0))
-    heard = hearing.of(breakout, 3, says)
-    assert heard.observation.shape == (403,)
+    heard = network_inputs.of(breakout, 3, says)
+    assert heard.space.shape == (403,)
     obs = jnp.arange(2 * 400).reshape(2, 10, 10, 4) % 3 == 0
-    found = heard.hear(says, slots.Context(), obs)
+    found = heard.with_message(says, slots.Context(), obs)
     flat = obs.reshape(2, 400).astype(jnp.float32)
     np.testing.assert_array_equal(found[:, :400], flat)
     np.testing.assert_array_equal(found[:, 400:], flat[:, :3] + 7)

@@ -406,7 +406,7 @@ def test_an_episode_that_another_agent_began_does_not_count():
 
     episodes, _ = steps(rollouts.start(jax.random.key(0), env, 1), 13)
     assert episodes.num_episodes == 1
-    taken = rollouts.handed_over(episodes)
+    taken = rollouts.for_new_agent(episodes)
     known = rollouts.metrics(taken, rollouts.totals(steps(taken, 6)[1]))
     assert known["episodes"] == 0
     assert jnp.isnan(known["return"])  # the old agent's 10 are not this one's

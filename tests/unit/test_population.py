@@ -326,7 +326,7 @@ def test_agents_follow_parents_and_experience_stays():
 
 
 def test_experience_forgets_what_another_agent_reached():
-    loop = toys.quadratic()._replace(handed_over=jnp.zeros_like)
+    loop = toys.quadratic()._replace(for_new_agent=jnp.zeros_like)
     evaluate = evaluator(loop, 2, segments_per_generation=1, chunk_size=2)
     equal = {"lr": jnp.zeros(4)}
     _, first = evaluate(jax.random.key(0), Proposal(equal, jnp.full(4, -1)), ())

@@ -14,7 +14,7 @@ from metaevo.rl import cem, critics, off_policy
 from metaevo.slots import Context
 
 PENDULUM = envs.make("gymnax/Pendulum-v1")
-PUBLISHED = cem.Settings(6.0, 0.0, 1.0, 0.05)
+PUBLISHED = cem.Numbers(6.0, 0.0, 1.0, 0.05)
 
 
 def parabola(best):
@@ -60,7 +60,7 @@ def test_it_equals_the_published_method_in_random_cases():
 
     @jax.jit
     def fitted(best, noise, *settings):
-        return cem.maximize(parabola(best), noise, cem.Settings(*settings))
+        return cem.maximize(parabola(best), noise, cem.Numbers(*settings))
 
     for _ in range(20):
         k, states = int(rng.integers(1, 9)), 7
@@ -79,7 +79,7 @@ def test_weights_of_elites():
     q = jnp.array([5.0, 3.0, 4.0, 1.0])
 
     def weights(k, sharpness, q=q):
-        return cem.weights(q, cem.Settings(k, sharpness, 1.0, 0.0)).tolist()
+        return cem.weights(q, cem.Numbers(k, sharpness, 1.0, 0.0)).tolist()
 
     assert weights(2.0, 0.0) == [0.5, 0.0, 0.5, 0.0]
     assert weights(1.0, 0.0) == weights(0.2, 0.0) == [1.0, 0.0, 0.0, 0.0]
@@ -105,7 +105,7 @@ def test_weights_of_elites():
 
 def batch_of(rng, size):
     obs, next_obs = jnp.float32(rng.normal(size=(2, size, 3)))
-    return off_policy.Batch(
+    return off_policy.NStepTransition(
         obs,
         jnp.float32(rng.uniform(-1, 1, size=(size, 1))),
         jnp.float32(rng.normal(size=size)),

@@ -16,7 +16,7 @@ from metaevo.envs import last_step
 from metaevo.errors import ConfigError
 from metaevo.learned import rescalings
 from metaevo.rl import recurrent_q
-from metaevo.rl.recurrent_q import Memory, Sequences, Steps
+from metaevo.rl.recurrent_q import Memory, SequenceLength, Sequences
 from metaevo.rl.rollouts import Transition
 from metaevo.slots import Context
 
@@ -185,10 +185,10 @@ def learned(params, target_params, given, size, double=True, kept=1.0):
 @pytest.mark.parametrize(
     ("size", "double", "kept"),
     [
-        (Steps(0, 1, 1), False, 1.0),
-        (Steps(0, 1, 3), True, 0.0),
-        (Steps(3, 4, 2), True, 1.0),
-        (Steps(2, 4, 3), False, 0.5),
+        (SequenceLength(0, 1, 1), False, 1.0),
+        (SequenceLength(0, 1, 3), True, 0.0),
+        (SequenceLength(3, 4, 2), True, 1.0),
+        (SequenceLength(2, 4, 3), False, 0.5),
     ],
 )
 def test_targets_are_those_of_the_definition(size, double, kept):
@@ -207,7 +207,7 @@ def test_a_memory_with_a_bug_would_be_seen(bug):
     """A reset of the memory one step late, a target network that was not burnt in, an
     agent that does not see its last action."""
     _, params, target_params = nets()
-    size = Steps(3, 4, 2)
+    size = SequenceLength(3, 4, 2)
     found, _ = learned(params, target_params, sequences(), size)
     wrong, _ = by_hand(params, target_params, sequences(), size, bug=bug)
     assert np.mean(np.abs(np.asarray(found) - wrong) > 1e-3) > 0.3
@@ -217,7 +217,7 @@ def test_one_step_without_memory_is_dqn_on_rescaled_values():
     """R2D2 with no burn-in, one step and no stored memory: the value of an observation
     alone, and of the next one after it."""
     net, params, target_params = nets()
-    size, given = Steps(0, 1, 1), sequences()
+    size, given = SequenceLength(0, 1, 1), sequences()
     given = Sequences(jax.tree.map(lambda x: x[:1], given.steps), given.start)
     found, q = learned(params, target_params, given, size, kept=0.0)
     steps, start = jax.tree.map(lambda x: x[0], given.steps), given.start
@@ -318,7 +318,7 @@ def test_what_the_last_step_cannot_be_kept_of_is_refused():
 
 def masses(params, target_params, given):
     """p^α [B] by definition."""
-    target, q = by_hand(params, target_params, given, Steps(3, 4, 2))
+    target, q = by_hand(params, target_params, given, SequenceLength(3, 4, 2))
     size = np.abs(target - q)
     return (0.7 * size.max(0) + 0.3 * size.mean(0)) ** 0.6
 

@@ -90,13 +90,15 @@ def test_targets_are_the_least_value_of_smoothed_actions_within_bounds():
     nets = _td3.Networks(
         None, lambda params, obs: params * obs, critics.Critics(None, values)
     )
-    policy = _td3.Learner(None, 0.5, None)
-    critic = _td3.Learner(None, (5.0, -3.0), None)
+    policy = _td3.TargetTrainState(None, 0.5, None)
+    critic = _td3.TargetTrainState(None, (5.0, -3.0), None)
     obs = np.linspace(-3.0, 3.0, 13, dtype=np.float32)[:, None]
     noise = np.tile(np.float32([-4.0, -0.5, 0.0, 0.5, 4.0]), 13)[:13, None]
     end = np.arange(13) % 5 == 0
     ones = jnp.ones(13)
-    batch = off_policy.Batch(None, None, 2 * ones, obs, end, 0.9 * ones, None, None)
+    batch = off_policy.NStepTransition(
+        None, None, 2 * ones, obs, end, 0.9 * ones, None, None
+    )
     meta = td3.Meta(smoothing_noise=0.4, noise_clip=0.3)
     found = _td3.target_of(nets, policy, critic, batch, noise, meta, Context())
     action = np.clip(0.5 * obs + np.clip(0.4 * noise, -0.3, 0.3), -1, 1)
@@ -111,7 +113,7 @@ def test_one_critic_no_delay_and_no_smoothing_are_ddpg():
         features=(8,), num_critics=1, policy_delay=1, num_gradient_steps=4, batch_size=5
     )
     env = envs.make("gymnax/Pendulum-v1")
-    action = _td3.checked_actions(env, config)
+    action = _td3.require_actions(env, config)
     nets = _td3.networks_of(env.observation, action, config, config.num_critics)
     rng = np.random.default_rng(0)
     first, second, action, reward, noise = (
@@ -120,7 +122,7 @@ def test_one_critic_no_delay_and_no_smoothing_are_ddpg():
     )
     end = jnp.arange(20).reshape(4, 1, 5) % 4 == 0
     discount = jnp.full(end.shape, 0.9)
-    batches = off_policy.Batch(
+    batches = off_policy.NStepTransition(
         first, jnp.tanh(action), reward, second, end, discount, None, None
     )
     policy = _td3.newborn(nets.init(jax.random.key(0)), meta)

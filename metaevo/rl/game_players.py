@@ -1,6 +1,6 @@
 """Players of a matrix game that learn, as functions of the two policies just played.
 
-    opponent = learners.lola(matrix.swapped(game))
+    opponent = game_players.lola(matrix.swapped(game))
     next_logits = opponent(own_logits, other_logits, context)
 
 A learner is a value of the slots `shaper` and `opponent` of `inner_loops/opponents.py`:
@@ -23,8 +23,8 @@ from metaevo.envs import matrix
 from metaevo.errors import ConfigError
 
 __all__ = [
-    "LEARNERS",
     "META_LEARNED",
+    "PLAYERS",
     "best_response",
     "lola",
     "meta_learned",
@@ -86,7 +86,7 @@ def static(probabilities: Sequence[float]) -> Partial:
     )
 
 
-LEARNERS = {"naive": naive, "lola": lola, "best_response": best_response}
+PLAYERS = {"naive": naive, "lola": lola, "best_response": best_response}
 
 # Game -> first logits of the opponent, and its step size, by
 # `experiments/meta_learned_start`.
@@ -129,17 +129,17 @@ def opponent(name: str, game: matrix.Game) -> dict[str, Any]:
     """The slots of `inner_loops/opponents.py` that make a named opponent.
 
     Args:
-        name: of `LEARNERS`, `meta_learned`, or a policy in `Game.fixed`.
+        name: of `PLAYERS`, `meta_learned`, or a policy in `Game.fixed`.
         game: seen from the first seat.
 
     Raises:
         ConfigError: there is no such opponent.
     """
-    if name in LEARNERS:
-        return {"opponent": LEARNERS[name](matrix.swapped(game))}
+    if name in PLAYERS:
+        return {"opponent": PLAYERS[name](matrix.swapped(game))}
     if name == "meta_learned":
         return meta_learned(game)
     if name in game.fixed:
         return {"opponent": static(game.fixed[name])}
-    known = [*LEARNERS, "meta_learned", *game.fixed]
+    known = [*PLAYERS, "meta_learned", *game.fixed]
     raise ConfigError(f"opponent={name!r}: expected one of {', '.join(known)}")

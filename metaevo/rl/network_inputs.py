@@ -1,8 +1,9 @@
 """Messages beside observations: what the networks of an agent see.
 
-A loop with a slot `message` and a Config key `message_size` sees through `Hearing.hear`
-wherever a network does: acting, learning, normalization. The environment, the reward
-that an agent learns from and a rollout's actions are not touched.
+A loop with a slot `message` and a Config key `message_size` calls
+`NetworkInputs.with_message` wherever a network reads observations: acting, learning,
+normalization. The environment, the reward that an agent learns from and a rollout's
+actions are not touched.
 """
 
 from __future__ import annotations
@@ -18,25 +19,25 @@ from metaevo import envs, slots
 from metaevo.errors import ConfigError
 from metaevo.slots import Context
 
-__all__ = ["Hearing", "nothing", "of"]
+__all__ = ["NetworkInputs", "of", "without_messages"]
 
 
-class Hearing(NamedTuple):
+class NetworkInputs(NamedTuple):
     """Inputs that networks see in place of observations.
 
     Attributes:
-        observation: space of it.
-        hear: `(meta, context, obs [..., *shape]) -> [..., *observation.shape]`.
+        space: space of an input.
+        with_message: `(meta, context, obs [..., *shape]) -> [..., *space.shape]`.
     """
 
-    observation: envs.Box
-    hear: Callable[[Any, Context, jax.Array], jax.Array]
+    space: envs.Box
+    with_message: Callable[[Any, Context, jax.Array], jax.Array]
 
 
 def of(
     env: envs.Env, message_size: int, meta: Any, stats: Sequence[str] = ()
-) -> Hearing:
-    """The hearing of agents on `env`.
+) -> NetworkInputs:
+    """The inputs of the networks of agents on `env`.
 
     Without messages networks see observations as they are, in bytes where they are
     packed. With messages they see the flattened observation, float32, and then the
@@ -44,31 +45,32 @@ def of(
 
     Args:
         message_size: numbers in a message; 0: there is none.
-        meta: slots, with the message in `message`. Its class has the message as default
-            that means none.
+        meta: slots, with the message in `message`. The default of `type(meta).message`
+            means: no message.
         stats: names in the algorithm's `context.stats`, which a message may read.
 
     Raises:
         ConfigError: `meta` has a message and `message_size` is 0, or has one of another
-            size. `hear` raises it too, while JAX traces, for what evolves.
+            size. `with_message` raises it too, while JAX traces, for what evolves.
     """
     if message_size:
-        hearing = _with_messages(env, message_size)
+        inputs = _with_messages(env, message_size)
     else:
-        hearing = _without_messages(env, type(meta)._field_defaults["message"])
+        inputs = _refusing_messages(env, type(meta)._field_defaults["message"])
     obs = jax.ShapeDtypeStruct((1, *env.observation.shape), jnp.float32)
     context = Context(stats=dict.fromkeys(stats, jnp.zeros(())))
-    jax.eval_shape(lambda obs: hearing.hear(slots.checked(meta), context, obs), obs)
-    return hearing
+    checked = slots.checked(meta)
+    jax.eval_shape(lambda obs: inputs.with_message(checked, context, obs), obs)
+    return inputs
 
 
-def nothing(env: envs.Env) -> Hearing:
-    """The hearing of an algorithm without a slot `message`."""
-    return Hearing(env.observation, lambda meta, context, obs: obs)
+def without_messages(env: envs.Env) -> NetworkInputs:
+    """The inputs of an algorithm without a slot `message`: observations."""
+    return NetworkInputs(env.observation, lambda meta, context, obs: obs)
 
 
-def _without_messages(env: envs.Env, silent: Any) -> Hearing:
-    def hear(meta, context, obs):
+def _refusing_messages(env: envs.Env, silent: Any) -> NetworkInputs:
+    def with_message(meta, context, obs):
         del context
         # A slot that crossed jit is another object with the same function.
         if getattr(meta.message, "func", None) is not silent.func:
@@ -78,13 +80,13 @@ def _without_messages(env: envs.Env, silent: Any) -> Hearing:
             )
         return obs
 
-    return Hearing(env.observation, hear)
+    return NetworkInputs(env.observation, with_message)
 
 
-def _with_messages(env: envs.Env, size: int) -> Hearing:
+def _with_messages(env: envs.Env, size: int) -> NetworkInputs:
     num_axes = len(env.observation.shape)
 
-    def hear(meta, context, obs):
+    def with_message(meta, context, obs):
         obs = envs.unpacked(obs)
         obs = obs.reshape(*obs.shape[: obs.ndim - num_axes], -1)
         message = jnp.asarray(meta.message(obs, context), jnp.float32)
@@ -97,4 +99,5 @@ def _with_messages(env: envs.Env, size: int) -> Hearing:
             )
         return jnp.concatenate([obs, jnp.broadcast_to(message, expected)], -1)
 
-    return Hearing(envs.Box((math.prod(env.observation.shape) + size,)), hear)
+    space = envs.Box((math.prod(env.observation.shape) + size,))
+    return NetworkInputs(space, with_message)
