@@ -84,38 +84,40 @@ class State(NamedTuple):
 
 
 def from_distribution(
-    algorithm: EvosaxAlgorithm,
+    name: str,
     space: Space,
-    *,
+    *arguments: Any,
     mirrored: bool = False,
     recombines: bool = False,
-    prepare: Callable[[Any], Any] = lambda state: state,
+    start_sigma: float | None = None,
+    **options: Any,
 ) -> Strategy:
     """Return a strategy from an algorithm that adapts a mean and a spread.
 
     Args:
-        algorithm: Algorithm of evosax.
+        name: Name of the algorithm.
         space: Space whose `init` gives the initial mean.
+        *arguments: Further arguments of `algorithm`.
         mirrored: Member i + P/2 is the mirror image of member i, which is the order of
             evosax.
         recombines: The mean becomes a weighted mean of members, which moves even if
             all have the same fitness. Such generations are then ignored.
-        prepare: Corrects evosax's initial state.
+        start_sigma: Spread of generation 0; None: evosax's.
+        **options: Further arguments of `algorithm`.
     """
+    es = algorithm(name, space, *arguments, **options)
 
     def init(key):
         mean_key, key = jax.random.split(key)
-        es = prepare(algorithm.init(key, space.init(mean_key)))
-        return State(strong(es), jnp.zeros(()))
-
-    def ask(key, state):
-        population, es = algorithm.ask(key, state.es)
-        return Proposal(population), state._replace(es=es)
+        start = es.init(key, space.init(mean_key))
+        if start_sigma is not None:
+            start = start.replace(std=start_sigma)
+        return State(strong(start), jnp.zeros(()))
 
     def tell(key, state, proposal, fitness):
         def learn():
-            es = algorithm.tell(key, proposal.params, fitness, state.es)
-            return State(es, jnp.linalg.norm(es.mean - state.es.mean))
+            after = es.tell(key, proposal.params, fitness, state.es)
+            return State(after, jnp.linalg.norm(after.mean - state.es.mean))
 
         return unless_equal(fitness, learn, state) if recombines else learn()
 
@@ -127,9 +129,29 @@ def from_distribution(
         }
 
     def solution(state):
-        return algorithm.es.get_mean(state.es)
+        return es.es.get_mean(state.es)
 
-    return Strategy(init, ask, tell, solution, metrics, mirrored)
+    return Strategy(init, asked_by(es), tell, solution, metrics, mirrored)
+
+
+def annealed(sigma: float, decay: float) -> dict[str, Any]:
+    """Return options of `from_distribution`: sigma times `decay` per generation.
+
+    evosax reads its schedule before it counts the generation: the value that it reads
+    at the end of generation g is that of generation g + 1. So the first one is set
+    separately.
+    """
+    return {"start_sigma": sigma, "std_schedule": sigma_schedule(sigma, decay)}
+
+
+def asked_by(algorithm: EvosaxAlgorithm) -> Callable:
+    """Return the `ask` of a strategy whose state has evosax's in `es`."""
+
+    def ask(key, state):
+        population, es = algorithm.ask(key, state.es)
+        return Proposal(population), state._replace(es=es)
+
+    return ask
 
 
 class PopulationState(NamedTuple):
@@ -151,13 +173,17 @@ def survivors(
     return PopulationState(es, mean, step)
 
 
-def population_metrics(state: PopulationState) -> dict[str, jax.Array]:
-    """Return the metrics of a strategy that keeps a population."""
-    return {
-        "sigma": state.es.population.std(0).mean(),
-        "mean_norm": optax.tree.norm(state.mean),
-        "update_norm": state.update_norm,
-    }
+def from_population(init: Callable, ask: Callable, tell: Callable) -> Strategy:
+    """Return a strategy that keeps a population, with `PopulationState`s."""
+
+    def metrics(state):
+        return {
+            "sigma": state.es.population.std(0).mean(),
+            "mean_norm": optax.tree.norm(state.mean),
+            "update_norm": state.update_norm,
+        }
+
+    return Strategy(init, ask, tell, lambda state: state.mean, metrics)
 
 
 def unless_equal(fitness: jax.Array, learn: Callable[[], Any], state: Any) -> Any:
@@ -186,10 +212,5 @@ def tied_weights(population, fitness, state, params) -> jax.Array:
 
 
 def sigma_schedule(sigma: float, decay: float) -> Callable:
-    """Return a schedule: sigma times `decay` per generation.
-
-    evosax reads the schedule before it counts the generation: the value that it reads
-    at the end of generation g is that of generation g + 1. The first value must be set
-    separately.
-    """
+    """Return the schedule of a sigma that is multiplied by `decay` per generation."""
     return lambda g: sigma * decay ** (g + 1)

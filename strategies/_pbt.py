@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
 from metaevo.errors import ConfigError
+from metaevo.types import Proposal
 from strategies import _options
 
 EXPLOITS = ("truncation", "tournament", "winner")
@@ -21,6 +24,28 @@ def check(population_size: int, exploit: str, fraction: float) -> None:
     _options.one_of(EXPLOITS, exploit=exploit)
     if not 0 <= fraction <= 0.5:
         raise ConfigError(f"fraction={fraction} must be in [0, 0.5]")
+
+
+def newborn(population_size: int) -> jax.Array:
+    """Return the parents [P] of generation 0, which has none."""
+    return jnp.full(population_size, -1, jnp.int32)
+
+
+def ask(key: jax.Array, state: Any) -> tuple[Proposal, Any]:
+    """Return the proposal in a state with `params` and `parents`."""
+    del key
+    return Proposal(state.params, state.parents), state
+
+
+def solution(state: Any) -> Any:
+    """Return the fittest of the last generation; reports score the agents again."""
+    return jax.tree.map(lambda x: x[jnp.argmax(state.fitness)], state.told)
+
+
+def num_exploited(state: Any) -> jax.Array:
+    """Return the number of members that follow another one, 0 in generation 0."""
+    moved = state.parents != jnp.arange(len(state.parents))
+    return jnp.where(state.parents[0] < 0, 0, moved.sum())
 
 
 def donors(

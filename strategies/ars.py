@@ -48,18 +48,13 @@ def ars(
     _options.positive(sigma=sigma, sigma_decay=sigma_decay)
     _options.fraction(elite_ratio=elite_ratio)
     shape = _shaping.named(shaping, ("standardize", "centered_rank"))
-    algorithm = _evosax.algorithm(
+    return _evosax.from_distribution(
         "ARS",
         space,
         population_size,
         elite_ratio=elite_ratio,
         optimizer=optimizer,
-        std_schedule=_evosax.sigma_schedule(sigma, sigma_decay),
         fitness_shaping_fn=_evosax.minimized(shape),
-    )
-    return _evosax.from_distribution(
-        algorithm,
-        space,
         mirrored=True,
-        prepare=lambda state: state.replace(std=sigma),
+        **_evosax.annealed(sigma, sigma_decay),
     )

@@ -27,11 +27,11 @@ def cma_es(space: Space, population_size: int, sigma: float) -> Strategy:
     """
     _options.at_least(4, population_size=population_size)
     _options.positive(sigma=sigma)
-    algorithm = _evosax.algorithm(
+    return _evosax.from_distribution(
         "CMA_ES",
         space,
         population_size,
         lambda params: params.replace(std_init=sigma),
         fitness_shaping_fn=_evosax.tied_weights,
+        recombines=True,
     )
-    return _evosax.from_distribution(algorithm, space, recombines=True)

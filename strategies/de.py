@@ -99,6 +99,4 @@ def de(
 
         return _evosax.unless_equal(fitness, learn, state)
 
-    return Strategy(
-        init, ask, tell, lambda state: state.mean, _evosax.population_metrics
-    )
+    return _evosax.from_population(init, ask, tell)

@@ -28,10 +28,10 @@ def learned_es(space: Space, population_size: int, sigma: float) -> Strategy:
     """
     _options.at_least(2, population_size=population_size)
     _options.positive(sigma=sigma)
-    algorithm = _evosax.algorithm(
+    return _evosax.from_distribution(
         "LearnedES",
         space,
         population_size,
         lambda params: params.replace(std_init=sigma),
+        recombines=True,
     )
-    return _evosax.from_distribution(algorithm, space, recombines=True)

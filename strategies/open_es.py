@@ -43,17 +43,12 @@ def open_es(
     _options.even(population_size)
     _options.positive(sigma=sigma, sigma_decay=sigma_decay)
     shape = _shaping.without_ties(_shaping.named(shaping))
-    algorithm = _evosax.algorithm(
+    return _evosax.from_distribution(
         "Open_ES",
         space,
         population_size,
         optimizer=optimizer,
-        std_schedule=_evosax.sigma_schedule(sigma, sigma_decay),
         fitness_shaping_fn=_evosax.minimized(shape),
-    )
-    return _evosax.from_distribution(
-        algorithm,
-        space,
         mirrored=True,
-        prepare=lambda state: state.replace(std=sigma),
+        **_evosax.annealed(sigma, sigma_decay),
     )

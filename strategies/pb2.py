@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from metaevo import spaces
-from metaevo.types import Fitness, Proposal, Space, Strategy, remakeable
+from metaevo.types import Fitness, Space, Strategy, remakeable
 from strategies import _options, _pbt
 
 LENGTHS = (0.1, 0.2, 0.4, 0.8, 1.6)
@@ -93,15 +93,11 @@ def pb2(
         params = jax.vmap(space.init)(jax.random.split(key, size))
         zeros = jnp.zeros(rows)
         data = Data(jnp.zeros((rows, len(names))), zeros, zeros, zeros - 1)
-        newborn = jnp.full(size, -1, jnp.int32)
+        parents = _pbt.newborn(size)
         unknown = jnp.full(size, jnp.nan, jnp.float32)
         return State(
-            params, newborn, params, jnp.zeros(size), unknown, data, jnp.int32(0)
+            params, parents, params, jnp.zeros(size), unknown, data, jnp.int32(0)
         )
-
-    def ask(key, state):
-        del key
-        return Proposal(state.params, state.parents), state
 
     def tell(key, state, proposal, fitness):
         donor_key, explore_key = jax.random.split(key)
@@ -169,18 +165,13 @@ def pb2(
         (everything, _), _ = jax.lax.scan(turn, (everything, counts), jnp.arange(size))
         return everything[rows:, :-1]
 
-    def solution(state):
-        """Return the fittest of the last generation; reports score the agents again."""
-        return jax.tree.map(lambda x: x[jnp.argmax(state.fitness)], state.told)
-
     def metrics(state):
-        moved = state.parents != jnp.arange(size)
-        return {
-            "exploited": jnp.where(state.parents[0] < 0, 0, moved.sum()),
-            "diversity": points(state.params).std(0).mean(),
-        }
+        diversity = points(state.params).std(0).mean()
+        return {"exploited": _pbt.num_exploited(state), "diversity": diversity}
 
-    return Strategy(init, ask, tell, solution, metrics, persistent_agents=True)
+    return Strategy(
+        init, _pbt.ask, tell, _pbt.solution, metrics, persistent_agents=True
+    )
 
 
 # --- the Gaussian process -------------------------------------------------------------

@@ -19,7 +19,6 @@ from metaevo.types import (
     Key,
     Params,
     Population,
-    Proposal,
     Space,
     Strategy,
     remakeable,
@@ -98,12 +97,8 @@ def pbt(
         params = jax.tree.map(jnp.asarray, start)
         if start is None:
             params = jax.vmap(space.init)(jax.random.split(key, population_size))
-        newborn = jnp.full(population_size, -1, jnp.int32)
-        return State(params, newborn, params, jnp.zeros(population_size))
-
-    def ask(key, state):
-        del key
-        return Proposal(state.params, state.parents), state
+        parents = _pbt.newborn(population_size)
+        return State(params, parents, params, jnp.zeros(population_size))
 
     def tell(key, state, proposal, fitness):
         donor_key, explore_key = jax.random.split(key)
@@ -122,19 +117,14 @@ def pbt(
         parents = own if copies == "params" else donors
         return State(params, parents, proposal.params, fitness)
 
-    def solution(state):
-        """Return the fittest of the last generation; reports score the agents again."""
-        return jax.tree.map(lambda x: x[jnp.argmax(state.fitness)], state.told)
-
     def metrics(state):
-        moved = state.parents != jnp.arange(population_size)
         spread = [x.std(0).mean() for x in jax.tree.leaves(state.params)]
-        return {
-            "exploited": jnp.where(state.parents[0] < 0, 0, moved.sum()),
-            "diversity": jnp.stack(spread).mean(),
-        }
+        diversity = jnp.stack(spread).mean()
+        return {"exploited": _pbt.num_exploited(state), "diversity": diversity}
 
-    return Strategy(init, ask, tell, solution, metrics, persistent_agents=True)
+    return Strategy(
+        init, _pbt.ask, tell, _pbt.solution, metrics, persistent_agents=True
+    )
 
 
 def _for_each(key, params, draw):

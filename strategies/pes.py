@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import optax
 
 from metaevo.types import Proposal, Space, Strategy, remakeable
-from strategies import _options, _shaping, _trees
+from strategies import _gradient, _options, _shaping, _trees
 
 
 class State(NamedTuple):
@@ -96,8 +96,7 @@ def pes(
     first_age = [i * horizon // pairs if staggered else 0 for i in range(pairs)]
 
     def deviation(state):
-        generation = state.generation.astype(jnp.float32)
-        return sigma * jnp.float32(sigma_decay) ** generation
+        return _gradient.deviation(state, sigma, sigma_decay)
 
     def init(key):
         mean = ravel(space.init(key))
@@ -127,26 +126,15 @@ def pes(
         since_birth = noise + (state.since_birth if accumulate else 0.0)
         first, second = jnp.split(shape(fitness), 2)
         gradient = (first - second) @ since_birth / population_size
-        updates, optimizer_state = optimizer.update(
-            -gradient, state.optimizer, state.mean
-        )
         over = state.age + 1 == horizon
-        return State(
-            mean=jnp.asarray(optax.apply_updates(state.mean, updates)),
-            optimizer=optimizer_state,
+        return _gradient.ascend(state, gradient, optimizer)._replace(
             since_birth=jnp.where(over[:, None], 0.0, since_birth),
             age=jnp.where(over, 0, state.age + 1),
-            generation=state.generation + 1,
-            update_norm=jnp.linalg.norm(updates),
         )
 
     def metrics(state):
-        return {
-            "sigma": deviation(state),
-            "mean_norm": jnp.linalg.norm(state.mean),
-            "update_norm": state.update_norm,
-            "age": state.age.mean(dtype=jnp.float32),
-        }
+        common = _gradient.metrics(state, deviation(state))
+        return common | {"age": state.age.mean(dtype=jnp.float32)}
 
     return Strategy(
         init, ask, tell, lambda state: unravel(state.mean), metrics, mirrored=True

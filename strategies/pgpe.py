@@ -51,7 +51,7 @@ def pgpe(
     _options.at_least(0, sigma_learning_rate=sigma_learning_rate)
     _options.fraction(max_sigma_change=max_sigma_change)
     shape = _shaping.named(shaping, ("centered_rank", "standardize"))
-    algorithm = _evosax.algorithm(
+    return _evosax.from_distribution(
         "PGPE",
         space,
         population_size,
@@ -60,5 +60,5 @@ def pgpe(
         ),
         optimizer=optimizer,
         fitness_shaping_fn=_evosax.minimized(shape),
+        mirrored=True,
     )
-    return _evosax.from_distribution(algorithm, space, mirrored=True)

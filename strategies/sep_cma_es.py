@@ -38,11 +38,11 @@ def sep_cma_es(space: Space, population_size: int, sigma: float) -> Strategy:
         c_mu = jnp.minimum(1.0 - c_1, faster * params.c_mu)
         return params.replace(std_init=sigma, c_1=c_1, c_mu=c_mu)
 
-    algorithm = _evosax.algorithm(
+    return _evosax.from_distribution(
         "Sep_CMA_ES",
         space,
         population_size,
         tune,
         fitness_shaping_fn=_evosax.tied_weights,
+        recombines=True,
     )
-    return _evosax.from_distribution(algorithm, space, recombines=True)

@@ -20,7 +20,7 @@ import optax
 from metaevo.errors import ConfigError
 from metaevo.population import Rule
 from metaevo.types import Proposal, Space, Strategy, keep, remakeable
-from strategies import _options, _shaping, _trees
+from strategies import _gradient, _options, _shaping, _trees
 
 
 class State(NamedTuple):
@@ -90,8 +90,7 @@ def shared_seed_es(
         return unravel(seed.mean + sign * seed.sigma * noise(seed.key, i % pairs))
 
     def deviation(state):
-        generation = state.generation.astype(jnp.float32)
-        return sigma * jnp.float32(sigma_decay) ** generation
+        return _gradient.deviation(state, sigma, sigma_decay)
 
     def init(key):
         mean = ravel(space.init(key))
@@ -113,22 +112,10 @@ def shared_seed_es(
         pulls = jnp.arange(pairs, dtype=jnp.int32), first - second
         total, _ = jax.lax.scan(add, jnp.zeros(dim), pulls)
         gradient = total / (population_size * seed.sigma)
-        updates, optimizer_state = optimizer.update(
-            -gradient, state.optimizer, state.mean
-        )
-        return State(
-            mean=jnp.asarray(optax.apply_updates(state.mean, updates)),
-            optimizer=optimizer_state,
-            generation=state.generation + 1,
-            update_norm=jnp.linalg.norm(updates),
-        )
+        return _gradient.ascend(state, gradient, optimizer)
 
     def metrics(state):
-        return {
-            "sigma": deviation(state),
-            "mean_norm": jnp.linalg.norm(state.mean),
-            "update_norm": state.update_norm,
-        }
+        return _gradient.metrics(state, deviation(state))
 
     return Strategy(
         init, ask, tell, lambda state: unravel(state.mean), metrics, mirrored=True

@@ -13,7 +13,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from metaevo.types import Proposal, Space, Strategy, remakeable
+from metaevo.types import Space, Strategy, remakeable
 from strategies import _evosax, _options, _trees
 
 
@@ -65,10 +65,6 @@ def simple_ga(
         es = es.replace(std=jnp.float32(sigma))
         return _evosax.PopulationState(es, mean, jnp.zeros(()))
 
-    def ask(key, state):
-        population, es = ga.ask(key, state.es)
-        return Proposal(population), state._replace(es=es)
-
     def tell(key, state, proposal, fitness):
         def learn():
             es = ga.tell(key, proposal.params, fitness, state.es)
@@ -77,6 +73,4 @@ def simple_ga(
         # Members of equal fitness would become parents by their index.
         return _evosax.unless_equal(fitness, learn, state)
 
-    return Strategy(
-        init, ask, tell, lambda state: state.mean, _evosax.population_metrics
-    )
+    return _evosax.from_population(init, _evosax.asked_by(ga), tell)

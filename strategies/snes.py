@@ -47,7 +47,7 @@ def snes(
         rate = params.lr_std_init if rate is None else rate
         return params.replace(std_init=sigma, lr_std_init=rate)
 
-    algorithm = _evosax.algorithm(
+    return _evosax.from_distribution(
         "SNES",
         space,
         population_size,
@@ -55,4 +55,3 @@ def snes(
         optimizer=optimizer,
         fitness_shaping_fn=_evosax.tied_weights,
     )
-    return _evosax.from_distribution(algorithm, space)

@@ -10,7 +10,7 @@ import contextlib
 import difflib
 import importlib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from typing import Any, NamedTuple
 
@@ -161,10 +161,8 @@ def make(name: str) -> Env:
             )
         return env
     prefix, slash, rest = name.partition("/")
-    if slash and prefix in SUITES:
-        return suite(prefix).make(rest)
-    known_suites = (*SUITES, *sorted(declared_suites()))
-    if not slash or prefix not in known_suites:
+    if not slash or (prefix not in SUITES and prefix not in declared_suites()):
+        known_suites = (*SUITES, *sorted(declared_suites()))
         near = difflib.get_close_matches(prefix.lower(), known_suites, 1)
         hint = f" Did you mean {near[0]}/{rest or 'NAME'}?" if near else ""
         if not hint and (known := _suite_of(rest or prefix)):
@@ -197,6 +195,35 @@ def unknown(
     else:
         remedy = f", of {len(names)}. Try: metaevo list environments"
     return ConfigError(f"env='{prefix}/{name}': no such {kind}{remedy}")
+
+
+@contextlib.contextmanager
+def optional(user: str, extra: str) -> Iterator[None]:
+    """Import an optional package inside the context.
+
+    Args:
+        user: what needs the package, for the message.
+        extra: extra of metaevo that installs it.
+
+    Raises:
+        ConfigError: the package is not installed.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise ConfigError(
+            f"{user}: {error}. Install it with: pip install 'metaevo[{extra}]'"
+        ) from error
+
+
+def with_types(tree: PyTree, types: PyTree) -> PyTree:
+    """Leaves with the types of `types`, and none of them weak.
+
+    The types of a state must not change between steps; a reset's types decide.
+    """
+    return jax.tree.map(
+        lambda x, t: jax.lax.convert_element_type(jnp.asarray(x), t.dtype), tree, types
+    )
 
 
 def declared_suites() -> dict[str, metadata.EntryPoint]:

@@ -14,7 +14,7 @@ import io
 import jax
 import jax.numpy as jnp
 
-from metaevo.envs import Box, Env, Step, unknown, with_auto_reset
+from metaevo.envs import Box, Env, Step, optional, unknown, with_auto_reset, with_types
 from metaevo.errors import ConfigError
 
 MAX_STEPS = 1000  # the time limit of Brax's own training
@@ -34,19 +34,6 @@ NAMES = (
     "walker2d",
 )
 BACKENDS = ("spring", "positional", "generalized", "mjx")
-
-
-def _brax():
-    """Imports brax, which prints what optional simulators it lacks."""
-    try:
-        quiet = io.StringIO()
-        with contextlib.redirect_stderr(quiet), contextlib.redirect_stdout(quiet):
-            from brax import envs
-    except ImportError as error:
-        raise ConfigError(
-            f"env=brax/...: {error}. Install it with: pip install 'metaevo[brax]'"
-        ) from error
-    return envs
 
 
 def names() -> list[str]:
@@ -73,29 +60,29 @@ def make(name: str) -> Env:
             f"env='brax/{name}': backend {backend!r} must be one of {BACKENDS}"
         )
     options = {} if base == "fast" else {"backend": backend or "spring"}
-    return adapt(_brax().get_environment(base, **options), f"brax/{name}")
+    quiet = io.StringIO()  # brax prints what optional simulators it lacks
+    with (
+        optional("env=brax/...", "brax"),
+        contextlib.redirect_stderr(quiet),
+        contextlib.redirect_stdout(quiet),
+    ):
+        from brax import envs
+    return adapt(envs.get_environment(base, **options), f"brax/{name}")
 
 
 def adapt(env, name: str = "", max_steps: int = MAX_STEPS) -> Env:
     """Wrap a Brax environment without wrappers; actions are in [−1, 1]."""
-    # A state's leaves must not change type between steps; reset's types decide.
     types = jax.eval_shape(env.reset, jax.random.key(0))
 
-    def strong(state):
-        return jax.tree.map(
-            lambda x, t: jax.lax.convert_element_type(jnp.asarray(x), t.dtype),
-            state,
-            types,
-        )
-
     def reset(key):
-        state = strong(env.reset(key))
+        state = with_types(env.reset(key), types)
         return (state, jnp.int32(0)), state.obs
 
     def step_raw(key, state, action):
         del key
         before, time = state
-        after = strong(env.step(before, jnp.clip(action, -1.0, 1.0)))
+        after = env.step(before, jnp.clip(action, -1.0, 1.0))
+        after = with_types(after, types)
         good = jnp.isfinite(after.obs).all() & jnp.isfinite(after.reward)
         terminated = ~good | (after.done > 0.5)
         obs = jnp.where(good, after.obs, before.obs)

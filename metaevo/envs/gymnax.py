@@ -16,7 +16,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaevo.envs import Box, Discrete, Env, Step, rendering, unknown, with_auto_reset
+from metaevo.envs import (
+    Box,
+    Discrete,
+    Env,
+    Step,
+    rendering,
+    unknown,
+    with_auto_reset,
+    with_types,
+)
 from metaevo.errors import ConfigError
 
 # Downloads its data when made.
@@ -161,20 +170,12 @@ def adapt(
             return jax.nn.one_hot(obs, num_categories, dtype=jnp.float32)
         return jnp.asarray(obs).astype(jnp.float32)
 
-    # A state's leaves must not change type between steps; reset's types decide.
     types = jax.eval_shape(lambda key: env.reset_env(key, params)[1], jax.random.key(0))
-
-    def strong(state):
-        return jax.tree.map(
-            lambda x, t: jax.lax.convert_element_type(jnp.asarray(x), t.dtype),
-            state,
-            types,
-        )
 
     def functions(params):
         def reset(key):
             obs, state = env.reset_env(key, params)
-            return strong(state), observe(obs)
+            return with_types(state, types), observe(obs)
 
         def step_raw(key, state, act):
             if box is not None:
@@ -191,7 +192,7 @@ def adapt(
                 final_obs=obs,
                 info=info,
             )
-            return strong(state), step
+            return with_types(state, types), step
 
         return reset, with_auto_reset(reset, step_raw), step_raw
 

@@ -18,8 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaevo.envs import Box, Discrete, Env, Step, unknown, with_auto_reset
-from metaevo.errors import ConfigError
+from metaevo.envs import Box, Discrete, Env, Step, optional, unknown, with_auto_reset
 
 MAX_STEPS = {
     "CVRP-v1": 40,
@@ -58,16 +57,6 @@ class State(NamedTuple):
     time: jax.Array
 
 
-def _jumanji() -> Any:
-    try:
-        import jumanji  # pyright: ignore[reportMissingImports]
-    except ImportError as error:
-        raise ConfigError(
-            f"env=jumanji/...: {error}. Install it with: pip install 'metaevo[jumanji]'"
-        ) from error
-    return jumanji
-
-
 def names() -> list[str]:
     """The environments of this suite."""
     return sorted(MAX_STEPS)
@@ -82,7 +71,9 @@ def make(name: str) -> Env:
     if name not in MAX_STEPS:
         kind = "task of one agent with discrete actions"
         raise unknown("jumanji", name, names(), kind)
-    task: Any = _jumanji().make(name)
+    with optional("env=jumanji/...", "jumanji"):
+        import jumanji  # pyright: ignore[reportMissingImports]
+    task: Any = jumanji.make(name)
     max_steps = MAX_STEPS[name]
     parts = np.atleast_1d(np.asarray(task.action_spec.num_values))
     num_actions = math.prod(map(int, parts))

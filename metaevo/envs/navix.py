@@ -15,20 +15,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaevo.envs import Box, Discrete, Env, Step, unknown, with_auto_reset
-from metaevo.errors import ConfigError
+from metaevo.envs import Box, Discrete, Env, Step, optional, unknown, with_auto_reset
 
 _TRUNCATED, _TERMINATED = 1, 2  # navix.StepType
 _LARGEST = 10  # of MiniGrid's symbols: the agent. NAVIX's own bound leaves it out.
 
 
 def _navix() -> Any:
-    try:
+    with optional("env=navix/...", "navix"):
         import navix  # pyright: ignore[reportMissingImports]
-    except ImportError as error:
-        raise ConfigError(
-            f"env=navix/...: {error}. Install it with: pip install 'metaevo[navix]'"
-        ) from error
     return navix
 
 

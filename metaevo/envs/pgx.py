@@ -17,8 +17,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaevo.envs import Box, Discrete, Env, Step, rendering, unknown, with_auto_reset
-from metaevo.errors import ConfigError
+from metaevo.envs import (
+    Box,
+    Discrete,
+    Env,
+    Step,
+    optional,
+    rendering,
+    unknown,
+    with_auto_reset,
+)
 
 MAX_MOVES = {
     "animal_shogi": 256,
@@ -50,16 +58,6 @@ class State(NamedTuple):
     time: jax.Array
 
 
-def _pgx():
-    try:
-        import pgx
-    except ImportError as error:
-        raise ConfigError(
-            f"env=pgx/...: {error}. Install it with: pip install 'metaevo[games]'"
-        ) from error
-    return pgx
-
-
 def names() -> list[str]:
     """The environments of this suite."""
     return sorted(MAX_MOVES)
@@ -73,7 +71,9 @@ def make(name: str) -> Env:
     """
     if name not in MAX_MOVES:
         raise unknown("pgx", name, names(), "game of two players")
-    game = _pgx().make(name)  # pyright: ignore[reportArgumentType]
+    with optional("env=pgx/...", "games"):
+        import pgx
+    game = pgx.make(name)  # pyright: ignore[reportArgumentType]
     max_moves = MAX_MOVES[name]
 
     def observed(state):

@@ -13,16 +13,15 @@ import jax
 import jax.numpy as jnp
 
 from metaevo import envs, slots
-from metaevo.errors import ConfigError
 from metaevo.slots import Context
 from metaevo.types import Key, PyTree
 
 __all__ = [
-    "Node",
     "Plan",
     "Root",
     "SearchResult",
     "Thought",
+    "TreeNode",
     "gumbel",
     "legal",
     "model",
@@ -59,7 +58,7 @@ class Thought(NamedTuple):
     visits: jax.Array
 
 
-class Node(NamedTuple):
+class TreeNode(NamedTuple):
     """A state in a search tree; leaves [B, ...].
 
     Attributes:
@@ -104,7 +103,7 @@ def model(
     evaluate: Callable[..., tuple[jax.Array, jax.Array]],
     gamma: jax.Array | float,
 ) -> Model:
-    """The environment as mctx's `recurrent_fn`; embeddings are `Node`s.
+    """The environment as mctx's `recurrent_fn`; embeddings are `TreeNode`s.
 
     Values are those of the player to move, so the discount is negative where the next
     player is another: -gamma times what is good for that one. A state that a time limit
@@ -131,7 +130,7 @@ def model(
         # Nothing happens after a time limit, so nothing is discounted.
         discount = jnp.where(node.truncated, 1.0, sign * gamma)
         discount = jnp.where(terminated, 0.0, discount)
-        after = Node(after, terminated, truncated, node.value)
+        after = TreeNode(after, terminated, truncated, node.value)
         mask = envs.legal_actions(env, after.state)
         return after, out.final_obs, reward, discount, mask
 
@@ -281,7 +280,7 @@ def _root(mctx, root: Root) -> Any:
     return mctx.RootFnOutput(
         prior_logits=legal(root.logits, root.mask),
         value=root.value,
-        embedding=Node(root.state, goes_on, goes_on, root.value),
+        embedding=TreeNode(root.state, goes_on, goes_on, root.value),
     )
 
 
@@ -298,10 +297,6 @@ def _found(found: Any, action: jax.Array) -> SearchResult:
 
 
 def _mctx() -> Any:
-    try:
+    with envs.optional("AlphaZero", "games"):
         import mctx
-    except ImportError as error:
-        raise ConfigError(
-            f"AlphaZero: {error}. Install it with: pip install 'metaevo[games]'"
-        ) from error
     return mctx
