@@ -24,11 +24,11 @@ from metaevo.analysis.independent import dqn, judge, ppo  # noqa: E402
 
 CLEANRL = {
     "ppo": (
-        ppo.Settings(500_000, 4, 128, 4, 4, anneal=True),
+        ppo.Config(500_000, 4, 128, 4, 4, anneal=True),
         (2.5e-4,),
     ),
     "dqn": (
-        dqn.Settings(
+        dqn.Config(
             500_000, 10, 10_000, 10_000, 128, features=(120, 84), last_epsilon=0.05
         ),
         (2.5e-4,),
@@ -40,7 +40,7 @@ def main(which: str, names: str = "ppo,dqn", num_seeds: int = 32) -> None:
     env = envs.make("gymnax/CartPole-v1")
     for name in names.split(","):
         module = judge.AGENTS[name]
-        settings, step_sizes = module.Settings(), module.STEP_SIZES
+        settings, step_sizes = module.Config(), module.STEP_SIZES
         if which == "cleanrl":
             settings, step_sizes = CLEANRL[name]
         began = time.perf_counter()

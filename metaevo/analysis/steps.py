@@ -13,7 +13,7 @@ import numpy as np
 from metaevo.errors import CheckpointError
 from metaevo.storage import checkpoint
 
-Arrays = Mapping[str, np.ndarray]
+NamedArrays = Mapping[str, np.ndarray]
 
 
 def _go_on() -> None:
@@ -34,7 +34,9 @@ class Steps(NamedTuple):
     digest: str
     pause: Callable[[], None] = _go_on
 
-    def kept(self, name: str, arrays: Arrays, *facts: object) -> Arrays | None:
+    def kept(
+        self, name: str, arrays: NamedArrays, *facts: object
+    ) -> NamedArrays | None:
         """Return the result of a step; None if it has to be made.
 
         Args:
@@ -54,10 +56,10 @@ class Steps(NamedTuple):
     def step(
         self,
         name: str,
-        make: Callable[[], Arrays],
-        arrays: Arrays,
+        make: Callable[[], NamedArrays],
+        arrays: NamedArrays,
         *facts: object,
-    ) -> Arrays:
+    ) -> NamedArrays:
         """Return the result of a step, made and kept unless it was kept already.
 
         Args:
@@ -79,7 +81,7 @@ class Steps(NamedTuple):
             self.pause()
         return found
 
-    def _what(self, arrays: Arrays, facts: tuple) -> str:
+    def _what(self, arrays: NamedArrays, facts: tuple) -> str:
         text = json.dumps([self.digest, facts], sort_keys=True, default=str)
         found = hashlib.sha256(text.encode())
         for name in sorted(arrays):

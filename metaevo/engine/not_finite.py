@@ -27,7 +27,7 @@ _LIBRARIES = tuple(
 _OURS = ("metaevo", "inner_loops", "strategies", "searches")
 
 
-class Origin(NamedTuple):
+class NonFinite(NamedTuple):
     """An operation whose result is not finite, of inputs that are.
 
     Attributes:
@@ -48,7 +48,7 @@ class Origin(NamedTuple):
         return f"{self.operation} of {', '.join(self.inputs)} at {place}"
 
 
-def find(fn: Callable[..., PyTree], *args: PyTree) -> Origin | None:
+def find(fn: Callable[..., PyTree], *args: PyTree) -> NonFinite | None:
     """Return the operation that makes the first bad number of `fn(*args)`.
 
     Args:
@@ -60,7 +60,7 @@ def find(fn: Callable[..., PyTree], *args: PyTree) -> Origin | None:
     """
     closed = jax.make_jaxpr(fn)(*args)
     found = _trace(closed, jax.tree.leaves(args), range(len(closed.jaxpr.outvars)))
-    return found if isinstance(found, Origin) else None
+    return found if isinstance(found, NonFinite) else None
 
 
 def first_bad(tree: PyTree) -> list[str]:
@@ -78,7 +78,7 @@ def first_bad(tree: PyTree) -> list[str]:
 
 def _trace(
     closed: Any, inputs: Sequence[Any], targets: Sequence[int]
-) -> Origin | int | None:
+) -> NonFinite | int | None:
     """Follow a bad output of a traced function back to where it was made.
 
     Returns:
@@ -115,7 +115,7 @@ def _done(jaxpr: Any, equation: Any, read: Callable) -> list[Any]:
 
 def _back(
     jaxpr: Any, read: Callable, made_by: dict, at: Any, bad: Callable
-) -> Origin | int | None:
+) -> NonFinite | int | None:
     """Follow a bad variable back through the operations of one traced function."""
     while at in made_by:
         equation = made_by[at]
@@ -125,7 +125,7 @@ def _back(
             [read(v) for v in equation.invars],
             [i for i, v in enumerate(equation.outvars) if v is at],
         )
-        if isinstance(inside, Origin):
+        if isinstance(inside, NonFinite):
             return inside if inside.file else inside._replace(**_place(equation))
         if isinstance(inside, int):
             before = equation.invars[inside]
@@ -137,7 +137,7 @@ def _back(
 
 def _inside(
     equation: Any, inputs: list[Any], targets: list[int]
-) -> Origin | int | None:
+) -> NonFinite | int | None:
     """Follow an output of an operation that is made of others into these."""
     name, settings = equation.primitive.name, equation.params
     if name == "scan":
@@ -155,7 +155,7 @@ def _inside(
             inputs
         ):
             found = _trace(inner, inputs, targets)
-            if isinstance(found, Origin) and _of_a_library(inner):
+            if isinstance(found, NonFinite) and _of_a_library(inner):
                 # Traced once for all of its callers, and names the first of them.
                 found = found._replace(file="")
             return found
@@ -176,7 +176,7 @@ def _in_a_library(file: str) -> bool:
     return file.startswith("<")
 
 
-def _in_scan(settings: dict, inputs: list[Any], target: int) -> Origin | int | None:
+def _in_scan(settings: dict, inputs: list[Any], target: int) -> NonFinite | int | None:
     """Follow an output of a scan back through its iterations."""
     body, length = settings["jaxpr"], settings["length"]
     num_consts, num_carry = scan_sizes(settings)
@@ -214,7 +214,7 @@ def _in_scan(settings: dict, inputs: list[Any], target: int) -> Origin | int | N
             last -= 1
 
 
-def _in_while(settings: dict, inputs: list[Any], target: int) -> Origin | int | None:
+def _in_while(settings: dict, inputs: list[Any], target: int) -> NonFinite | int | None:
     """Follow an output of a while loop back through its iterations."""
     num_test, num_consts = settings["cond_nconsts"], settings["body_nconsts"]
     test, consts = inputs[:num_test], inputs[num_test:][:num_consts]
@@ -230,9 +230,9 @@ def _in_while(settings: dict, inputs: list[Any], target: int) -> Origin | int | 
     return None
 
 
-def _origin(equation: Any, inputs: list[Any]) -> Origin:
+def _origin(equation: Any, inputs: list[Any]) -> NonFinite:
     words = tuple(map(_in_words, inputs))
-    return Origin(equation.primitive.name, inputs=words, **_place(equation))
+    return NonFinite(equation.primitive.name, inputs=words, **_place(equation))
 
 
 def _place(equation: Any) -> dict[str, Any]:

@@ -41,7 +41,7 @@ class Failure(NamedTuple):
 
     segment: Segment
     leaves: tuple[str, ...]
-    origin: not_finite.Origin | None
+    origin: not_finite.NonFinite | None
 
 
 class Rerun(NamedTuple):

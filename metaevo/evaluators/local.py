@@ -28,7 +28,7 @@ from metaevo.evaluators.layout import (
 from metaevo.evaluators.lift import Outcome
 from metaevo.evaluators.memory import MemoryNeed
 from metaevo.evaluators.programs import (
-    Programs,
+    TaskPrograms,
     common_random_numbers,
     make_programs,
 )
@@ -77,7 +77,7 @@ class LocalEvaluator:
 
     layout: Layout
     chunk_size: int
-    _programs: list[Programs]
+    _programs: list[TaskPrograms]
 
     def __init__(
         self,
@@ -231,7 +231,7 @@ class LocalEvaluator:
         args = (seed_keys, put(ids, MEMBERS), put(params, MEMBERS))
         return max(self._memory(programs, args) for programs in self._programs)
 
-    def _memory(self, programs: Programs, args: tuple) -> int:
+    def _memory(self, programs: TaskPrograms, args: tuple) -> int:
         state = jax.eval_shape(programs.init, *args)
         state = InnerState(*map(self.layout.put_shapes, state, STATE))
         used = programs.run.lower(*args, state).compile().memory_analysis()
@@ -254,7 +254,7 @@ class LocalEvaluator:
         )
 
     def _round_shapes(self, proposal: Proposal) -> tuple:
-        """Return the shapes of the arguments of `Programs.init` in a round."""
+        """Return the shapes of the arguments of `TaskPrograms.init` in a round."""
         self.prepare(proposal)
         ids = next(self.layout.rounds(population.size(proposal.params)))
         return jax.eval_shape(

@@ -13,7 +13,7 @@ from metaevo.evaluators.lift import lift
 from metaevo.types import InnerLoop, Proposal, Search
 
 
-class Programs(NamedTuple):
+class TaskPrograms(NamedTuple):
     """Programs of one task, each compiled once.
 
     All take `(seed_keys [S], ids [width], params [width, ...])`, the last two also a
@@ -41,7 +41,7 @@ def common_random_numbers(search: Search, proposal: Proposal) -> bool:
 
 def make_programs(
     search: Search, loop: InnerLoop, mesh: Mesh, shared_numbers: bool, evaluate: bool
-) -> Programs:
+) -> TaskPrograms:
     """Return the programs of one task on the devices of `mesh`.
 
     Args:
@@ -70,7 +70,7 @@ def make_programs(
         return jax.jit(fn, donate_argnums=donate)
 
     inputs = (ALL, MEMBERS, MEMBERS)
-    return Programs(
+    return TaskPrograms(
         init=program(lifted.init, inputs, STATE),
         members=program(lifted.members, inputs, STATE),
         run=program(lifted.run, (*inputs, STATE), (STATE, SEEDS_MEMBERS), donate=(3,)),

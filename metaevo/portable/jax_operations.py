@@ -121,4 +121,4 @@ def _type(name: str) -> Any:
     return jax.dtypes.canonicalize_dtype(np.dtype(name))
 
 
-_ARRAYS = running.Arrays(OPERATIONS, _cast, _scan)
+_ARRAYS = running.ArrayLibrary(OPERATIONS, _cast, _scan)

@@ -10,7 +10,7 @@ import numpy as np
 from metaevo.portable import numpy_operations, running
 from metaevo.portable.numpy_inputs import shaped
 
-__all__ = ["Function", "Optimizer", "run"]
+__all__ = ["Function", "NumpyOptimizer", "run"]
 
 
 class Function:
@@ -76,7 +76,7 @@ class Function:
         return shaped(self.inputs, expected, inputs, dtype)
 
 
-class Optimizer:
+class NumpyOptimizer:
     """A learned optimizer: a direction for each number, to be multiplied by `lr`.
 
         state = optimizer.init(params)
@@ -198,7 +198,7 @@ def run(program: Mapping[str, Any], inputs: Sequence[Any], dtype: Any) -> list:
 
 
 def _scan(step, carry, inputs, reverse: bool, most: int | None) -> tuple[list, list]:
-    """One step after the other; see `running.Arrays`."""
+    """One step after the other; see `running.ArrayLibrary`."""
     steps = range(min(len(x) for x in inputs))
     outputs: list[list] = []
     for i in reversed(steps) if reverse else steps:
@@ -218,4 +218,4 @@ def _cast(x: Any, dtype: Any) -> np.ndarray:
     return x.astype(dtype) if np.issubdtype(x.dtype, np.floating) else x
 
 
-_ARRAYS = running.Arrays(numpy_operations.OPERATIONS, _cast, _scan)
+_ARRAYS = running.ArrayLibrary(numpy_operations.OPERATIONS, _cast, _scan)

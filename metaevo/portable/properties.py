@@ -22,7 +22,7 @@ from metaevo.types import Params
 
 __all__ = ["Properties", "inside", "measured_minimum", "of", "record", "unit", "where"]
 
-Range = tuple[float, float]
+Interval = tuple[float, float]
 
 
 class Properties(NamedTuple):
@@ -45,7 +45,7 @@ class Properties(NamedTuple):
     guarantees: tuple[str, ...]
     facts: Mapping[str, float]
     unit: str
-    visited: Range | None = None
+    visited: Interval | None = None
     minimum: float | None = None
     label: str = ""
 
@@ -120,7 +120,7 @@ def _finite(x: Any) -> float:
     return x
 
 
-def _range(given: Any) -> Range | None:
+def _range(given: Any) -> Interval | None:
     if given is None:
         return None
     low, high = map(_finite, given)
@@ -130,7 +130,7 @@ def _range(given: Any) -> Range | None:
 
 
 def record(
-    op: Mapping[str, Any], params: Params, visited: Range | None
+    op: Mapping[str, Any], params: Params, visited: Interval | None
 ) -> dict[str, Any]:
     """The entry under `properties` in a manifest.
 
@@ -160,7 +160,7 @@ _AT = {
 
 
 def measured_minimum(
-    op: Mapping[str, Any], params: Params, visited: Range
+    op: Mapping[str, Any], params: Params, visited: Interval
 ) -> float | None:
     """The error at which a loss of a critic is least, on 1001 points of a range.
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from metaevo.portable import numpy_operations
 
-__all__ = ["Arrays", "check_program", "run"]
+__all__ = ["ArrayLibrary", "check_program", "run"]
 
 MAX_EQUATIONS = 10_000
 MAX_SIZE = 1 << 20  # numbers in an array of fixed shape
@@ -29,7 +29,7 @@ _SETTINGS = {
 }
 
 
-class Arrays(NamedTuple):
+class ArrayLibrary(NamedTuple):
     """A library of arrays.
 
     Attributes:
@@ -82,7 +82,7 @@ def check_sizes(name: str, settings: Mapping[str, Any]) -> None:
 
 
 def run(
-    program: Mapping[str, Any], inputs: Sequence[Any], dtype: Any, arrays: Arrays
+    program: Mapping[str, Any], inputs: Sequence[Any], dtype: Any, arrays: ArrayLibrary
 ) -> list:
     """Carry out a program of `metaevo.portable.tracing`.
 
@@ -104,7 +104,9 @@ def run(
     return _run(program, inputs, dtype, arrays, sizes)
 
 
-def _run(program, inputs, dtype, arrays: Arrays, sizes: Mapping[str, Any]) -> list:
+def _run(
+    program, inputs, dtype, arrays: ArrayLibrary, sizes: Mapping[str, Any]
+) -> list:
     """`run`, with the open sizes."""
     # Sizes stay open in `jax.export`, where nothing is computed.
     most = None
@@ -140,7 +142,9 @@ def _run(program, inputs, dtype, arrays: Arrays, sizes: Mapping[str, Any]) -> li
     return [value(atom) for atom in program["outputs"]]
 
 
-def _scan(operands, settings, dtype, arrays: Arrays, sizes, most: int | None) -> list:
+def _scan(
+    operands, settings, dtype, arrays: ArrayLibrary, sizes, most: int | None
+) -> list:
     """A program for each index of the first axis of some operands.
 
     Operands are constants, the carry that a step gives to the next, and what is gone

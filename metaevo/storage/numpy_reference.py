@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from metaevo.errors import MetaevoError
-from metaevo.portable.numpy_functions import Function, Optimizer
+from metaevo.portable.numpy_functions import Function, NumpyOptimizer
 from metaevo.portable.running import check_program, check_sizes
 from metaevo.storage import verified
 
-__all__ = ["Function", "Optimizer", "Reference", "load"]
+__all__ = ["Function", "NumpyOptimizer", "Reference", "load"]
 
 
 class Reference:
@@ -68,7 +68,7 @@ def load(path: str | Path) -> Reference:
             for kept in described.get("state", {}).values():
                 check_sizes("state", kept)
             params = [arrays[array] for array in described["params"]]
-            kind = Optimizer if "step" in described else Function
+            kind = NumpyOptimizer if "step" in described else Function
             slots[name] = kind(described, params)
     except (
         MetaevoError,

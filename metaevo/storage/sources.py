@@ -31,7 +31,7 @@ from metaevo.storage import imports, own_runs
 from metaevo.storage.own_runs import Source
 
 __all__ = [
-    "Origin",
+    "SourceEntry",
     "imported",
     "is_known",
     "is_name",
@@ -47,7 +47,7 @@ _FUNCTION = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,199}:[A-Za-z_][A-Za-z0-9_]{0,9
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
-class Origin(NamedTuple):
+class SourceEntry(NamedTuple):
     """An entry under `sources` in a manifest.
 
     Attributes:
@@ -78,7 +78,7 @@ def record(spec: Mapping[str, Mapping]) -> dict[str, dict[str, Any]]:
         operation = operations.get(op["op"])
         if operation.build.__module__ in operations.MODULES or operation.as_params:
             continue
-        origin = Origin(operation.slot, operation.title, operation.reads(op))
+        origin = SourceEntry(operation.slot, operation.title, operation.reads(op))
         if (source := of(operation)) is not None:
             origin = origin._replace(
                 function=f"{source.name}:{source.function}",
@@ -107,14 +107,14 @@ def of(operation: operations.Operation) -> Source | None:
     return source
 
 
-def read(entry: Any) -> Origin:
+def read(entry: Any) -> SourceEntry:
     """An entry of a manifest, checked.
 
     Raises:
         ArtifactError: it is malformed.
     """
     try:
-        origin = Origin(**{**entry, "reads": tuple(entry["reads"])})
+        origin = SourceEntry(**{**entry, "reads": tuple(entry["reads"])})
         sound = (
             origin.slot in slots.SIGNATURES
             and _TITLE.fullmatch(origin.title)
@@ -141,7 +141,7 @@ def is_name(text: str) -> bool:
     return plain and not keyword.iskeyword(text)
 
 
-def is_known(name: str, origin: Origin) -> bool:
+def is_known(name: str, origin: SourceEntry) -> bool:
     """True if this process has imported the function that an artifact was saved with.
 
     Args:
@@ -157,7 +157,7 @@ def is_known(name: str, origin: Origin) -> bool:
 
 
 def imported(
-    name: str, origin: Origin, places: Sequence[str], apart_from: Path
+    name: str, origin: SourceEntry, places: Sequence[str], apart_from: Path
 ) -> str | None:
     """Import the module of a function, if its file is the one that was recorded.
 

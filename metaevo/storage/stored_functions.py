@@ -14,7 +14,7 @@ from metaevo.errors import CheckpointError, NotImportedError
 from metaevo.learned import operations
 from metaevo.storage import imports, own_runs, sources
 from metaevo.storage._files import read_json
-from metaevo.storage.sources import Origin
+from metaevo.storage.sources import SourceEntry
 from metaevo.storage.verified import MAX_JSON
 
 __all__ = ["entry", "resolved"]
@@ -104,7 +104,7 @@ def _places(folder: Path, trust: bool) -> list[str] | None:
 
 
 def entry(
-    slot: str, op: Mapping[str, Any], origin: Origin, manifest: Mapping[str, Any]
+    slot: str, op: Mapping[str, Any], origin: SourceEntry, manifest: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The entry of a manifest that stands for a slot's function by its program.
 

@@ -26,7 +26,7 @@ from metaevo.learned import operations
 from metaevo.portable import tracing
 from metaevo.slots import Context
 from metaevo.storage import artifacts, numpy_reference, stored_functions
-from metaevo.storage.sources import Origin
+from metaevo.storage.sources import SourceEntry
 
 DOCS = (Path(__file__).parents[2] / "docs" / "spaces.md").read_text()
 CASES = helper.cases()
@@ -65,7 +65,7 @@ def by_program(name):
     manifest = json.loads((folder / "manifest.json").read_text())
     op = manifest["slots"][case.slot]
     reads = case.operation.reads(op)
-    origin = Origin(case.operation.slot, case.operation.title, reads)
+    origin = SourceEntry(case.operation.slot, case.operation.title, reads)
     entry = stored_functions.entry(case.slot, op, origin, manifest)
     return operations.get(entry["op"]).rebuild(entry), entry
 

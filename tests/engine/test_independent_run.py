@@ -15,7 +15,7 @@ from metaevo.errors import ConfigError, InterruptedRunError
 from metaevo.slots import Slot
 from strategies.random_search import random_search
 
-TINY = ppo.Settings(
+TINY = ppo.Config(
     256, num_envs=4, num_steps=32, num_epochs=1, num_minibatches=2, num_points=2,
     num_episodes=2, features=(8,),
 )  # fmt: skip
@@ -49,7 +49,7 @@ def run(directory, search=None, should_stop=lambda: False, **config):
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    monkeypatch.setattr(ppo, "Settings", lambda: TINY)
+    monkeypatch.setattr(ppo, "Config", lambda: TINY)
 
 
 def files(directory):

@@ -19,11 +19,11 @@ from strategies.random_search import random_search
 
 ENV = envs.make("gymnax/CartPole-v1")
 TINY = {
-    "ppo": ppo.Settings(
+    "ppo": ppo.Config(
         256, num_envs=4, num_steps=32, num_epochs=1, num_minibatches=2, num_points=2,
         num_episodes=2, features=(8,),
     ),
-    "dqn": dqn.Settings(
+    "dqn": dqn.Config(
         256, num_envs=4, learning_starts=64, buffer_size=128, batch_size=8,
         num_points=2, num_episodes=2, features=(8,),
     ),
@@ -62,7 +62,7 @@ def test_the_hand_made_functions_are_the_agents_own(agent, functions):
 
 
 def test_generalized_advantages_are_those_of_their_definition():
-    s = ppo.Settings(gamma=0.9, gae_lambda=0.8)
+    s = ppo.Config(gamma=0.9, gae_lambda=0.8)
     rng = np.random.default_rng(0)
     reward, value = rng.normal(size=(2, 6, 1)).astype(np.float32)
     last, done = np.float32([0.7]), np.zeros((6, 1), bool)

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from metaevo.analysis.independent.ppo import Run, evaluate, given
+from metaevo.analysis.independent.ppo import TrainingResult, evaluate, given
 from metaevo.envs import Discrete, Env
 from metaevo.errors import ConfigError
 from metaevo.slots import Context
@@ -33,7 +33,7 @@ STEP_SIZES = (2.5e-4, 5e-4, 1e-3)
 """Step sizes that a comparison uses."""
 
 
-class Settings(NamedTuple):
+class Config(NamedTuple):
     """Sizes and numbers.
 
     Attributes:
@@ -91,8 +91,8 @@ def train(
     td_loss: Any = square,
     reward: Any = given,
     lr: jax.Array | float = 5e-4,
-    settings: Settings = Settings(),
-) -> Run:
+    settings: Config = Config(),
+) -> TrainingResult:
     """Train one agent for a whole lifetime.
 
     Args:
@@ -208,7 +208,9 @@ def train(
     def best(obs):
         return jnp.argmax(_values(learner[0], _flat(obs)), -1)
 
-    return Run(returns, evaluate(final_key, env, best, learner[0], s.num_episodes))
+    return TrainingResult(
+        returns, evaluate(final_key, env, best, learner[0], s.num_episodes)
+    )
 
 
 def _flat(obs: jax.Array) -> jax.Array:
@@ -216,7 +218,7 @@ def _flat(obs: jax.Array) -> jax.Array:
     return obs.reshape(obs.shape[0], -1)
 
 
-def _init(key, env: Env, s: Settings) -> list[dict[str, jax.Array]]:
+def _init(key, env: Env, s: Config) -> list[dict[str, jax.Array]]:
     """Return layers; weights uniform as PyTorch's, U(±1/√inputs)."""
     assert isinstance(env.action, Discrete)
     sizes = (math.prod(env.observation.shape), *s.features, env.action.num)

@@ -159,7 +159,7 @@ def scores(
         devices: JAX devices to use; None: all of this process.
     """
     module = AGENTS[agent]
-    settings = settings or module.Settings()
+    settings = settings or module.Config()
     step_sizes = tuple(step_sizes or module.STEP_SIZES)
     mesh = _mesh(devices)
     keys = jax.random.split(key, num_seeds)
@@ -345,7 +345,7 @@ def judge(
     """
     agent, names = agent_for(search)
     step_sizes = AGENTS[agent].STEP_SIZES
-    settings = AGENTS[agent].Settings()
+    settings = AGENTS[agent].Config()
     given = checkpoint.to_arrays((params, key))
     found: dict[str, list[Scores]] = {"solution": [], "hand-made": []}
     for task, loop in enumerate(search.tasks):
@@ -380,7 +380,7 @@ def frames(search: Search, num_seeds: int) -> int:
     agent, _ = agent_for(search)
     module = AGENTS[agent]
     runs = 2 * num_seeds * len(module.STEP_SIZES) * len(search.tasks)
-    return runs * module.Settings().num_frames
+    return runs * module.Config().num_frames
 
 
 def save(folder: Path, judged: Judged) -> None:

@@ -31,7 +31,7 @@ STEP_SIZES = (4e-4, 1e-3, 2.5e-3)
 """Step sizes that a comparison uses."""
 
 
-class Settings(NamedTuple):
+class Config(NamedTuple):
     """Sizes and numbers.
 
     Attributes:
@@ -69,7 +69,7 @@ class Settings(NamedTuple):
     max_grad_norm: float = 0.5
 
 
-class Run(NamedTuple):
+class TrainingResult(NamedTuple):
     """A training run.
 
     Attributes:
@@ -111,8 +111,8 @@ def train(
     drift: Any = clip,
     reward: Any = given,
     lr: jax.Array | float = 1e-3,
-    settings: Settings = Settings(),
-) -> Run:
+    settings: Config = Config(),
+) -> TrainingResult:
     """Train one agent for a whole lifetime.
 
     Args:
@@ -212,7 +212,9 @@ def train(
     def best(obs):
         return _mode(env, _forward(env, params, obs)[0])
 
-    return Run(returns, evaluate(final_key, env, best, params, s.num_episodes))
+    return TrainingResult(
+        returns, evaluate(final_key, env, best, params, s.num_episodes)
+    )
 
 
 def evaluate(
@@ -239,7 +241,7 @@ def evaluate(
     return jnp.where(finite, total.mean(), jnp.nan)
 
 
-def _advantages(reward, value, last, done, s: Settings) -> jax.Array:
+def _advantages(reward, value, last, done, s: Config) -> jax.Array:
     """Return generalized advantages [T, E]; an episode's end is the end of everything.
 
     Schulman et al., 2015, https://arxiv.org/abs/1506.02438.
@@ -265,7 +267,7 @@ def _dense(key, rows: int, columns: int, scale: float) -> dict[str, jax.Array]:
     return {"w": weights, "b": jnp.zeros(columns)}
 
 
-def _init(key, env: Env, s: Settings) -> dict[str, Any]:
+def _init(key, env: Env, s: Config) -> dict[str, Any]:
     """Return parameters: layers of the policy's and the value's torso, and heads."""
     sizes = (math.prod(env.observation.shape), *s.features)
     box = env.action
