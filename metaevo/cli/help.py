@@ -73,7 +73,7 @@ class Key(NamedTuple):
     values: str
 
 
-class Group(NamedTuple):
+class KeyGroup(NamedTuple):
     """Keys under one heading.
 
     Attributes:
@@ -115,7 +115,7 @@ def help_text(search: Callable[..., Search], command: str | None = None) -> str:
     return "\n".join([*lines, "", f"example: {command} {_example(search)}"])
 
 
-def grouped(search: Callable[..., Search]) -> Iterator[Group]:
+def grouped(search: Callable[..., Search]) -> Iterator[KeyGroup]:
     """Yield the keys of a search in groups: its own, and those of each structure."""
     given = config.defaults(search)
     hints = typing.get_type_hints(search)
@@ -126,7 +126,7 @@ def grouped(search: Callable[..., Search]) -> Iterator[Group]:
         if not config.fields_of(value)
     ]
     if own:
-        yield Group("Search", own, [])
+        yield KeyGroup("Search", own, [])
     for name, structure in given.items():
         kinds = config.fields_of(structure)
         if not kinds:
@@ -139,7 +139,7 @@ def grouped(search: Callable[..., Search]) -> Iterator[Group]:
             key = _key(f"{name}.{field}", value, kind, documented, in_meta)
             (keys if field in plain else others).append(key)
         about = docstrings.summary(type(structure))
-        yield Group(f"{name}.*  {about}".rstrip(), keys, others)
+        yield KeyGroup(f"{name}.*  {about}".rstrip(), keys, others)
 
 
 def started_as() -> str:

@@ -12,7 +12,7 @@ __all__ = [
     "Atom",
     "Constant",
     "Equation",
-    "Evolved",
+    "EvolvedProgram",
     "Loop",
     "Program",
     "Shape",
@@ -172,7 +172,7 @@ class Program(NamedTuple):
         yield from self.outputs
 
 
-class Evolved(NamedTuple):
+class EvolvedProgram(NamedTuple):
     """An evolved function or optimizer of an artifact.
 
     Attributes:

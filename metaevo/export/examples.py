@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from metaevo import slots
 from metaevo.export.dialects import TORCH, Dialect
-from metaevo.export.equations import Evolved
+from metaevo.export.equations import EvolvedProgram
 from metaevo.export.programs import RESERVED
 from metaevo.learned import operations
 
@@ -35,7 +35,10 @@ _WIDTH = 84
 
 
 def text(
-    dialect: Dialect, functions: Sequence[Evolved], public: Sequence[str], stem: str
+    dialect: Dialect,
+    functions: Sequence[EvolvedProgram],
+    public: Sequence[str],
+    stem: str,
 ) -> str:
     """Lines of the docstring of a module.
 
@@ -64,7 +67,9 @@ def text(
 _SAID = "= "  # begins a line that is printed
 
 
-def _function(dialect: Dialect, one: Evolved, public: Sequence[str]) -> Iterator[str]:
+def _function(
+    dialect: Dialect, one: EvolvedProgram, public: Sequence[str]
+) -> Iterator[str]:
     """Statements that call a function."""
     kind = operations.get(one.op["op"]).slot
     arrays: dict[tuple, list[str]] = {}
@@ -127,7 +132,9 @@ def _call(head: str, arguments: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def _optimizer(dialect: Dialect, one: Evolved, public: Sequence[str]) -> Iterator[str]:
+def _optimizer(
+    dialect: Dialect, one: EvolvedProgram, public: Sequence[str]
+) -> Iterator[str]:
     """Statements that do a step of an optimizer."""
     del public
     if dialect is TORCH:

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 from metaevo.errors import ConfigError
 from metaevo.export import names, programs, source
-from metaevo.export.equations import Evolved
+from metaevo.export.equations import EvolvedProgram
 from metaevo.storage import artifacts, verified
 
 __all__ = ["FORMATS", "Format", "write"]
 
 
-class Source(NamedTuple):
+class ArtifactFunction(NamedTuple):
     """An evolved function as an artifact holds it.
 
     Attributes:
@@ -28,7 +28,9 @@ class Source(NamedTuple):
     params: Any
 
 
-Content = Callable[[Sequence[Source], Mapping[str, float], Sequence[str], str], bytes]
+Content = Callable[
+    [Sequence[ArtifactFunction], Mapping[str, float], Sequence[str], str], bytes
+]
 
 
 class Format(NamedTuple):
@@ -58,7 +60,7 @@ def _source(name: str) -> Format:
     return Format(dialect.title, f"_{name}.py", content)
 
 
-def _evolved(one: Source, to: str) -> Evolved:
+def _evolved(one: ArtifactFunction, to: str) -> EvolvedProgram:
     """The program of a function.
 
     Raises:
@@ -123,7 +125,7 @@ def write(
     spec = artifact.manifest["slots"]
     chosen = _chosen(spec, slot, to)
     functions = [
-        Source(name, spec[name], params[name])
+        ArtifactFunction(name, spec[name], params[name])
         for name in chosen
         if spec[name]["op"] != "number"
     ]

@@ -18,7 +18,7 @@ from metaevo.export.equations import (
     Atom,
     Constant,
     Equation,
-    Evolved,
+    EvolvedProgram,
     Loop,
     Program,
 )
@@ -30,7 +30,7 @@ IR_VERSION = 8
 _TYPES = {"float": np.float32, "int": np.int64, "bool": np.bool_}
 
 
-def content(one: Evolved, provenance: Sequence[str]) -> bytes:
+def content(one: EvolvedProgram, provenance: Sequence[str]) -> bytes:
     """The serialized model.
 
     Args:
@@ -81,11 +81,11 @@ def _described(name: str, kind: str, shape: Sequence[int | str]) -> Any:
     return _part("helper").make_tensor_value_info(name, tensor, list(shape))
 
 
-def _input_kind(one: Evolved, name: str) -> str:
+def _input_kind(one: EvolvedProgram, name: str) -> str:
     return "int" if "int" in one.state.get(name, {}).get("type", "") else "float"
 
 
-def _kind_and_shape(program: Program, atom: Atom, one: Evolved) -> tuple:
+def _kind_and_shape(program: Program, atom: Atom, one: EvolvedProgram) -> tuple:
     if isinstance(atom, Constant):
         kinds = {"f": "float", "b": "bool"}
         return kinds.get(atom.value.dtype.kind, "int"), atom.value.shape

@@ -11,14 +11,14 @@ import inspect
 from collections.abc import Mapping
 
 from metaevo.export.dialects import NUMPY, TORCH, Dialect, number
-from metaevo.export.equations import Evolved
+from metaevo.export.equations import EvolvedProgram
 from metaevo.learned import optimizers
 from metaevo.storage import numpy_reference
 
 __all__ = ["PUBLIC", "helpers", "parts"]
 
 PUBLIC: Mapping[str, tuple[str, ...]] = {
-    "torch": ("Evolved",),
+    "torch": ("EvolvedProgram",),
     "jax": ("optimizer_init", "optimizer_update"),
     "numpy": ("optimizer_init", "optimizer_update"),
 }
@@ -33,7 +33,7 @@ IMPORTS: Mapping[str, str] = {
 """Lines that the annotations need, by dialect."""
 
 
-def helpers(dialect: Dialect, one: Evolved) -> dict[str, str]:
+def helpers(dialect: Dialect, one: EvolvedProgram) -> dict[str, str]:
     """Functions that the parts use, by name."""
     found = {"_start": _start(dialect, one)}
     if dialect is TORCH:
@@ -48,7 +48,7 @@ def helpers(dialect: Dialect, one: Evolved) -> dict[str, str]:
     return found
 
 
-def _start(dialect: Dialect, one: Evolved) -> str:
+def _start(dialect: Dialect, one: EvolvedProgram) -> str:
     """Source of what is kept of an array before the first step."""
     m, size = dialect.module, "x.numel()" if dialect is TORCH else "x.size"
     device = ", device=x.device" * (dialect is TORCH)
@@ -69,7 +69,7 @@ def _start(dialect: Dialect, one: Evolved) -> str:
     return "\n".join([*lines, "    }"]) + "\n"
 
 
-def parts(dialect: Dialect, one: Evolved) -> list[str]:
+def parts(dialect: Dialect, one: EvolvedProgram) -> list[str]:
     """Source of the class, or of the two functions."""
     extra = [name for name in one.value.inputs if name not in one.given]
     values = {

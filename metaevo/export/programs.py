@@ -15,13 +15,20 @@ import numpy as np
 
 from metaevo.export import inputs as of_users
 from metaevo.export import names
-from metaevo.export.equations import Atom, Constant, Equation, Evolved, Loop, Program
+from metaevo.export.equations import (
+    Atom,
+    Constant,
+    Equation,
+    EvolvedProgram,
+    Loop,
+    Program,
+)
 from metaevo.export.simplify import (
     Found,
     Note,
     Repeated,
-    Step,
     Tables,
+    UnnamedEquation,
     shape_of,
     steps_of,
     variables,
@@ -34,7 +41,7 @@ from metaevo.portable import tracing
 __all__ = ["evolved"]
 
 
-def evolved(slot: str, op: Mapping[str, Any], params: Any) -> Evolved:
+def evolved(slot: str, op: Mapping[str, Any], params: Any) -> EvolvedProgram:
     """The program of one slot of an artifact.
 
     Args:
@@ -60,7 +67,7 @@ def evolved(slot: str, op: Mapping[str, Any], params: Any) -> Evolved:
         if optimizer
         else tuple(of_users.signature(op).given)
     )
-    return Evolved(
+    return EvolvedProgram(
         slot,
         op,
         _simplified(found["step" if optimizer else "value"], inputs, arrays),
@@ -163,7 +170,7 @@ class _Names(NamedTuple):
             return self.constants[_bits(x)] if x.value.ndim else x
         return called[x]
 
-    def _equation(self, step: Step, operands, called) -> Equation:
+    def _equation(self, step: UnnamedEquation, operands, called) -> Equation:
         note = self.tables.notes[step.result]
         return Equation(
             step.operation,

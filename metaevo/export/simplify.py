@@ -19,8 +19,8 @@ __all__ = [
     "Found",
     "Note",
     "Repeated",
-    "Step",
     "Tables",
+    "UnnamedEquation",
     "shape_of",
     "steps_of",
     "variables",
@@ -47,7 +47,7 @@ class Note(NamedTuple):
     relu: bool
 
 
-class Step(NamedTuple):
+class UnnamedEquation(NamedTuple):
     """An equation before its values have names."""
 
     operation: str
@@ -66,7 +66,7 @@ class Repeated(NamedTuple):
     """A loop before its values have names; its attributes are those of a `Loop`."""
 
     inputs: tuple[int, ...]
-    steps: Sequence[Step | Repeated]
+    steps: Sequence[UnnamedEquation | Repeated]
     outputs: Sequence[Found]
     operands: tuple[Found, ...]
     results: tuple[int, ...]
@@ -114,7 +114,7 @@ def steps_of(described: Mapping[str, Any], tables: Tables) -> tuple[list, list]:
     known, notes = tables.known, tables.notes
     notes.update(described["notes"])
     tables.shapes.update((number, one.shape) for number, one in notes.items())
-    steps: list[Step | Repeated] = []
+    steps: list[UnnamedEquation | Repeated] = []
     made: dict[str, int] = {}
     sizes: dict[Any, Mapping[str, Any]] = {}
     for operation, operands, result, settings in described["equations"]:
@@ -142,7 +142,7 @@ def steps_of(described: Mapping[str, Any], tables: Tables) -> tuple[list, list]:
         if same is not None:
             known[result] = same
             continue
-        step = Step(operation, atoms, result, settings)
+        step = UnnamedEquation(operation, atoms, result, settings)
         known[result] = made.setdefault(_key(step, note.kind), result)
         if known[result] == result:
             steps.append(step)
@@ -226,7 +226,7 @@ def _computed(operation, atoms, settings, name) -> Constant:
     return Constant(wide(value), atoms[0].name if moved else name)
 
 
-def _key(step: Step, kind: str) -> str:
+def _key(step: UnnamedEquation, kind: str) -> str:
     """Equal for equations of equal results."""
     operands = [
         [x.value.tolist(), str(x.value.dtype)] if isinstance(x, Constant) else x
@@ -236,10 +236,10 @@ def _key(step: Step, kind: str) -> str:
 
 
 def _without_broadcasts(
-    steps: Sequence[Step | Repeated], shapes: Mapping[int, Shape]
-) -> list[Step | Repeated]:
+    steps: Sequence[UnnamedEquation | Repeated], shapes: Mapping[int, Shape]
+) -> list[UnnamedEquation | Repeated]:
     """Leave to elementwise operations the broadcasting that numpy's rules do."""
-    single = [x for x in steps if isinstance(x, Step)]
+    single = [x for x in steps if isinstance(x, UnnamedEquation)]
     wider = {x.result: x for x in single if x.operation == "broadcast_in_dim"}
 
     def source(atom, shape):
@@ -257,7 +257,7 @@ def _without_broadcasts(
     found = []
     for step in steps:
         operands = list(step.operands)
-        if isinstance(step, Step) and step.operation in ELEMENTWISE:
+        if isinstance(step, UnnamedEquation) and step.operation in ELEMENTWISE:
             shape = shapes[step.result]
             for i, atom in enumerate(operands):
                 narrow = source(atom, shape)
@@ -278,7 +278,9 @@ def shape_of(x: Found, shapes: Mapping[int, Shape]) -> Shape:
     return tuple(x.value.shape if isinstance(x, Constant) else shapes[x])
 
 
-def _used(steps: Sequence[Step | Repeated], outputs: Sequence[Found]) -> list:
+def _used(
+    steps: Sequence[UnnamedEquation | Repeated], outputs: Sequence[Found]
+) -> list:
     needed = set(variables(outputs))
     found = []
     for step in reversed(steps):

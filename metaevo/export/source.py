@@ -16,7 +16,7 @@ from metaevo import slots
 from metaevo.errors import ConfigError
 from metaevo.export import examples, optimizers, statements
 from metaevo.export.dialects import JAX, NUMPY, TORCH, Dialect, number
-from metaevo.export.equations import Atom, Constant, Evolved, Program
+from metaevo.export.equations import Atom, Constant, EvolvedProgram, Program
 from metaevo.export.programs import RESERVED
 from metaevo.learned import operations
 
@@ -76,7 +76,7 @@ RESULT = {
 
 def module(
     dialect: Dialect,
-    functions: Sequence[Evolved],
+    functions: Sequence[EvolvedProgram],
     constants: Mapping[str, float],
     provenance: Sequence[str],
     stem: str = "",
@@ -154,7 +154,7 @@ def _called(dialect: Dialect, text: str) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def _check_names(functions: Sequence[Evolved], constants: Iterable[str]) -> None:
+def _check_names(functions: Sequence[EvolvedProgram], constants: Iterable[str]) -> None:
     """Check that a file can define the slots.
 
     Raises:
@@ -196,7 +196,7 @@ def _plain(text: str) -> str:
 # --- functions ------------------------------------------------------------------------
 
 
-def _function(dialect: Dialect, one: Evolved, arrays: statements.Arrays) -> str:
+def _function(dialect: Dialect, one: EvolvedProgram, arrays: statements.Arrays) -> str:
     """The source of one function."""
     program = one.value
     inputs = list(program.inputs)
@@ -222,12 +222,12 @@ def _head(name: str, arguments: Sequence[str], result: str) -> str:
     )
 
 
-def _casts(one: Evolved) -> bool:
+def _casts(one: EvolvedProgram) -> bool:
     """True for a layer of a network, whose result has the type of its input."""
     return operations.get(one.op["op"]).slot in slots.WITHOUT_CONTEXT
 
 
-def _gradient(dialect: Dialect, one: Evolved, arrays: statements.Arrays) -> str:
+def _gradient(dialect: Dialect, one: EvolvedProgram, arrays: statements.Arrays) -> str:
     """The source of the gradient of a function, which numpy cannot take itself."""
     program = one.gradient
     assert program is not None
@@ -272,7 +272,9 @@ def _inner(program: Program) -> str:
     return f"np.shape({name})[-1]"
 
 
-def _docstring(one: Evolved, program: Program, returns: Sequence[str]) -> list[str]:
+def _docstring(
+    one: EvolvedProgram, program: Program, returns: Sequence[str]
+) -> list[str]:
     operation = operations.get(one.op["op"])
     text = (inspect.getdoc(operation.build) or operation.title).split("\n\n")[0]
     hidden = ("op", "label", "program", "arrays")
@@ -295,7 +297,7 @@ def _docstring(one: Evolved, program: Program, returns: Sequence[str]) -> list[s
     return [*wrapped, '"""']
 
 
-def _axes(shape: Sequence[int | str], one: Evolved) -> str:
+def _axes(shape: Sequence[int | str], one: EvolvedProgram) -> str:
     """A shape as docstrings have it: leading axes are free."""
     if not shape:
         return "a scalar"
@@ -304,7 +306,7 @@ def _axes(shape: Sequence[int | str], one: Evolved) -> str:
     return f"[{', '.join(['...', *map(str, shape[1:])])}]"
 
 
-def _over_time(one: Evolved) -> bool:
+def _over_time(one: EvolvedProgram) -> bool:
     return operations.get(one.op["op"]).slot in slots.OVER_TIME
 
 
@@ -315,14 +317,14 @@ def _shape(output: Atom, program: Program) -> Sequence[int | str]:
     return program.inputs[output] if found is None else found[1]
 
 
-def _free(one: Evolved) -> frozenset[str]:
+def _free(one: EvolvedProgram) -> frozenset[str]:
     """Inputs of any shape: the action, of a reward that does not read it."""
     single = operations.get(one.op["op"]).slot in slots.ONE_TRANSITION
     unread = single and not one.value.reads("action")
     return frozenset({"action"} if unread else ())
 
 
-def _converted(dialect: Dialect, one: Evolved, program: Program) -> list[str]:
+def _converted(dialect: Dialect, one: EvolvedProgram, program: Program) -> list[str]:
     """Statements that check the inputs and take their leading axes apart."""
     given = {x: shape for x, shape in program.inputs.items() if x not in _free(one)}
     over_time = _over_time(one)
@@ -357,7 +359,7 @@ def _sizes(axes: Sequence[int | str] | None) -> str:
     return f"({inside}{',' * (len(axes) == 1)})"
 
 
-def _returned(output: Atom, one: Evolved, program: Program) -> str:
+def _returned(output: Atom, one: EvolvedProgram, program: Program) -> str:
     text = statements.text(output)
     shape = _shape(output, program)
     if not shape or shape[0] != "n":

@@ -1,6 +1,7 @@
 """The shape of the packages: who imports whom, and what is where."""
 
 import ast
+import collections
 import functools
 import re
 from pathlib import Path
@@ -290,6 +291,33 @@ def test_docstrings_do_not_begin_with_a_question_word():
         if QUESTION.match(text)
     ]
     assert len(found) <= 5, found
+
+
+# Names that every loop, strategy or environment gives its own class of.
+IN_EACH_FILE = {"Agent", "Config", "Experience", "Meta", "State"}
+# Of comparisons, in two rooms, which are to become one class each.
+TO_MERGE = {"Scores", "Verdict"}
+
+
+def classes_of_a_name(sources):
+    """Name of a public class -> the files that define it, where there are several."""
+    places = collections.defaultdict(list)
+    for place, module in sources:
+        for node in module.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(place)
+    return {name: found for name, found in places.items() if len(found) > 1}
+
+
+def test_a_name_of_a_class_stands_for_one_thing():
+    found = classes_of_a_name((relative(path), tree(path)) for path in OWN)
+    again = {x: y for x, y in found.items() if x not in IN_EACH_FILE | TO_MERGE}
+    assert again == {}
+    two = [
+        ("a.py", ast.parse("class Step: pass")),
+        ("b.py", ast.parse("class Step: 1")),
+    ]
+    assert classes_of_a_name(two) == {"Step": ["a.py", "b.py"]}
 
 
 def test_the_tests_cite_no_document_from_outside():
