@@ -54,7 +54,7 @@ def main() -> None:
         key = jax.random.key(7)
         return judge.scores("ppo", env, functions, key, num_seeds, STEP_SIZES)
 
-    candidates: dict[str, list[judge.Scores]] = {
+    candidates: dict[str, list[judge.Returns]] = {
         "squared": [train({})],  # the agent's own
     }
     for group in ("one", "many"):

@@ -97,6 +97,11 @@ class Paired(NamedTuple):
         return "better" if self.difference > 0 else "worse"
 
     @property
+    def about_results(self) -> bool:
+        """True if the interval is about these results, and not about searching."""
+        return self.num_searches == (0, 0)
+
+    @property
     def text(self) -> str:
         """Difference and interval as text; words if there are no two pairs."""
         if self.num_pairs < 2:
@@ -141,7 +146,7 @@ def failure(paired: Paired, a: str, b: str) -> str:
     elif paired.verdict != "fails":
         return ""
     (one, failed, runs), (other, others_failed, others_runs) = sides
-    if paired.num_searches == (0, 0) and runs == others_runs:
+    if paired.about_results and runs == others_runs:
         return f"{one} fails on {failed} of {runs} seeds, {other} on {others_failed}"
     return (
         f"{one} fails in {failed} of {runs} runs, "

@@ -9,7 +9,6 @@ from typing import Any
 
 from metaevo.analysis import verdicts
 from metaevo.analysis.holdout import HeldOut
-from metaevo.analysis.independent import judge
 
 __all__ = ["evidence"]
 
@@ -17,7 +16,7 @@ __all__ = ["evidence"]
 def evidence(
     held_out: Mapping[str, HeldOut],
     facts: Mapping[str, Any],
-    judged: Sequence[judge.Verdict],
+    judged: Sequence[verdicts.Verdict],
     environments: Sequence[str],
     records: Sequence[Mapping[str, Any]],
     version: str | None,

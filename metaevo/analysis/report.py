@@ -126,7 +126,7 @@ def write(directory: str | Path, between: Callable[[], None] = lambda: None) -> 
     return path
 
 
-def _independent(directory: Path) -> tuple[judge.Verdict, ...]:
+def _independent(directory: Path) -> tuple[verdicts.Verdict, ...]:
     """Verdicts in an independent agent; none if it did not judge."""
     folder = run_directory.paths(directory).independent
     return judge.load(folder).verdicts if folder.is_dir() else ()

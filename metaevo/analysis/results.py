@@ -22,6 +22,7 @@ from metaevo import spaces
 from metaevo.analysis import holdout, lineage, verdicts
 from metaevo.analysis.holdout import HeldOut
 from metaevo.analysis.steps import Steps
+from metaevo.analysis.verdicts import HAND_MADE, SOLUTION
 from metaevo.errors import CheckpointError
 from metaevo.storage import artifacts, checkpoint, run_directory
 from metaevo.storage._files import read_json
@@ -43,8 +44,7 @@ __all__ = [
     "write_scores",
 ]
 
-BEST, AVERAGE, SOLUTION = "best agent", "population mean", "solution"
-HAND_MADE = "hand-made"
+BEST, AVERAGE = "best agent", "population mean"
 _RETURNS = "returns"
 
 Agents = Mapping[str, Mapping[str, np.ndarray]]

@@ -1,8 +1,8 @@
-"""Verdicts on the solution of a run, from its comparison on held-out seeds."""
+"""Tables of scores, verdicts on them, and what makes a result doubtful."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,47 +13,138 @@ from metaevo.fitness import final_return as FINAL_RETURN  # noqa: N812
 from metaevo.learned import operations
 from metaevo.portable import properties
 
+SOLUTION, HAND_MADE = "solution", "hand-made"
+
 NOISE_LEVEL = 0.05
 """Level at which two evaluations must agree in rank for members to be told apart."""
 
 
-class Verdict(NamedTuple):
-    """Comparison of the solution with the hand-made algorithm in one measure.
+class Cell(NamedTuple):
+    """Place in a table of scores.
 
     Attributes:
+        place: setting and task in words.
+        candidate: name of what was trained.
         measure: name of the fitness, or `final return`.
-        task: index of the task.
-        paired: solution - hand-made, paired by seed.
-        place: the task in words, such as `on gymnax/Acrobot-v1`; empty if there is one.
     """
 
+    place: str
+    candidate: str
     measure: str
-    task: int
+
+
+Table = Mapping[Cell, np.ndarray]
+"""Scores [searches, N], not finite where a run failed. The N seeds are the same for all
+candidates of a place; what no search found has one row."""
+
+
+class Verdict(NamedTuple):
+    """Comparison of two candidates in one measure.
+
+    Attributes:
+        subject: name of the candidate that is judged.
+        rival: name of the candidate that it is compared with.
+        measure: name of the fitness, or `final return`.
+        place: the task in words, such as `on gymnax/Acrobot-v1`; empty if there is one.
+        paired: subject - rival, paired by seed.
+        agent: the independent agent in words; empty for the agent of the search.
+        at: the same at each step size of the independent agent.
+    """
+
+    subject: str
+    rival: str
+    measure: str
+    place: str
     paired: differences.Paired
-    place: str = ""
+    agent: str = ""
+    at: tuple[differences.Paired, ...] = ()
 
     @property
     def sentence(self) -> str:
         """The comparison as a sentence, without a full stop.
 
         >>> paired = differences.Paired(3.1, 1.2, 5.0, 0.002, 32, (0, 0), (32, 32))
-        >>> Verdict("return", 0, paired).sentence.partition(" (")[0]
+        >>> one = Verdict("solution", "hand-made", "return", "", paired)
+        >>> one.sentence.partition(" (")[0]
         'the solution is better than the hand-made one: return +3.10 [+1.20, +5.00]'
         """
         paired = self.paired
-        said = differences.clause(paired, "the solution", "the hand-made one")
+        rival = f"the {self.rival} one"
+        said = differences.clause(paired, f"the {self.subject}", rival)
         said = f"{self.place}, {said}" if self.place else said
+        if self.agent:
+            said = f"in {self.agent}{',' * bool(self.place)} {said}"
         if paired.num_pairs < 2:
             return f"{said}: {self.measure}"
-        failed = ""
-        if any(paired.num_failed):
-            failed = "; {} of its runs failed, {} of the hand-made".format(
-                *paired.num_failed
-            )
+        more = ""
+        if self.at:
+            each = ", ".join(f"{x.difference:+.3g}" for x in self.at)
+            more = f"; at each step size {each}"
+        elif any(paired.num_failed):
+            mine, theirs = paired.num_failed
+            more = f"; {mine} of its runs failed, {theirs} of the {self.rival}"
         return (
             f"{said}: {self.measure} {paired.text} (95 % interval, "
-            f"{paired.num_pairs} paired seeds{failed})"
+            f"{paired.num_pairs} paired seeds{more})"
         )
+
+
+def measures(measure: str) -> dict[str, str]:
+    """Return the field of `HeldOut` of each measure; one if both are the same.
+
+    Args:
+        measure: name of the fitness.
+    """
+    return {measure: "fitness", FINAL_RETURN.name: "final_return"}
+
+
+def table(
+    candidate: str, searches: Sequence[HeldOut], places: Sequence[str], measure: str
+) -> dict[Cell, np.ndarray]:
+    """Return the scores of a candidate in each place and measure.
+
+    Args:
+        searches: the runs of what each search found.
+        places: the tasks of the runs in words.
+        measure: name of the fitness.
+    """
+    return {
+        Cell(place, candidate, name): np.stack([getattr(x, field)[i] for x in searches])
+        for i, place in enumerate(places)
+        for name, field in measures(measure).items()
+    }
+
+
+def compared(
+    scores: Table, subjects: Collection[str], rivals: Sequence[str] = (HAND_MADE,)
+) -> list[Verdict]:
+    """Compare candidates with each rival in the same place and measure.
+
+    Args:
+        scores: of all of them. All but the hand-made algorithm come from searches.
+        subjects: names of the candidates that are judged.
+        rivals: names of others, which need not be in the table.
+    """
+    return [
+        Verdict(
+            cell.candidate,
+            rival,
+            cell.measure,
+            cell.place,
+            differences.crossed_difference(x, other, (True, rival != HAND_MADE)),
+        )
+        for cell, x in scores.items()
+        if cell.candidate in subjects
+        for rival in rivals
+        if rival != cell.candidate
+        and (other := scores.get(cell._replace(candidate=rival))) is not None
+    ]
+
+
+def corrected(family: Sequence[Verdict]) -> tuple[Verdict, ...]:
+    """Return verdicts corrected for their number, see `differences.holm`."""
+    pairs = differences.holm([x.paired for x in family])
+    return tuple(x._replace(paired=y) for x, y in zip(family, pairs, strict=True))
 
 
 def verdicts(
@@ -72,20 +163,11 @@ def verdicts(
         for each task one comparison in the fitness and one in the final return; one if
         the fitness is the final return. Empty if there are no runs.
     """
-    if not held_out:
-        return ()
-    mine, theirs = held_out["solution"], held_out["hand-made"]
-    measure, found, said = facts["measure"], [], places(facts, len(mine.fitness))
-    for task in range(len(mine.fitness)):
-        measures = {measure: "fitness", FINAL_RETURN.name: "final_return"}
-        for name, field in measures.items():
-            pair = (getattr(x, field)[task] for x in (mine, theirs))
-            paired = differences.paired_difference(*pair)
-            found.append(Verdict(name, task, paired, said[task]))
-    corrected = differences.holm([x.paired for x in found])
-    return tuple(
-        x._replace(paired=paired) for x, paired in zip(found, corrected, strict=True)
-    )
+    scores = {}
+    for name, runs in held_out.items():
+        tasks = places(facts, len(runs.fitness))
+        scores |= table(name, [runs], tasks, facts["measure"])
+    return corrected(compared(scores, [SOLUTION]))
 
 
 def places(facts: Mapping[str, Any], num_tasks: int) -> list[str]:

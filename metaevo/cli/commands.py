@@ -228,7 +228,7 @@ def _compare(first: str, *rest: str) -> None:
     chosen = dataclasses.replace(chosen, on=tuple(on))
     opened = {Path(x): runs.finished(x, chosen.trust) for x in directories}
     groups = _grouped(list(opened.values()))
-    from metaevo.cli import compare
+    from metaevo.engine import compare
     from metaevo.evaluators.devices import configure
 
     out = Path(chosen.out or Path(first) / "compare")
@@ -244,9 +244,9 @@ def _compare(first: str, *rest: str) -> None:
             groups,
             lambda directory, changes: runs.remade(opened[directory], changes),
             out,
-            chosen,
             jax.devices(),
             stop.is_set,
+            **chosen.comparison,
         )
     print("\n".join([*lines, f"comparison: {out / 'index.html'}"]))
 

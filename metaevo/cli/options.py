@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from metaevo.errors import ConfigError
@@ -91,6 +91,12 @@ class CompareOptions(Trust):
 
     def __post_init__(self):
         _check_least(self, seeds=3, controls=0, control_seeds=1)
+
+    @property
+    def comparison(self) -> dict[str, Any]:
+        """Options of `metaevo.engine.compare.compare` by name."""
+        given = asdict(self)
+        return {key: x for key, x in given.items() if key not in ("out", "trust")}
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from metaevo.analysis import results
-from metaevo.cli import compare
-from metaevo.cli.options import CompareOptions
 from metaevo.config import RunConfig
-from metaevo.engine import preparation
+from metaevo.engine import compare, preparation
 from metaevo.engine.job import Result
 from metaevo.errors import ConfigError
 from metaevo.evaluators.devices import choose_devices
@@ -83,15 +81,12 @@ def each(config: RunConfig) -> list[RunConfig]:
             f"run.directory={root} holds a run; run.seeds={config.seeds} needs a "
             "directory for several"
         )
-    found = [None] * config.seeds if root is None else directories(root, config)
+    folders = [root] * config.seeds if root is None else directories(root, config)
     return [
         dataclasses.replace(
-            config,
-            seed=config.seed + i,
-            seeds=1,
-            directory=None if directory is None else str(directory),
+            config, seed=config.seed + i, seeds=1, directory=folder and str(folder)
         )
-        for i, directory in enumerate(found)
+        for i, folder in enumerate(folders)
     ]
 
 
@@ -123,15 +118,15 @@ def _compared(
         tuned = True
     except ConfigError:
         tuned = False
-    options = CompareOptions(seeds=max(config.held_out_seeds, 3), tuned=tuned)
     out = root / "compare"
     lines = compare.compare(
         {name: directories},
         lambda run, changes: search,
         out,
-        options,
         choose_devices(config),
         should_stop,
+        seeds=max(config.held_out_seeds, 3),
+        tuned=tuned,
     )
     words = " ".join(map(str, directories))
     return [

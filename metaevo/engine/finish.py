@@ -419,20 +419,17 @@ def _result(job: Job, ending: Ending) -> Result:
     return Result(job.directory, ending.solution.params, ending.held_out, found, judged)
 
 
-def _conclude(
-    job: Job, ending: Ending, found: Sequence[verdicts.Verdict | judge.Verdict]
-) -> None:
+def _conclude(job: Job, ending: Ending, found: Sequence[verdicts.Verdict]) -> None:
     """Print the scores, the verdicts and the places of the files."""
     say, scores = job.console.say, ending.scores
     for name, x in (scores.evaluations if scores else {}).items():
         say(f"{name:>16}: return {verdicts.average(x):.2f} on fresh episodes")
     for name, runs in ending.held_out.items():
-        measures = {"final return": runs.final_return}
-        measures = {job.search.fitness.name: runs.fitness} | measures
+        measures = verdicts.measures(job.search.fitness.name)
         for task, place in enumerate(verdicts.places(ending.facts, len(runs.fitness))):
             said = ", ".join(
-                f"{measure} {verdicts.average(scores[task]):.2f}"
-                for measure, scores in measures.items()
+                f"{measure} {verdicts.average(getattr(runs, field)[task]):.2f}"
+                for measure, field in measures.items()
             )
             say(f"{name:>16}: {said}{' ' * bool(place)}{place}")
     for verdict in found:

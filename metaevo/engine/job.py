@@ -13,7 +13,6 @@ import jax.numpy as jnp
 from metaevo import population
 from metaevo.analysis import holdout
 from metaevo.analysis.holdout import HeldOut
-from metaevo.analysis.independent import judge
 from metaevo.analysis.verdicts import Verdict
 from metaevo.config import RunConfig, Stop
 from metaevo.engine import checks
@@ -37,15 +36,14 @@ class Result(NamedTuple):
         verdicts: solution against hand-made, a `verdicts.Verdict` for each task in
             the fitness, and in the final return unless they are the same; empty if
             they were not compared.
-        independent: verdicts in an independent agent, `judge.Verdict`; empty without
-            `run.independent`.
+        independent: verdicts in an independent agent; empty without `run.independent`.
     """
 
     directory: Path
     solution: Params
     held_out: Mapping[str, HeldOut]
     verdicts: tuple[Verdict, ...]
-    independent: tuple[judge.Verdict, ...] = ()
+    independent: tuple[Verdict, ...] = ()
 
     @property
     def artifact(self) -> Artifact:

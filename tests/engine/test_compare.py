@@ -1,6 +1,7 @@
 """`metaevo compare`: candidates on common seeds, tuned baselines, random controls."""
 
 import csv
+import inspect
 from pathlib import Path
 
 import jax
@@ -11,10 +12,11 @@ import runs as files
 import toys
 
 import metaevo
-from metaevo.analysis import differences, holdout
-from metaevo.cli import compare, compare_report
-from metaevo.cli.compare_report import AS_TRAINED, HAND_MADE, TUNED, Scores
+from metaevo.analysis import comparison, differences, holdout, verdicts
+from metaevo.analysis.comparison import AS_TRAINED, TUNED
+from metaevo.analysis.verdicts import HAND_MADE, Cell
 from metaevo.cli.options import CompareOptions
+from metaevo.engine import compare
 from metaevo.errors import ConfigError
 from strategies.open_es import open_es
 
@@ -51,8 +53,7 @@ def runs(tmp_path_factory):
 
 def compared(runs, out, make=lambda run, changes: search(), **settings):
     given = {"seeds": 8, "controls": 5, "control_seeds": 4} | settings
-    chosen = CompareOptions(**given)
-    return compare.compare({"toy": runs}, make, out, chosen, jax.devices()[:1])
+    return compare.compare({"toy": runs}, make, out, jax.devices()[:1], **given)
 
 
 def test_what_was_learned_is_told_from_what_was_not(runs, tmp_path):
@@ -120,23 +121,30 @@ def test_a_wrong_setting_is_refused_before_anything_is_trained(runs, tmp_path):
 
 
 def test_random_searches_go_nowhere_in_particular():
-    found = compare.random_solutions(search(), CompareOptions(controls=200))
+    found = compare.random_solutions(search(), 200, 0)
     ends = np.array([x["lr"] for x in found])
     assert len(set(ends)) == 200
     assert abs(ends.mean()) < 4 * ends.std() / np.sqrt(200)
 
 
-def scores(rng, searches, mean, final=0.0):
-    """Scores of searches with sd 1 on seeds with sd 1."""
-    fitness = mean + rng.normal(size=(searches, 1)) + rng.normal(size=(searches, 32))
-    return Scores(fitness, fitness + final)
+def scores(rng, searches, mean):
+    """Scores of searches with sd 1 on seeds with sd 1, [searches, 32]."""
+    return mean + rng.normal(size=(searches, 1)) + rng.normal(size=(searches, 32))
 
 
-def written(tmp_path, found, groups):
+MEASURE = "mean return"
+
+
+def written(tmp_path, found, groups, **controls):
+    """Sentences and rows; the final return of all candidates is their fitness."""
     frames = dict.fromkeys(groups, 1000)
-    lines = compare_report.write(
-        tmp_path, found, frames, "mean return", {}, CompareOptions()
-    )
+    table = {
+        Cell(AS_TRAINED, name, measure): x
+        for name, x in found.items()
+        for measure in verdicts.measures(MEASURE)
+    }
+    controls = {Cell(AS_TRAINED, name, MEASURE): x for name, x in controls.items()}
+    lines = comparison.write(tmp_path, table, frames, MEASURE, controls)
     rows = list(csv.DictReader((tmp_path / "table.csv").open()))
     return lines, {row["candidate"]: row for row in rows}
 
@@ -144,10 +152,10 @@ def written(tmp_path, found, groups):
 def test_searches_of_both_sides_are_told_apart_from_single_ones(tmp_path):
     rng = np.random.default_rng(0)
     found = {
-        (AS_TRAINED, HAND_MADE): Scores(*[rng.normal(size=(1, 32))] * 2),
-        (AS_TRAINED, "several"): scores(rng, 5, 20.0),
-        (AS_TRAINED, "one"): scores(rng, 1, 20.0),
-        (AS_TRAINED, TUNED): scores(rng, 5, 0.0),
+        HAND_MADE: rng.normal(size=(1, 32)),
+        "several": scores(rng, 5, 20.0),
+        "one": scores(rng, 1, 20.0),
+        TUNED: scores(rng, 5, 0.0),
     }
     lines, rows = written(tmp_path, found, ["several", "one"])
     assert len(lines) == 4  # fitness and final return of each
@@ -174,12 +182,12 @@ def test_searches_of_both_sides_are_told_apart_from_single_ones(tmp_path):
 def test_failed_searches_are_headlines(tmp_path):
     rng = np.random.default_rng(0)
     broken = scores(rng, 2, 20.0)
-    broken.fitness[:, :30] = np.nan
-    nothing = Scores(*[np.full((1, 32), np.nan)] * 2)
+    broken[:, :30] = np.nan
+    nothing = np.full((1, 32), np.nan)
     found = {
-        (AS_TRAINED, HAND_MADE): Scores(*[rng.normal(size=(1, 32))] * 2),
-        (AS_TRAINED, "broken"): broken,
-        (AS_TRAINED, "nothing"): nothing,
+        HAND_MADE: rng.normal(size=(1, 32)),
+        "broken": broken,
+        "nothing": nothing,
     }
     lines, _ = written(tmp_path, found, ["broken", "nothing"])
     assert lines[0].startswith(
@@ -192,14 +200,34 @@ def test_failed_searches_are_headlines(tmp_path):
     assert "nan" not in "".join(lines)
 
 
+def test_a_group_is_compared_with_the_means_of_random_searches(tmp_path):
+    """Single runs of random searches vary by 100, the means of searches by 1."""
+    control = np.arange(20.0)[:, None] + np.array([-100.0, 100.0, -50.0, 50.0])
+    control[3, 0] = control[4] = np.nan  # a run failed, and all of a search
+    group = np.full((2, 32), 30.0)
+    group[:, 4:] = 0.0  # the control has the first four seeds alone
+    found = {HAND_MADE: np.zeros((1, 32)), "toy": group}
+    lines, _ = written(tmp_path, found, ["toy"], toy=control)
+    means = [i for i in range(20) if i not in (3, 4)] + [3 + 100 / 3]
+    assert lines[-1] == (
+        "toy beats the 95th percentile of 20 random searches: 30.00 against "
+        f"{np.percentile(means, 95):.2f}"
+    )
+
+
+def test_options_of_the_command_are_those_of_the_function():
+    defaults = inspect.signature(compare.compare).parameters
+    options = CompareOptions().comparison
+    assert options == {name: defaults[name].default for name in options}
+
+
 def test_verdicts_are_corrected_for_their_number(tmp_path):
     """Alone each is sure at 5 %; ten of them are not."""
     base = np.random.default_rng(0).normal(size=(1, 32))
     other = np.random.default_rng(1).normal(size=(1, 32))
     other -= other.mean()
     mine = base + other + 0.39 * other.std()
-    found = {(AS_TRAINED, HAND_MADE): Scores(base, base)}
-    one, _ = written(tmp_path, found | {(AS_TRAINED, "g0"): Scores(mine, mine)}, ["g0"])
+    one, _ = written(tmp_path, {HAND_MADE: base, "g0": mine}, ["g0"])
     # Fitness and final return: two verdicts on the same numbers.
     assert "after Holm's correction for 2 verdicts" in one[0]
     assert "not distinguishable" in one[0]
@@ -276,11 +304,15 @@ def test_each_group_is_trained_in_its_own_setting(tmp_path):
 
     searches = {tmp_path / name: made(x) for name, x in (("a", 1.0), ("b", 2.0))}
     groups = {run.name: [finished(run, made)] for run, made in searches.items()}
-    settings = CompareOptions(seeds=8, controls=0)
 
     def rows(groups, out):
         compare.compare(
-            groups, lambda run, _: searches[run], out, settings, jax.devices()[:1]
+            groups,
+            lambda run, _: searches[run],
+            out,
+            jax.devices()[:1],
+            seeds=8,
+            controls=0,
         )
         return [
             {key: x for key, x in row.items() if key != "setting"}
@@ -303,9 +335,8 @@ def test_unequal_budgets_are_refused_or_asked_for(runs, tmp_path):
         return search()._replace(strategy=strategy) if run == other else search()
 
     def both(groups, **options):
-        chosen = CompareOptions(seeds=8, controls=0, tuned=False, **options)
-        out = tmp_path / "out"
-        compare.compare(groups, make, out, chosen, jax.devices()[:1])
+        options |= {"seeds": 8, "controls": 0, "tuned": False}
+        compare.compare(groups, make, tmp_path / "out", jax.devices()[:1], **options)
 
     with pytest.raises(ConfigError, match="did 15 generations and"):
         both({"toy": [long, short]})

@@ -36,7 +36,6 @@ def config(directory, **options):
 
 def test_comparison_is_made_on_tasks_that_the_search_never_saw(tmp_path, capsys):
     found = metaevo.run(search(), config(tmp_path, held_out_tasks=(OTHER,)), "tiny")
-    assert [x.task for x in found.verdicts] == [0, 1]
     own, other = found.verdicts
     assert own.sentence.startswith("on gymnax/CartPole-v1, the solution")
     assert other.sentence.startswith(f"on {OTHER}, which the search never saw, the")

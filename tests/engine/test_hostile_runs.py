@@ -23,8 +23,8 @@ from runs import sign
 import metaevo
 from metaevo.analysis import holdout, results
 from metaevo.analysis.plots import figures
-from metaevo.cli import compare, main, runs, verify
-from metaevo.engine import finish
+from metaevo.cli import main, runs, verify
+from metaevo.engine import compare, finish
 from metaevo.engine.loggers import wandb_push
 from metaevo.errors import CheckpointError, ConfigError
 from metaevo.storage import (
@@ -155,7 +155,7 @@ def place(new_place):
     return new_place()
 
 
-def compared(groups, make, *rest):
+def compared(groups, make, *rest, **options):
     for group in groups.values():
         for run in group:
             make(run, ())

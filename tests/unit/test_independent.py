@@ -158,8 +158,10 @@ def test_a_comparison_is_paired_by_seed_and_pooled_over_step_sizes():
     rng = np.random.default_rng(0)
     base = rng.normal(0, 100, (3, 32))
     noise = rng.normal(0, 1, (3, 32))
-    a = judge.Scores(base + noise + np.array([[5.0], [0.0], [-20.0]]), base + 8 + noise)
-    b = judge.Scores(base, base)
+    a = judge.Returns(
+        base + noise + np.array([[5.0], [0.0], [-20.0]]), base + 8 + noise
+    )
+    b = judge.Returns(base, base)
     lifetime, final = judge.compare("ppo", (1e-4, 1e-3, 1e-2), [a], [b])
     assert [round(x.difference) for x in lifetime.at] == [5, 0, -20]
     assert lifetime.paired.difference == pytest.approx(-5, abs=0.5)
@@ -175,7 +177,10 @@ def test_a_seed_that_failed_at_one_step_size_counts_as_failed():
     broken = np.where(np.arange(32) < 20, np.nan, good)
     broken[1] = good[1]
     verdict, _ = judge.compare(
-        "ppo", (1e-4, 1e-3), [judge.Scores(broken, broken)], [judge.Scores(good, good)]
+        "ppo",
+        (1e-4, 1e-3),
+        [judge.Returns(broken, broken)],
+        [judge.Returns(good, good)],
     )
     assert verdict.paired.verdict == "fails"
     assert "fails on 20 of 32 seeds" in verdict.sentence

@@ -22,9 +22,17 @@ from jax.tree_util import Partial
 
 from metaevo import slots
 from metaevo.analysis import differences
-from metaevo.analysis.differences import Paired
 from metaevo.analysis.independent import dqn, ppo
 from metaevo.analysis.steps import Steps
+from metaevo.analysis.verdicts import (
+    HAND_MADE,
+    SOLUTION,
+    Cell,
+    Verdict,
+    compared,
+    corrected,
+    places,
+)
 from metaevo.envs import Discrete, Env
 from metaevo.errors import CheckpointError, ConfigError
 from metaevo.fitness import area_under_curve, final_return
@@ -40,8 +48,8 @@ _DEVICES = "devices"
 _INDEPENDENT = 1  # role for which the key of the held-out seeds is split
 
 
-class Scores(NamedTuple):
-    """Scores of N seeds at L step sizes; NaN where the agent is not finite in the end.
+class Returns(NamedTuple):
+    """Returns of N seeds at L step sizes; NaN where the agent is not finite in the end.
 
     Attributes:
         lifetime: [L, N] mean over the learning curve, where a point at which no episode
@@ -53,43 +61,6 @@ class Scores(NamedTuple):
     final_return: np.ndarray
 
 
-class Verdict(NamedTuple):
-    """Comparison of the solution with the hand-made function in one measure.
-
-    Attributes:
-        agent: name of the independent agent.
-        measure: name of the measure.
-        place: the task in words, such as `on grid/maze`; empty if there is one.
-        step_sizes: step sizes of the agent, L.
-        at: solution - hand-made, paired by seed, at each step size.
-        paired: the same of each seed's mean over the step sizes, corrected for the
-            number of measures.
-    """
-
-    agent: str
-    measure: str
-    place: str
-    step_sizes: tuple[float, ...]
-    at: tuple[Paired, ...]
-    paired: Paired
-
-    @property
-    def sentence(self) -> str:
-        """The comparison as a sentence, without a full stop."""
-        sizes = ", ".join(f"{lr:g}" for lr in self.step_sizes)
-        said = differences.clause(self.paired, "the solution", "the hand-made one")
-        where = f", {self.place}," if self.place else ""
-        agent = f"an independent {self.agent.upper()} (step sizes {sizes})"
-        start = f"in {agent}{where} {said}"
-        if self.paired.num_pairs < 2:
-            return f"{start}: {self.measure}"
-        each = ", ".join(f"{x.difference:+.3g}" for x in self.at)
-        return (
-            f"{start}: {self.measure} {self.paired.text} (95 % interval, "
-            f"{self.paired.num_pairs} paired seeds; at each step size {each})"
-        )
-
-
 def agent_for(search: Search) -> tuple[str, tuple[str, ...]]:
     """Return the independent agent that judges a search, and the slots it judges.
 
@@ -99,35 +70,34 @@ def agent_for(search: Search) -> tuple[str, tuple[str, ...]]:
         ConfigError: the search evolves no function, or one that no independent agent
             has, or its tasks have several algorithms or actions the agent lacks.
     """
-    functions = [name for name, op in search.space.spec.items() if op["op"] != "number"]
-    loops = search.tasks
+    functions = {name for name, op in search.space.spec.items() if op["op"] != "number"}
     if not search.space.spec:
         raise ConfigError("run.independent=true: nothing evolves in a training run")
-    for loop in loops:
-        if loop.env is not None and loop.env.action_mask is not None:
+    envs = [loop.env for loop in search.tasks if loop.env is not None]
+    for env in envs:
+        start = f"run.independent=true: env={env.name!r} has"
+        if env.action_mask is not None:
             raise ConfigError(
-                f"run.independent=true: env={loop.env.name!r} has actions that are not "
-                "always legal, which the independent agents would take"
+                f"{start} actions that are not always legal, which the independent "
+                "agents would take"
             )
-        if loop.env is not None and loop.env.num_players > 1:
+        if env.num_players > 1:
             raise ConfigError(
-                f"run.independent=true: env={loop.env.name!r} has "
-                f"{loop.env.num_players} players, and the independent agents play alone"
+                f"{start} {env.num_players} players, and the independent agents play "
+                "alone"
             )
     for name, agent in AGENTS.items():
-        known = set(agent.SLOTS)
         # `reward` is a slot of both; the algorithm's own loss tells them apart.
-        own = agent.SLOTS[0]
-        fits = all(own in loop.meta._fields for loop in loops)
-        if functions and set(functions) <= known and fits:
-            if name == "dqn":
-                for loop in loops:
-                    if not isinstance(loop.env.action, Discrete):
-                        raise ConfigError(
-                            f"run.independent=true: env={loop.env.name!r} has "
-                            "continuous actions, which the independent DQN cannot take"
-                        )
-            return name, tuple(sorted(functions))
+        fits = all(agent.SLOTS[0] in loop.meta._fields for loop in search.tasks)
+        if not functions or not functions <= {*agent.SLOTS} or not fits:
+            continue
+        for env in envs:
+            if name == "dqn" and not isinstance(env.action, Discrete):
+                raise ConfigError(
+                    f"run.independent=true: env={env.name!r} has continuous actions, "
+                    "which the independent DQN cannot take"
+                )
+        return name, tuple(sorted(functions))
     can = "; ".join(f"{name}: {', '.join(x.SLOTS)}" for name, x in AGENTS.items())
     raise ConfigError(
         f"run.independent=true: this search evolves {', '.join(search.space.spec)}; "
@@ -145,7 +115,7 @@ def scores(
     step_sizes: Sequence[float] | None = None,
     settings: Any = None,
     devices: Sequence[Any] | None = None,
-) -> Scores:
+) -> Returns:
     """Train an independent agent with `functions` in its slots.
 
     Args:
@@ -177,7 +147,7 @@ def scores(
     final = np.asarray(runs.final_return, np.float64)[:total].reshape(shape)
     curve = np.asarray(runs.returns, np.float64)[:total].reshape(*shape, -1)
     lifetime = np.where(np.isfinite(final), _held(curve).mean(-1), np.nan)
-    return Scores(lifetime, final)
+    return Returns(lifetime, final)
 
 
 def _train(module, env, settings, mesh, keys, lr, functions):
@@ -224,34 +194,42 @@ def _held(curve: np.ndarray) -> np.ndarray:
 def compare(
     agent: str,
     step_sizes: Sequence[float],
-    solution: Sequence[Scores],
-    hand_made: Sequence[Scores],
+    solution: Sequence[Returns],
+    hand_made: Sequence[Returns],
     tasks: Sequence[str] = ("",),
 ) -> tuple[Verdict, ...]:
-    """Compare the scores of both in each of `MEASURES`, paired by seed.
+    """Compare the returns of both in each of `MEASURES`, paired by seed.
 
-    A seed on which a run failed at any step size counts as failed.
+    A verdict is on each seed's mean over the step sizes, and corrected for the number
+    of verdicts. A seed on which a run failed at any step size counts as failed.
 
     Args:
         agent: name of the independent agent.
         step_sizes: L.
-        solution: scores on each task.
+        solution: returns on each task.
         hand_made: likewise.
         tasks: their names.
     """
-    found = []
-    for name, *pair in zip(tasks, solution, hand_made, strict=True):
-        place = f"on {name}" if len(tasks) > 1 else ""
-        for measure, a, b in zip(MEASURES, *pair, strict=True):
-            at = tuple(
-                differences.paired_difference(x, y) for x, y in zip(a, b, strict=True)
-            )
-            paired = differences.paired_difference(a.mean(0), b.mean(0))
-            found.append(Verdict(agent, measure, place, tuple(step_sizes), at, paired))
-    corrected = differences.holm([x.paired for x in found])
-    return tuple(
-        x._replace(paired=paired) for x, paired in zip(found, corrected, strict=True)
-    )
+    returns = {
+        Cell(place, candidate, measure): x
+        for candidate, runs in ((SOLUTION, solution), (HAND_MADE, hand_made))
+        for place, run in zip(places({"tasks": tasks}, len(tasks)), runs, strict=True)
+        for measure, x in zip(MEASURES, run, strict=True)
+    }
+    pooled = {cell: x.mean(0, keepdims=True) for cell, x in returns.items()}
+    sizes = ", ".join(f"{lr:g}" for lr in step_sizes)
+    words = f"an independent {agent.upper()} (step sizes {sizes})"
+
+    def at_each(verdict: Verdict) -> Verdict:
+        pair = (
+            returns[Cell(verdict.place, candidate, verdict.measure)]
+            for candidate in (verdict.subject, verdict.rival)
+        )
+        at = tuple(map(differences.paired_difference, *pair))
+        return verdict._replace(agent=words, at=at)
+
+    family = map(at_each, compared(pooled, [SOLUTION]))
+    return corrected([*family])
 
 
 def verdicts(
@@ -291,14 +269,14 @@ def verdicts(
 
 
 class Judged(NamedTuple):
-    """Scores of the solution of a run and of the hand-made functions.
+    """Returns of the solution of a run and of the hand-made functions.
 
     Attributes:
         agent: name of the independent agent.
         slots: slots that hold what evolved.
         tasks: names of the environments.
         step_sizes: step sizes of the agent, L.
-        solution: scores on each task.
+        solution: returns on each task.
         hand_made: likewise.
     """
 
@@ -306,8 +284,8 @@ class Judged(NamedTuple):
     slots: tuple[str, ...]
     tasks: tuple[str, ...]
     step_sizes: tuple[float, ...]
-    solution: tuple[Scores, ...]
-    hand_made: tuple[Scores, ...]
+    solution: tuple[Returns, ...]
+    hand_made: tuple[Returns, ...]
 
     @property
     def num_seeds(self) -> int:
@@ -317,8 +295,8 @@ class Judged(NamedTuple):
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
         """Verdicts on the solution, on each task in each measure."""
-        scores = self.solution, self.hand_made
-        return compare(self.agent, self.step_sizes, *scores, self.tasks)
+        returns = self.solution, self.hand_made
+        return compare(self.agent, self.step_sizes, *returns, self.tasks)
 
 
 def judge(
@@ -332,7 +310,7 @@ def judge(
     """Judge the solution of a search in the independent agent that has its slots.
 
     Args:
-        steps: keeps the scores as they are made.
+        steps: keeps the returns as they are made.
         search: gives tasks, space and hand-made functions.
         params: params of the solution.
         key: determines the seeds.
@@ -345,34 +323,33 @@ def judge(
     """
     agent, names = agent_for(search)
     step_sizes = AGENTS[agent].STEP_SIZES
-    settings = AGENTS[agent].Config()
-    given = checkpoint.to_arrays((params, key))
-    found: dict[str, list[Scores]] = {"solution": [], "hand-made": []}
+    facts = num_seeds, list(AGENTS[agent].Config())
+    named = checkpoint.to_arrays((params, key))
+    seeds = jax.random.fold_in(key, _INDEPENDENT)
+
+    def train(env, functions, lr):
+        one = scores(agent, env, functions, seeds, num_seeds, (lr,), devices=devices)
+        return one._asdict()
+
+    def returns(candidate, task, env, meta):
+        functions = {name: getattr(meta, name) for name in names}
+        # A step size at a time: the search can be stopped between them.
+        made = [
+            steps.step(
+                f"independent/{candidate}{task}/{lr:g}",
+                partial(train, env, functions, lr), named, lr, *facts,
+            )
+            for lr in step_sizes
+        ]  # fmt: skip
+        return Returns(*(np.concatenate([x[k] for x in made]) for k in Returns._fields))
+
+    both = []
     for task, loop in enumerate(search.tasks):
         bound = search.space.bind(jax.tree.map(jnp.asarray, params), loop.meta)
-        for candidate, meta in (("solution", bound), ("hand-made", loop.meta)):
-
-            def made(lr, loop=loop, meta=meta):
-                functions = {name: getattr(meta, name) for name in names}
-                seeds = jax.random.fold_in(key, _INDEPENDENT)
-                made = scores(
-                    agent, loop.env, functions, seeds, num_seeds, (lr,),
-                    devices=devices,
-                )  # fmt: skip
-                return made._asdict()
-
-            # A step size at a time: the search can be stopped between them.
-            kept = [
-                steps.step(
-                    f"independent/{candidate}{task}/{lr:g}", partial(made, lr), given,
-                    num_seeds, lr, list(settings),
-                )
-                for lr in step_sizes
-            ]  # fmt: skip
-            joined = {name: np.concatenate([x[name] for x in kept]) for name in kept[0]}
-            found[candidate].append(Scores(**joined))
+        metas = {SOLUTION: bound, HAND_MADE: loop.meta}
+        both.append([returns(x, task, loop.env, meta) for x, meta in metas.items()])
     tasks = tuple(loop.env.name for loop in search.tasks)
-    return Judged(agent, names, tasks, step_sizes, *map(tuple, found.values()))
+    return Judged(agent, names, tasks, step_sizes, *zip(*both, strict=True))
 
 
 def frames(search: Search, num_seeds: int) -> int:
@@ -406,7 +383,7 @@ def load(folder: Path) -> Judged:
     try:
         both = [
             tuple(
-                Scores(*(arrays[f"{candidate}/{task}/{x}"] for x in Scores._fields))
+                Returns(*(arrays[f"{candidate}/{task}/{x}"] for x in Returns._fields))
                 for task in range(len(facts["tasks"]))
             )
             for candidate in ("solution", "hand_made")
@@ -415,9 +392,7 @@ def load(folder: Path) -> Judged:
         shapes = {x.shape for side in both for one in side for x in one}
         if len(shapes) != 1 or {len(shape) for shape in shapes} != {2}:
             raise ValueError("scores of several shapes")
-        if facts["agent"] not in AGENTS or {shape[0] for shape in shapes} != {
-            len(sizes)
-        }:
+        if facts["agent"] not in AGENTS or next(iter(shapes))[0] != len(sizes):
             raise ValueError("no scores of an agent at each step size")
         slots, tasks = (tuple(map(str, facts[x])) for x in ("slots", "tasks"))
         return Judged(facts["agent"], slots, tasks, sizes, *both)

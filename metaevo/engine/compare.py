@@ -7,27 +7,26 @@ with as many training runs, from a sigma of 1 (`TUNING_SIGMA`). The random contr
 that strategy many times on random numbers in place of fitness, which gives what a
 search finds without any information.
 
-This module trains, and keeps what was trained; `compare_report` has the statistics and
-the files.
+This module trains, and keeps what was trained; `analysis.comparison` has the statistics
+and the files.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import jax
-import numpy as np
 
 from metaevo import population, spaces
-from metaevo.analysis import holdout, verdicts
+from metaevo.analysis import comparison, holdout, verdicts
+from metaevo.analysis.comparison import AS_TRAINED, TUNED
 from metaevo.analysis.holdout import HeldOut
 from metaevo.analysis.steps import Steps
-from metaevo.cli import compare_report
-from metaevo.cli.compare_report import AS_TRAINED, HAND_MADE, TUNED, Scores
-from metaevo.cli.options import CompareOptions
+from metaevo.analysis.verdicts import HAND_MADE
 from metaevo.config import RunConfig
 from metaevo.engine import checks, identity
 from metaevo.engine import loop as engine
@@ -74,9 +73,17 @@ def compare(
     groups: Mapping[str, Sequence[Path]],
     make: Callable[[Path, Sequence[str]], Search],
     out: Path,
-    settings: CompareOptions,
     devices: list,
     should_stop: Callable[[], bool] = lambda: False,
+    *,
+    seeds: int = 32,
+    tuned: bool = True,
+    controls: int = 20,
+    control_seeds: int = 8,
+    on: Sequence[str] = (),
+    seed: int = 0,
+    unequal_budgets: bool = False,
+    optimum: float | None = None,
 ) -> list[str]:
     """Train all candidates, and write table, figures and sentences to `out`.
 
@@ -91,9 +98,18 @@ def compare(
             `run.seed` alone.
         make: Makes the search of a run, with further `key=value` changes.
         out: Folder of the results.
-        settings: Options of the command; `out` is not read.
         devices: JAX devices on which candidates are trained.
         should_stop: Asked often; True abandons the comparison.
+        seeds: N, fresh seeds on which each candidate is trained, at least 3.
+        tuned: Tune the hand-made algorithm, which costs as much as the searches did.
+        controls: Number of random searches.
+        control_seeds: Fresh seeds on which each random search's result is trained, at
+            least 1.
+        on: Other settings, each `key=value` or several joined by `;`.
+        seed: Seed of the fresh seeds.
+        unequal_budgets: Compare searches that trained for different numbers of frames.
+        optimum: Highest fitness that counts. The optimality gap is the mean distance
+            by which runs stay below it.
 
     Returns:
         The sentences.
@@ -103,54 +119,52 @@ def compare(
         InterruptedRunError: `should_stop` returned True.
     """
     _check_own(out)
-    console = ConsoleLogger(0)
     alike = _alike([_group(name, runs, make) for name, runs in groups.items()])
-    _check_comparable([group for section in alike for group in section], settings)
-    key = jax.random.fold_in(jax.random.key(settings.seed), 0x5EED)
+    everyone = [group for section in alike for group in section]
+    _check_comparable(everyone, unequal_budgets)
     train = functools.partial(
-        _trained, out=out, key=key, devices=devices, should_stop=should_stop
+        _trained,
+        out=out,
+        key=jax.random.fold_in(jax.random.key(seed), 0x5EED),
+        devices=devices,
+        should_stop=should_stop,
     )
     # All settings are made before anything is trained: one of them may be wrong.
-    settled = [_conditions(section[0], make, settings.on) for section in alike]
-    found: dict[tuple[str, str], Scores] = {}
-    controls: dict[str, np.ndarray] = {}
-    environments: dict[str, str] = {}
-    try:
-        for section, conditions in zip(alike, settled, strict=True):
-            search = section[0].search
-            names = [group.name for group in section]
+    settings = [_conditions(section[0], make, on) for section in alike]
+    measure = everyone[0].search.fitness.name
+    scores, random_scores, environments = {}, {}, {}
+    with contextlib.closing(ConsoleLogger(0)) as console:
+        for section, conditions in zip(alike, settings, strict=True):
+            joined = ", ".join(group.name for group in section)
+            own = f" ({joined})" if len(alike) > 1 else ""
             candidates = {HAND_MADE: Candidate(holdout.HAND_MADE, [holdout.NOTHING])}
             candidates |= {x.name: _learned(x.directories) for x in section}
-            if settings.tuned:
+            if tuned:
                 candidates[TUNED] = _tuned(section[0], out, console, should_stop)
-            for condition, tasks in conditions.items():
-                if len(alike) > 1:
-                    condition += f" ({', '.join(names)})"
-                environments[condition] = ", ".join(filter(None, task_names(tasks)))
+            for condition, search in conditions.items():
+                environments[condition + own] = ", ".join(
+                    filter(None, task_names(search))
+                )
+                places = _places(condition + own, search)
                 for name, candidate in candidates.items():
-                    console.now(f"{condition}: {name}")
-                    trained = train(tasks, candidate, settings.seeds)
-                    for task, place in enumerate(_places(condition, tasks)):
-                        found[place, name] = compare_report.scores(trained, task)
+                    console.now(f"{condition}{own}: {name}")
+                    runs = train(search, candidate, seeds)
+                    scores |= verdicts.table(name, runs, places, measure)
             for group in section:
-                if settings.controls and not search.strategy.persistent_agents:
-                    console.now(f"random control: {settings.controls} searches")
-                    random = random_solutions(group.search, settings)
-                    control = Candidate(group.search.space, random)
-                    trained = train(group.search, control, settings.control_seeds)
-                    controls[group.name] = np.stack([x.fitness for x in trained]).mean(
-                        1
-                    )
-    finally:
-        console.close()
-    return compare_report.write(
-        out,
-        found,
-        {group.name: group.frames for section in alike for group in section},
-        alike[0][0].search.fitness.name,
-        controls,
-        settings,
-        environments,
+                search = group.search
+                if not controls or search.strategy.persistent_agents:
+                    continue
+                console.now(f"random control: {controls} searches")
+                found = random_solutions(search, controls, seed)
+                runs = train(search, Candidate(search.space, found), control_seeds)
+                places = _places(AS_TRAINED + own, search)
+                table = verdicts.table(group.name, runs, places, measure)
+                random_scores |= {
+                    x: y for x, y in table.items() if x.measure == measure
+                }
+    frames = {group.name: group.frames for group in everyone}
+    return comparison.write(
+        out, scores, frames, measure, random_scores, optimum, environments
     )
 
 
@@ -203,19 +217,17 @@ def _group(
                 f"{directories[0]} and {directory} cannot be compared as one "
                 "candidate: they are runs of different searches"
             )
-    done = {directory: generations(directory) for directory in directories}
-    first = directories[0]
-    for directory, num in done.items():
-        if num != done[first]:
+    first, done = directories[0], [generations(x) for x in directories]
+    for directory, num in zip(directories, done, strict=True):
+        if num != done[0]:
             raise ConfigError(
-                f"{first} did {done[first]} generations and {directory} {num}; extend "
-                f"the shorter one with: metaevo resume RUN num_generations="
-                f"{max(done.values())}"
+                f"{first} did {done[0]} generations and {directory} {num}; extend the "
+                f"shorter one with: metaevo resume RUN num_generations={max(done)}"
             )
-    search = search._replace(num_generations=done[first])
+    search = search._replace(num_generations=done[0])
     holdout.require_uncoupled(search, first)
     size = identity.population_size(search)
-    frames = checks.frames_per_generation(search, size) * done[first]
+    frames = checks.frames_per_generation(search, size) * done[0]
     return Group(name, directories, search, frames)
 
 
@@ -247,16 +259,13 @@ def _alike(groups: Sequence[Group]) -> list[list[Group]]:
 
 def _places(condition: str, search: Search) -> list[str]:
     """Name a setting, once per task."""
-    if len(search.tasks) == 1:
+    names = [name or f"task {i}" for i, name in enumerate(task_names(search))]
+    if len(names) == 1:
         return [condition]
-    names = [
-        loop.env.name if loop.env else f"task {i}"
-        for i, loop in enumerate(search.tasks)
-    ]
     return [f"{condition}, {name}" for name in verdicts.numbered(names)]
 
 
-def _check_comparable(groups: Sequence[Group], settings: CompareOptions) -> None:
+def _check_comparable(groups: Sequence[Group], unequal_budgets: bool) -> None:
     """Check that all groups searched for the same, for equally long.
 
     Raises:
@@ -281,7 +290,7 @@ def _check_comparable(groups: Sequence[Group], settings: CompareOptions) -> None
                 "segments and their frames, fitness, algorithm)"
             )
         least, most = sorted((first.frames, group.frames))
-        if most > 1.01 * least and not settings.unequal_budgets:
+        if most > 1.01 * least and not unequal_budgets:
             raise ConfigError(
                 f"{first.name} was searched for {first.frames:,} frames and "
                 f"{group.name} for {group.frames:,}; extend the shorter one with "
@@ -341,14 +350,15 @@ def _tuned(
     return Candidate(alike.space, found)
 
 
-def random_solutions(search: Search, settings: CompareOptions) -> list[Params]:
+def random_solutions(search: Search, num: int, seed: int) -> list[Params]:
     """Return the strategy's solutions for fitness drawn from N(0, 1).
 
     Nothing is trained.
 
     Args:
         search: Search whose strategy and number of generations are used.
-        settings: `controls` is the number of solutions, `seed` draws them.
+        num: Number of solutions.
+        seed: Draws them.
     """
     strategy = search.strategy
 
@@ -363,7 +373,7 @@ def random_solutions(search: Search, settings: CompareOptions) -> list[Params]:
         keys = jax.random.split(run, search.num_generations)
         return strategy.solution(jax.lax.scan(generation, strategy.init(init), keys)[0])
 
-    keys = jax.random.split(jax.random.key(settings.seed), settings.controls)
+    keys = jax.random.split(jax.random.key(seed), num)
     found = jax.jit(lambda keys: jax.lax.map(one, keys))(keys)
     return [jax.tree.map(lambda x, i=i: x[i], found) for i in range(len(keys))]
 
