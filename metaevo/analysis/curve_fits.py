@@ -13,7 +13,7 @@ whether agents train as well with the closed form.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -109,8 +109,8 @@ def value_loss(slot, op, function: Function, visited) -> Fit:
         formula += ", of which ½ x² is clipped as PPO's"
     if base != "zero":
         params["square"] -= 0.5
-    settings = {"base": base, "clip_eps": op["clip_eps"]}
-    return Fit({"op": "error_loss", **settings}, _arrays(params), formula, r2)
+    settings = {"op": "error_loss", "base": base, "clip_eps": op["clip_eps"]}
+    return Fit(settings, _arrays(params), formula, r2)
 
 
 def td_loss(slot, op, function: Function, visited) -> Fit:
@@ -121,19 +121,17 @@ def td_loss(slot, op, function: Function, visited) -> Fit:
     """
     del slot
     x = _errors(op, visited)
-    at = np.zeros_like(x)
+    zero = np.zeros_like(x)
     if _scaled(op):
-        slopes = -function.gradient(-x, at, at, 1.0)[0]
+        slopes = -function.gradient(-x, zero, zero, 1.0)[0]
         return _scaled_fit("scaled_td_error_loss", "Q - target", x, slopes)
-    by_error, by_q, _ = function.gradient(-x, at, at)
+    by_error, by_q, _ = function.gradient(-x, zero, zero)
     params, terms, r2 = _of_error(x, -by_error)
     params["q"] = float(by_q.mean())
+    params["square"] -= 0.5  # the hand-made loss is a part of it
     formula = f"{_sum([*terms, (params['q'], 'Q')])},  x = Q - target"
-    # The hand-made loss is a part of it.
-    params["square"] -= 0.5
-    return Fit(
-        {"op": "td_error_loss", "base": "td_square"}, _arrays(params), formula, r2
-    )
+    settings = {"op": "td_error_loss", "base": "td_square"}
+    return Fit(settings, _arrays(params), formula, r2)
 
 
 def _scaled(op: Mapping[str, Any]) -> bool:
@@ -144,8 +142,7 @@ def _scaled(op: Mapping[str, Any]) -> bool:
 def _scaled_fit(name: str, error: str, x: np.ndarray, slopes: np.ndarray) -> Fit:
     """The fit of a loss that scales as the squared error, by its slopes for s = 1."""
     params, terms, r2 = _of_error(x, slopes)
-    # The squared error is a part of it.
-    params["square"] -= 0.5
+    params["square"] -= 0.5  # the squared error is a part of it
     formula = f"s² ({_sum(terms)}),  x = ({error}) / s,  s = return_std"
     return Fit({"op": name}, _arrays(params), formula, r2)
 
@@ -164,80 +161,95 @@ def _errors(op: Mapping[str, Any], visited: tuple[float, float] | None) -> np.nd
     return np.linspace(middle - half, middle + half, 600)
 
 
+SLOPES: Mapping[str, Callable[[np.ndarray, float], np.ndarray]] = {
+    "square": lambda x, size: 2 * x,
+    "abs": lambda x, size: np.sign(x),
+    "huber": lambda x, size: np.clip(x, -size, size),
+    "log_cosh": lambda x, size: size * np.tanh(x / size),
+    "tilt": lambda x, size: np.ones_like(x),
+}
+"""Derivatives of the terms of a loss, of the error and the knee or width."""
+
+SIZES = {"huber": "knee", "log_cosh": "width"}
+"""Name of a term's size. The two are of one shape, so a form has at most one."""
+
+
 def _of_error(x: np.ndarray, y: np.ndarray) -> tuple[dict, list, float]:
     """Constants, terms and R² of slopes `y` at errors `x`.
 
     The family is a x² + b |x| + c Huber_k(x) + d w² log cosh(x / w) + t x.
     """
-    names, inner, coefficients = _simplest(x, y)
-    params: dict[str, float] = dict.fromkeys(
-        ("square", "abs", "huber", "log_cosh", "tilt"), 0.0
-    )
-    params |= {"knee": 1.0, "width": 1.0} | inner
+    names, size, coefficients = _simplest(x, y)
+    params: dict[str, float] = dict.fromkeys(SLOPES, 0.0) | {"knee": 1.0, "width": 1.0}
+    params |= {SIZES[name]: size for name in names if name in SIZES}
     params |= dict(zip(names, coefficients, strict=True))
-    found = _slopes(x, names, inner) @ coefficients
-    texts = {
-        "square": "x²",
-        "abs": "|x|",
-        "huber": f"Huber(x; {params['knee']:.4g})",
-        "log_cosh": f"log cosh(x / {params['width']:.4g})",
-        "tilt": "x",
-    }
-    factor = {"log_cosh": params["width"] ** 2}
-    terms = [(params[k] * factor.get(k, 1.0), text) for k, text in texts.items()]
-    return params, terms, _explained(y, found)
+    terms = [
+        (params["square"], "x²"),
+        (params["abs"], "|x|"),
+        (params["huber"], f"Huber(x; {params['knee']:.4g})"),
+        (
+            params["log_cosh"] * params["width"] ** 2,
+            f"log cosh(x / {params['width']:.4g})",
+        ),
+        (params["tilt"], "x"),
+    ]
+    return params, terms, _explained(y, _slopes(x, names, size) @ coefficients)
 
 
-def _slopes(x: np.ndarray, names: tuple, inner: Mapping[str, float]) -> np.ndarray:
+def _slopes(x: np.ndarray, names: Sequence[str], size: float) -> np.ndarray:
     """Derivatives of the terms, [n, terms]."""
-    k, w = inner.get("knee", 1.0), inner.get("width", 1.0)
-    all_of_them = {
-        "square": lambda: 2 * x,
-        "abs": lambda: np.sign(x),
-        "huber": lambda: np.clip(x, -k, k),
-        "log_cosh": lambda: w * np.tanh(x / w),
-        "tilt": lambda: np.ones_like(x),
-    }
-    return np.stack([all_of_them[name]() for name in names], 1)
+    return np.stack([SLOPES[name](x, size) for name in names], 1)
 
 
-def _simplest(x: np.ndarray, y: np.ndarray) -> tuple[tuple, dict, np.ndarray]:
-    """Terms, knee and width, coefficients: the fewest that do nearly as well as any."""
+def _simplest(
+    x: np.ndarray, y: np.ndarray
+) -> tuple[tuple[str, ...], float, np.ndarray]:
+    """Terms, size and coefficients: the fewest that do nearly as well as any."""
     reach = np.abs(x).max()
-    grid = np.geomspace(0.02 * reach, reach, 25)
+    grid = np.log(np.geomspace(0.02 * reach, reach, 25))
+
+    def coefficients(names, size):
+        return np.linalg.lstsq(_slopes(x, names, size), y, rcond=None)[0]
+
+    def error(names, size):
+        found = _slopes(x, names, size) @ coefficients(names, size)
+        return float(((found - y) ** 2).sum())
+
     tried = []
-    terms = ("square", "abs", "huber", "log_cosh")
-    for number in (0, 1, 2):
-        for chosen in itertools.combinations(terms, number):
-            if {"huber", "log_cosh"} <= set(chosen):
-                continue  # of one shape
-            for names in (chosen, (*chosen, "tilt")):
-                if not names:
-                    continue
-                moving = {"huber": "knee", "log_cosh": "width"}
-                inside = [moving[n] for n in names if n in moving]
-
-                def error(log_size, names=names, inside=inside):
-                    inner = dict.fromkeys(inside, float(np.exp(log_size)))
-                    a = _slopes(x, names, inner)
-                    c, *_ = np.linalg.lstsq(a, y, rcond=None)
-                    return float(((a @ c - y) ** 2).sum())
-
-                size = 0.0
-                if inside:
-                    best = np.log(grid[np.argmin([error(np.log(g)) for g in grid])])
-                    step = np.log(grid[1] / grid[0])
-                    size = _minimum(error, best - step, best + step)
-                inner = dict.fromkeys(inside, float(np.exp(size)))
-                tried.append((len(names) + len(inside), error(size), names, inner))
+    for number, tilt in itertools.product((0, 1, 2), ((), ("tilt",))):
+        for chosen in itertools.combinations(("square", "abs", *SIZES), number):
+            names, moving = (*chosen, *tilt), sum(name in SIZES for name in chosen)
+            if not names or moving > 1:
+                continue
+            size = 1.0
+            if moving:
+                size = np.exp(_least(lambda z, n=names: error(n, np.exp(z)), grid))
+            tried.append((len(names) + moving, error(names, size), names, float(size)))
     total = ((y - y.mean()) ** 2).sum() + 1e-300
     best = min(e for _, e, *_ in tried)
     enough = min(1.2 * best, best + 0.01 * total) + NOT_MUCH * total
-    _, _, names, inner = min(
-        (t for t in tried if t[1] <= enough), key=lambda t: (t[0], t[1])
+    _, _, names, size = min(t for t in tried if t[1] <= enough)
+    return names, size, coefficients(names, size)
+
+
+def _least(
+    error: Callable[[float], float], grid: np.ndarray, bounded: bool = False
+) -> float:
+    """The place of a function's minimum, near the best of a grid of equal steps.
+
+    Args:
+        bounded: whether it lies within the grid.
+    """
+    from scipy.optimize import minimize_scalar
+
+    best, step = grid[np.argmin([error(z) for z in grid])], grid[1] - grid[0]
+    bounds = best - step, best + step
+    if bounded:
+        bounds = np.clip(bounds, grid[0], grid[-1])
+    found: Any = minimize_scalar(
+        error, bounds=bounds, method="bounded", options={"xatol": 1e-9}
     )
-    coefficients, *_ = np.linalg.lstsq(_slopes(x, names, inner), y, rcond=None)
-    return names, inner, coefficients
+    return float(found.x)
 
 
 # --- drifts ---------------------------------------------------------------------------
@@ -265,56 +277,31 @@ def drift(slot, op, function: Function, visited) -> Fit:
         r = np.exp(d)
         return np.maximum((r - np.clip(r, 1 - eps, 1 + eps)) * a, 0.0)
 
-    def misfit(part):
-        return lambda z: float(((dpo(np.exp(z), np.exp(z)) - slope)[part] ** 2).sum())
+    def least(misfit, low, high):
+        grid = np.linspace(np.log(low), np.log(high), 60)
+        return np.exp(_least(lambda z: float(misfit(np.exp(z))), grid, bounded=True))
 
-    alpha = np.exp(_least(misfit(gains), np.log(1e-2), np.log(1e2)))
-    beta = np.exp(_least(misfit(~gains), np.log(1e-2), np.log(1e2)))
-    width = np.exp(
-        _least(
-            lambda z: float(((clip_value(np.exp(z)) - value) ** 2).sum()),
-            np.log(1e-3),
-            np.log(5.0),
-        )
+    alpha, beta = (
+        least(lambda z, p=part: ((dpo(z, z) - slope)[p] ** 2).sum(), 1e-2, 1e2)
+        for part in (gains, ~gains)
     )
+    width = least(lambda z: ((clip_value(z) - value) ** 2).sum(), 1e-3, 5.0)
     forms = [
         Fit(
             {"op": "dpo_constants", "alpha": 2.0, "beta": 0.6},
-            {
-                "alpha": np.float32(np.log(alpha / 2)),
-                "beta": np.float32(np.log(beta / 0.6)),
-            },
+            _arrays({"alpha": np.log(alpha / 2), "beta": np.log(beta / 0.6)}),
             f"A ≥ 0: ReLU((r - 1) A - {alpha:.4g} tanh((r - 1) A / {alpha:.4g})); "
             f"A < 0: ReLU(A log r - {beta:.4g} tanh(A log r / {beta:.4g}))",
             _explained(slope, dpo(alpha, beta)),
         ),
         Fit(
             {"op": "clip_constant", "eps": 0.2},
-            {"eps": np.float32(np.log(width / 0.2))},
+            _arrays({"eps": np.log(width / 0.2)}),
             f"ReLU((r - clip(r, 1 ± {width:.4g})) A)",
             _explained(slope, clip(width)),
         ),
     ]
     return max(forms, key=lambda form: form.r2)
-
-
-def _least(error: Callable[[float], float], low: float, high: float) -> float:
-    """The least of a function of one number, from a grid on."""
-    grid = np.linspace(low, high, 60)
-    best = grid[np.argmin([error(z) for z in grid])]
-    step = grid[1] - grid[0]
-    bounds = max(best - step, low), min(best + step, high)
-    return _minimum(error, *bounds)
-
-
-def _minimum(error: Callable[[float], float], low: float, high: float) -> float:
-    """The place of a function's minimum between two numbers."""
-    from scipy.optimize import minimize_scalar
-
-    found: Any = minimize_scalar(
-        error, bounds=(low, high), method="bounded", options={"xatol": 1e-9}
-    )
-    return float(found.x)
 
 
 # --- activations and schedules --------------------------------------------------------
@@ -337,26 +324,16 @@ def activation(slot, op, function: Function, visited) -> Fit:
         z = z / shape
         return tops @ z[:6] / (1 + np.abs(below @ z[6:]))
 
-    # From several denominators, the best numerator of each.
-    denominators = [
-        np.zeros(4),
-        np.array([0, 1.0, 0, 0.1]),
-        np.array(closed_forms.TANH[1]),
-    ]
-    starts = []
-    for q in denominators:
-        scale = 1 + np.abs(below @ q)
+    def fit_from(q):
+        """Fit from a denominator, and the best numerator of it."""
         p, *_ = np.linalg.lstsq(
-            tops * (weight / scale)[:, None], y * weight, rcond=None
+            tops * (weight / (1 + np.abs(below @ q)))[:, None], y * weight, rcond=None
         )
-        starts.append(np.concatenate([p, q]) * shape)
-    found = min(
-        (
-            least_squares(lambda z: (form(z) - y) * weight, z, max_nfev=300)
-            for z in starts
-        ),
-        key=lambda result: result.cost,
-    )
+        start = np.concatenate([p, q]) * shape
+        return least_squares(lambda z: (form(z) - y) * weight, start, max_nfev=300)
+
+    denominators = np.array([[0.0] * 4, [0, 1.0, 0, 0.1], closed_forms.TANH[1]])
+    found = min(map(fit_from, denominators), key=lambda result: result.cost)
     p, q = np.split(found.x / shape, [6])
     powers = ["", "x", "x²", "x³", "x⁴", "x⁵"]
     top = _sum(list(zip(p, powers, strict=True)))
