@@ -23,8 +23,6 @@ from metaevo.learned import operations
 from metaevo.portable import properties
 from metaevo.storage.numpy_reference import Function
 
-__all__ = ["Fit", "activation", "drift", "fit", "schedule", "td_loss", "value_loss"]
-
 
 class Fit(NamedTuple):
     """A closed form.

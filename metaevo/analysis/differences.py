@@ -15,17 +15,6 @@ import numpy as np
 
 from metaevo import text
 
-__all__ = [
-    "Paired",
-    "clause",
-    "comparison",
-    "crossed_difference",
-    "failure",
-    "holm",
-    "interval_of_equals",
-    "paired_difference",
-]
-
 LEVEL = 0.05
 """Level of a verdict."""
 

@@ -31,8 +31,6 @@ from metaevo.storage._files import read_json
 from metaevo.storage.verified import MAX_JSON
 from metaevo.types import Search
 
-__all__ = ["Check", "check", "distill", "equivalence", "read"]
-
 FOLDER, VERDICT = "closed_form", "verdict.json"
 
 
@@ -133,46 +131,43 @@ def forms(directory: Path) -> dict[str, Fit]:
     held_out, facts = {}, {}
     if (directory / "held_out").is_dir():
         held_out, facts = holdout.load(directory / "held_out")
-    found, spec = {}, artifact.manifest["slots"]
+    spec = artifact.manifest["slots"]
     visited = verdicts.visited(held_out, spec, facts)
-    for slot, op in spec.items():
-        form = None
-        if slot in functions:
-            form = curve_fits.fit(slot, op, functions[slot], visited.get(slot))
-        if form is not None:
-            found[slot] = form
-    return found
+    fits = {
+        slot: curve_fits.fit(slot, op, functions[slot], visited.get(slot))
+        for slot, op in spec.items()
+        if slot in functions
+    }
+    return {slot: form for slot, form in fits.items() if form is not None}
 
 
 def save(
     folder: Path, directory: Path, found: Mapping[str, Fit], facts: Mapping[str, Any]
 ) -> None:
-    """The run's artifact with closed forms in the place of what they were fitted to."""
+    """The run's artifact with closed forms in the place of what they were fitted to.
+
+    A form has the range of the original if it has the same unit.
+    """
     artifact = artifacts.load(directory / "solution")
     params = artifacts.params(directory / "solution")
     spec = {
         name: {key: x for key, x in op.items() if key != "value"}
         for name, op in artifact.manifest["slots"].items()
     }
-    values = {k: x for k, x in artifact.slots.items() if isinstance(x, float)}
-    artifacts.save(
-        folder,
-        params | {name: form.params for name, form in found.items()},
-        spec | {name: dict(form.op) for name, form in found.items()},
-        values,
-        {**artifact.manifest["provenance"], "closed_form": dict(facts)},
-        _visited(artifact, found),
-    )
-
-
-def _visited(artifact: artifacts.Artifact, found: Mapping[str, Fit]) -> dict:
-    """The ranges of the original, of slots whose closed form has the same unit."""
-    return {
+    visited = {
         name: one.visited
         for name, one in artifact.properties.items()
         if one.visited is not None
         and (name not in found or properties.unit(found[name].op) == one.unit)
     }
+    artifacts.save(
+        folder,
+        params | {name: form.params for name, form in found.items()},
+        spec | {name: dict(form.op) for name, form in found.items()},
+        {k: x for k, x in artifact.slots.items() if isinstance(x, float)},
+        {**artifact.manifest["provenance"], "closed_form": dict(facts)},
+        visited,
+    )
 
 
 def check(

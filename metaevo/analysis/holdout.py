@@ -187,28 +187,19 @@ def train_kept(
                 ids = None if last - first == num_seeds else np.arange(first, last)
                 train = evaluator(cut=ids is not None)
                 runs, agent = _trained(train, params, key, last - first, ids)
-                arrays = _to_arrays(runs)
-                if with_agents:
-                    named = checkpoint.to_arrays(agent)
-                    arrays |= {f"{_AGENTS}{path}": x for path, x in named.items()}
-                return arrays
+                named = checkpoint.to_arrays(agent) if with_agents else {}
+                named = {f"{_AGENTS}{path}": x for path, x in named.items()}
+                return _to_arrays(runs) | named
 
             parts.append(steps.step(f"{name}/seed{first}", part, given, *facts))
-        joined = {
-            path: np.concatenate([x[path] for x in parts], _seeds_axis(path))
-            for path in parts[0]
-        }
-        joined = {
-            path: np.take(x, np.arange(num_seeds), _seeds_axis(path))
-            for path, x in joined.items()
-        }
+        joined = {}
+        for path in parts[0]:
+            axis = 1 if path in ("fitness", "final_return") else 0  # of the seeds
+            whole = np.concatenate([x[path] for x in parts], axis)
+            joined[path] = np.take(whole, np.arange(num_seeds), axis)
         results[name] = _from_arrays(joined)
         if with_agents:
-            agents[name] = {
-                path.removeprefix(_AGENTS): x
-                for path, x in joined.items()
-                if path.startswith(_AGENTS)
-            }
+            agents[name] = _below(joined, _AGENTS)
     return results, agents
 
 
@@ -267,13 +258,12 @@ def train_hand_made(
 ) -> HeldOut:
     """Train an algorithm as it is, outside any search, on `num_seeds` seeds."""
     search = Search(loop, HAND_MADE, _NO_STRATEGY, 1, fitness)
-    candidates = {"hand-made": NOTHING}
 
     def make(search: Search, **options: Any) -> LocalEvaluator:
         return LocalEvaluator(search, devices=devices, **options)
 
-    runs, _ = train(search, HAND_MADE, candidates, key, num_seeds, make)
-    return runs["hand-made"]
+    runs, _ = train(search, HAND_MADE, {"": NOTHING}, key, num_seeds, make)
+    return runs[""]
 
 
 # --- files ----------------------------------------------------------------------------
@@ -304,10 +294,7 @@ def load(folder: Path) -> tuple[dict[str, HeldOut], dict]:
             fitness, final = arrays[f"{name}/fitness"], arrays[f"{name}/final_return"]
             if fitness.ndim != 2 or fitness.shape != final.shape:
                 raise ValueError(f"{name} has no score for each task and seed")
-            mine = {k: x for k, x in arrays.items() if k.startswith(f"{name}/")}
-            held_out[name] = _from_arrays(
-                {k.removeprefix(f"{name}/"): x for k, x in mine.items()}
-            )
+            held_out[name] = _from_arrays(_below(arrays, f"{name}/"))
     except (KeyError, TypeError, ValueError) as error:
         message = f"{type(error).__name__}: {error}"
         raise CheckpointError(f"{folder} holds no runs: {message}") from None
@@ -326,19 +313,15 @@ def _to_arrays(runs: HeldOut) -> dict[str, np.ndarray]:
 
 
 def _from_arrays(arrays: Mapping[str, np.ndarray]) -> HeldOut:
-    train = []
-    for task in range(len(arrays["fitness"])):
-        prefix = f"train/{task}/"
-        train.append(
-            {
-                path.removeprefix(prefix): x
-                for path, x in arrays.items()
-                if path.startswith(prefix)
-            }
-        )
-    return HeldOut(arrays["fitness"], arrays["final_return"], tuple(train))
+    tasks = range(len(arrays["fitness"]))
+    train = tuple(_below(arrays, f"train/{task}/") for task in tasks)
+    return HeldOut(arrays["fitness"], arrays["final_return"], train)
 
 
-def _seeds_axis(path: str) -> int:
-    """The axis of the seeds in an array of `_to_arrays`, or of agents."""
-    return 1 if path in ("fitness", "final_return") else 0
+def _below(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    """The arrays whose paths begin with `prefix`, by the rest of their paths."""
+    return {
+        path.removeprefix(prefix): x
+        for path, x in arrays.items()
+        if path.startswith(prefix)
+    }

@@ -29,21 +29,6 @@ from metaevo.storage._files import read_json
 from metaevo.storage.verified import MAX_JSON
 from metaevo.types import Evaluator, Key, Params, Proposal, PyTree, Search, Space
 
-__all__ = [
-    "Scores",
-    "Solution",
-    "best_agent",
-    "breeds_policies",
-    "compare",
-    "noise",
-    "policies",
-    "read_scores",
-    "save",
-    "schedule",
-    "write_agents",
-    "write_scores",
-]
-
 BEST, AVERAGE = "best agent", "population mean"
 _RETURNS = "returns"
 

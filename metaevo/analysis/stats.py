@@ -15,19 +15,6 @@ import numpy as np
 
 from metaevo import text
 
-__all__ = [
-    "Interval",
-    "bootstrap",
-    "grouped",
-    "iqm",
-    "mean",
-    "median",
-    "optimality_gap",
-    "performance_profile",
-    "probability_of_improvement",
-]
-
-
 # --- point estimates: [N] or [..., N, tasks] -> [...] ---------------------------------
 
 

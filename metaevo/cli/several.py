@@ -81,7 +81,7 @@ def each(config: RunConfig) -> list[RunConfig]:
             f"run.directory={root} holds a run; run.seeds={config.seeds} needs a "
             "directory for several"
         )
-    folders = [root] * config.seeds if root is None else directories(root, config)
+    folders = [None] * config.seeds if root is None else directories(root, config)
     return [
         dataclasses.replace(
             config, seed=config.seed + i, seeds=1, directory=folder and str(folder)
