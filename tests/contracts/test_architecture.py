@@ -295,8 +295,6 @@ def test_docstrings_do_not_begin_with_a_question_word():
 
 # Names that every loop, strategy or environment gives its own class of.
 IN_EACH_FILE = {"Agent", "Config", "Experience", "Meta", "State"}
-# Of comparisons, in two rooms, which are to become one class each.
-TO_MERGE = {"Scores", "Verdict"}
 
 
 def classes_of_a_name(sources):
@@ -311,7 +309,7 @@ def classes_of_a_name(sources):
 
 def test_a_name_of_a_class_stands_for_one_thing():
     found = classes_of_a_name((relative(path), tree(path)) for path in OWN)
-    again = {x: y for x, y in found.items() if x not in IN_EACH_FILE | TO_MERGE}
+    again = {x: y for x, y in found.items() if x not in IN_EACH_FILE}
     assert again == {}
     two = [
         ("a.py", ast.parse("class Step: pass")),
