@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from metaevo.export.dialects import NUMPY, TORCH, Dialect, number
 from metaevo.export.equations import EvolvedProgram
 from metaevo.learned import optimizers
-from metaevo.storage import numpy_reference
+from metaevo.portable import numpy_functions
 
 __all__ = ["PUBLIC", "helpers", "parts"]
 
@@ -41,7 +41,7 @@ def helpers(dialect: Dialect, one: EvolvedProgram) -> dict[str, str]:
             found["_layers"] = _LAYERS
     elif dialect is NUMPY:
         for name in ("_arrays", "_tree", "_layers"):
-            found[name] = inspect.getsource(getattr(numpy_reference, name))
+            found[name] = inspect.getsource(getattr(numpy_functions, name))
     elif "layer" in one.value.inputs:
         source = inspect.getsource(optimizers.depths)
         found["_layers"] = source.replace("def depths(", "def _layers(", 1)
