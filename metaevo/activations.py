@@ -10,9 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from metaevo import slots
-from metaevo.errors import ConfigError
-from metaevo.learned import functions
-from metaevo.learned.functions import Learned, name_of, positive
+from metaevo.learned.functions import Learned, name_of, positive, whole
 from metaevo.learned.operations import operation
 
 __all__ = ["piecewise", "relu", "tanh"]
@@ -54,8 +52,7 @@ def piecewise(
     name = name_of(base, HAND_MADE)
     hand_made = HAND_MADE[name]
     positive(limit=limit)
-    if not isinstance(num_knots, int) or not 2 <= num_knots <= 65:
-        raise ConfigError(f"num_knots={num_knots!r}: expected 2 to 65")
+    num_knots = whole(2, 65, num_knots=num_knots)
     knots = np.linspace(-limit, limit, num_knots)
     width = 2 * limit / (num_knots - 1)
     # Nodes and weights of a mean over N(0, 1).
@@ -77,11 +74,4 @@ def piecewise(
         )
         return jnp.sqrt(usual / jnp.maximum(now, 1e-3)) * raw(params, x)
 
-    def init(key):
-        del key
-        return jnp.zeros(num_knots)
-
-    description = functions.spec(
-        "piecewise", False, base=name, num_knots=num_knots, limit=limit
-    )
-    return Learned(init, apply, description, starts_hand_made=True)
+    return Learned(lambda _: jnp.zeros(num_knots), apply, {"base": name}, True)

@@ -23,7 +23,6 @@ truncates them at c takes c f(log_ratio − log c).
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,9 +32,15 @@ import numpy as np
 from jax.tree_util import Partial
 
 from metaevo import slots
-from metaevo.errors import ConfigError
 from metaevo.learned import functions
-from metaevo.learned.functions import Learned, layers, name_of, softsign
+from metaevo.learned.functions import (
+    Learned,
+    above_one,
+    layers,
+    name_of,
+    softsign,
+    whole,
+)
 from metaevo.learned.operations import operation
 from metaevo.rl import returns
 from metaevo.slots import Context
@@ -182,13 +187,6 @@ def recurrent(
     given = HAND_MADE[base]
     cell = functions.gru(5 + bool(temporal), hidden)
     head = functions.network(hidden, features, 2)
-    description = functions.spec(
-        "recurrent_advantage",
-        temporal,
-        base=base,
-        hidden=hidden,
-        features=list(layers(features)),
-    )
 
     def init(key):
         head_key, *keys = jax.random.split(key, 5)
@@ -222,7 +220,7 @@ def recurrent(
         gain, added = jnp.unstack(out, axis=-1)
         return advantage * jnp.exp(gain) + std * added
 
-    return Learned(init, apply, description, starts_hand_made=True)
+    return Learned(init, apply, {"base": base}, starts_hand_made=True)
 
 
 # --- importance weights ---------------------------------------------------------------
@@ -268,21 +266,14 @@ def monotone_correction(num_cells: int = 6, largest: float = 8.0) -> Learned:
     Raises:
         ValueError: a setting has a wrong type or value.
     """
-    if not isinstance(largest, int | float) or not 1 < largest < math.inf:
-        raise ConfigError(f"largest={largest!r}: expected a finite number above 1")
-    try:
-        num_cells = operator.index(num_cells)
-    except TypeError:
-        num_cells = 0
-    if not 1 <= num_cells <= 64:
-        raise ConfigError(f"num_cells={num_cells!r}: expected 1 to 64")
+    above_one(largest=largest)
+    num_cells = whole(1, 64, num_cells=num_cells)
     width = math.log(largest) / num_cells
     edges = width * np.arange(num_cells)
     above = np.full(num_cells, width)
     below = np.append(above[1:], FAR)
 
-    def init(key):
-        del key
+    def init(_):
         return {"above": jnp.zeros(num_cells), "below": jnp.zeros(num_cells)}
 
     def covered(distance, widths):
@@ -297,5 +288,4 @@ def monotone_correction(num_cells: int = 6, largest: float = 8.0) -> Learned:
         fall = (jnp.clip(1 + params["below"], 0.0, 1.0) * covered(-x, below)).sum(-1)
         return jnp.exp(rise - fall)
 
-    spec = {"op": "monotone_correction", "num_cells": num_cells, "largest": largest}
-    return Learned(init, apply, spec, starts_hand_made=True)
+    return Learned(init, apply, starts_hand_made=True)

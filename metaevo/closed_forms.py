@@ -46,7 +46,7 @@ def _of_error(params, x):
 _COEFFICIENTS = ("square", "abs", "huber", "log_cosh", "tilt")
 
 
-def _start():
+def _start(_):
     zeros = {name: jnp.zeros(()) for name in _COEFFICIENTS}
     return zeros | {"knee": jnp.ones(()), "width": jnp.ones(())}
 
@@ -77,19 +77,12 @@ def error_loss(
     hand_made = losses.HAND_MADE[name]
     positive(clip_eps=clip_eps)
 
-    def init(key):
-        del key
-        return _start()
-
     def apply(params, value, target, old_value, context: Context | None = None):
-        evolved_in = Context() if context is None else context
-        if "clip_eps" not in evolved_in.stats:
-            evolved_in = evolved_in._replace(stats={"clip_eps": clip_eps})
+        evolved_in = losses.with_clip(context, clip_eps)
         usual = hand_made(value, target, old_value, evolved_in)
         return usual + _of_error(params, value - target)
 
-    spec = functions.spec("error_loss", False, base=name, clip_eps=clip_eps)
-    return Learned(init, apply, spec, starts_hand_made=name != "zero")
+    return Learned(_start, apply, {"base": name}, starts_hand_made=name != "zero")
 
 
 @operation(
@@ -112,15 +105,13 @@ def td_error_loss(base: Partial | str = "td_square") -> Learned:
     hand_made = losses.HAND_MADE_TD[name]
 
     def init(key):
-        del key
-        return _start() | {"q": jnp.zeros(())}
+        return _start(key) | {"q": jnp.zeros(())}
 
     def apply(params, td_error, q, target, context: Context | None = None):
         usual = hand_made(td_error, q, target, context)
         return usual + _of_error(params, -td_error) + params["q"] * q
 
-    spec = functions.spec("td_error_loss", False, base=name)
-    return Learned(init, apply, spec, starts_hand_made=True)
+    return Learned(init, apply, {"base": name}, starts_hand_made=True)
 
 
 @operation(
@@ -143,8 +134,7 @@ def scaled_error_loss() -> Learned:
         del old_value
         return _scaled(params, value - target, context)
 
-    spec = functions.spec("scaled_error_loss", False)
-    return Learned(lambda key: _start(), apply, spec, starts_hand_made=True)
+    return Learned(_start, apply, starts_hand_made=True)
 
 
 @operation(
@@ -163,8 +153,7 @@ def scaled_td_error_loss() -> Learned:
         del q, target
         return _scaled(params, -td_error, context)
 
-    spec = functions.spec("scaled_td_error_loss", False)
-    return Learned(lambda key: _start(), apply, spec, starts_hand_made=True)
+    return Learned(_start, apply, starts_hand_made=True)
 
 
 def _scaled(params, error, context):
@@ -190,16 +179,12 @@ def clip_constant(eps: float = 0.2) -> Learned:
     """
     positive(eps=eps)
 
-    def init(key):
-        del key
-        return {"eps": jnp.zeros(())}
-
     def apply(params, log_ratio, advantage, clip_eps, context: Context | None = None):
         del clip_eps
         width = jnp.clip(eps * jnp.exp(jnp.clip(params["eps"], -20, 20)), 1e-3, 10.0)
         return drifts.ppo_clip(log_ratio, advantage, width, context)
 
-    return Learned(init, apply, functions.spec("clip_constant", False, eps=eps), True)
+    return Learned(lambda _: {"eps": jnp.zeros(())}, apply, starts_hand_made=True)
 
 
 ORDER = 5, 4
@@ -225,8 +210,7 @@ def rational() -> Learned:
         activation units).
     """
 
-    def init(key):
-        del key
+    def init(_):
         return {"p": jnp.array(TANH[0]), "q": jnp.array(TANH[1])}
 
     def apply(params, x):
@@ -235,4 +219,4 @@ def rational() -> Learned:
         below = sum(params["q"][i - 1] * at**i for i in range(1, ORDER[1] + 1))
         return top / (1 + jnp.abs(below))
 
-    return Learned(init, apply, functions.spec("rational", False))
+    return Learned(init, apply)

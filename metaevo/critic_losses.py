@@ -26,7 +26,7 @@ import numpy as np
 
 from metaevo.errors import ConfigError
 from metaevo.learned import functions
-from metaevo.learned.functions import Learned, layers, positive
+from metaevo.learned.functions import Learned, above_one, positive
 from metaevo.learned.operations import operation
 from metaevo.slots import Context
 from metaevo.types import Key, Params
@@ -44,12 +44,10 @@ class _OfError(NamedTuple):
     Attributes:
         init: `key -> params`.
         apply: `(params, error [...], context) -> [...]`.
-        spec: of the operation.
     """
 
     init: Callable[[Key], Params]
     apply: Callable[[Params, jax.Array, Context | None], jax.Array]
-    spec: dict[str, Any]
 
 
 def _guarantees(op: Mapping[str, Any]) -> tuple[str, ...]:
@@ -110,14 +108,13 @@ def weighted_square(
         ValueError: a setting has a wrong type, or is out of its range. The function
             raises it where `context.return_std` is missing.
     """
-    loss = _weighted("weighted_square", features, convex, max_weight, max_bias, limit,
-                     temporal)  # fmt: skip
+    loss = _weighted(features, convex, max_weight, max_bias, limit, temporal)
 
     def apply(params, value, target, old_value, context: Context | None = None):
         del old_value
         return loss.apply(params, value - target, context)
 
-    return Learned(loss.init, apply, loss.spec, starts_hand_made=True)
+    return Learned(loss.init, apply, starts_hand_made=True)
 
 
 @operation(
@@ -151,18 +148,16 @@ def td_weighted_square(
     Raises:
         ValueError: as `weighted_square`.
     """
-    loss = _weighted("td_weighted_square", features, convex, max_weight, max_bias,
-                     limit, temporal)  # fmt: skip
+    loss = _weighted(features, convex, max_weight, max_bias, limit, temporal)
 
     def apply(params, td_error, q, target, context: Context | None = None):
         del q, target
         return loss.apply(params, -td_error, context)
 
-    return Learned(loss.init, apply, loss.spec, starts_hand_made=True)
+    return Learned(loss.init, apply, starts_hand_made=True)
 
 
 def _weighted(
-    op: str,
     features: Sequence[int],
     convex: bool,
     max_weight: float,
@@ -171,13 +166,10 @@ def _weighted(
     temporal: bool,
 ) -> _OfError:
     """The loss that both operations share; see `weighted_square`."""
-    positive(max_weight=max_weight, limit=limit)
-    if max_weight <= 1:
-        raise ConfigError(f"max_weight={max_weight!r}: expected a number above 1")
+    positive(limit=limit)
+    above_one(max_weight=max_weight)
     if not isinstance(max_bias, int | float) or not 0 <= max_bias < math.inf:
         raise ConfigError(f"max_bias={max_bias!r}: expected a finite number >= 0")
-    if not isinstance(convex, bool):
-        raise ConfigError(f"convex={convex!r}: expected true or false")
     network = functions.network(1 + bool(temporal), features)
     edges = limit * np.arange(NUM_CELLS) / NUM_CELLS
     centers = edges + 0.5 * limit / NUM_CELLS
@@ -219,13 +211,4 @@ def _weighted(
             error = error - std * max_bias * jnp.tanh(params["bias"])
         return loss(params, error, std, context)
 
-    spec = functions.spec(
-        op,
-        temporal,
-        features=list(layers(features)),
-        convex=convex,
-        max_weight=max_weight,
-        max_bias=max_bias,
-        limit=limit,
-    )
-    return _OfError(init, apply, spec)
+    return _OfError(init, apply)

@@ -20,7 +20,7 @@ from jax.tree_util import Partial
 
 from metaevo import slots
 from metaevo.learned import functions
-from metaevo.learned.functions import Learned, layers, name_of, positive
+from metaevo.learned.functions import Learned, name_of, positive
 from metaevo.learned.operations import operation
 from metaevo.slots import Context
 
@@ -116,7 +116,6 @@ def dpo_constants(
         ValueError: a constant is not positive.
     """
     positive(alpha=alpha, beta=beta)
-    description = functions.spec("dpo_constants", temporal, alpha=alpha, beta=beta)
 
     def init(key):
         del key
@@ -130,9 +129,7 @@ def dpo_constants(
         a, b = (jnp.exp(jnp.clip(params[x], -7.0, 7.0)) for x in ("alpha", "beta"))
         return _dpo(log_ratio, advantage, alpha * a, beta * b)
 
-    return Learned(
-        init, apply, description, starts_hand_made=(alpha, beta) == (2.0, 0.6)
-    )
+    return Learned(init, apply, starts_hand_made=(alpha, beta) == (2.0, 0.6))
 
 
 @operation(
@@ -171,9 +168,6 @@ def lpo_network(
     name = name_of(base, HAND_MADE)
     hand_made = HAND_MADE[name]
     network = functions.network(8 + bool(temporal), features, bias=False)
-    description = functions.spec(
-        "lpo_network", temporal, base=name, features=list(layers(features))
-    )
 
     def apply(params, log_ratio, advantage, clip_eps, context: Context | None = None):
         d = jnp.clip(log_ratio, -FARTHEST, FARTHEST)
@@ -185,7 +179,7 @@ def lpo_network(
         n = network.apply(params, functions.inputs(x, False, None)).squeeze(-1)
         return jax.nn.relu(hand_made(log_ratio, advantage, clip_eps) + n - 1e-4)
 
-    return Learned(network.init, apply, description)
+    return Learned(network.init, apply, {"base": name})
 
 
 @operation(
@@ -222,13 +216,6 @@ def drift_network(
     hand_made = HAND_MADE[name]
     positive(scale=scale)
     network = functions.network(2 + bool(temporal), features)
-    description = functions.spec(
-        "drift_network",
-        temporal,
-        base=name,
-        features=list(layers(features)),
-        scale=scale,
-    )
 
     def apply(params, log_ratio, advantage, clip_eps, context: Context | None = None):
         u = jnp.clip(log_ratio, -FARTHEST, FARTHEST) / scale
@@ -237,4 +224,4 @@ def drift_network(
         kappa = u**2 / (1 + u**2)
         return jax.nn.relu(hand_made(log_ratio, advantage, clip_eps) + kappa * n)
 
-    return Learned(network.init, apply, description, starts_hand_made=name != "zero")
+    return Learned(network.init, apply, {"base": name}, starts_hand_made=name != "zero")

@@ -11,15 +11,12 @@ its visits afterwards.
 
 from __future__ import annotations
 
-import operator
-
 import jax
 import jax.numpy as jnp
 
 from metaevo import schedules, slots
-from metaevo.errors import ConfigError
 from metaevo.learned import transforms
-from metaevo.learned.functions import Learned
+from metaevo.learned.functions import Learned, whole
 from metaevo.learned.operations import operation
 
 __all__ = ["epsilon_greedy", "graded", "monotone", "unchanged"]
@@ -60,13 +57,10 @@ def graded(num_knots: int = 3) -> Learned:
     Raises:
         ValueError, TypeError: a setting is not of its kind.
     """
-    num_knots = operator.index(num_knots)
-    if not 2 <= num_knots <= 1000:
-        raise ConfigError(f"num_knots={num_knots} must be in [2, 1000]")
+    num_knots = whole(2, 1000, num_knots=num_knots)
     odds = transforms.logit()
 
-    def init(key):
-        del key
+    def init(_):
         return {"share": jnp.zeros(num_knots), "preference": jnp.zeros(num_knots)}
 
     def apply(params, q, epsilon, context):
@@ -83,7 +77,7 @@ def graded(num_knots: int = 3) -> Learned:
         rest = epsilon * weight / weight.sum(-1, keepdims=True)
         return (1 - epsilon) * greedy + rest
 
-    return Learned(init, apply, {"op": "graded", "num_knots": num_knots}, True)
+    return Learned(init, apply, starts_hand_made=True)
 
 
 # --- tree search ----------------------------------------------------------------------
@@ -118,12 +112,9 @@ def monotone(num_pieces: int = 8) -> Learned:
     Raises:
         ValueError, TypeError: a setting is not of its kind.
     """
-    num_pieces = operator.index(num_pieces)
-    if not 2 <= num_pieces <= 1000:
-        raise ConfigError(f"num_pieces={num_pieces} must be in [2, 1000]")
+    num_pieces = whole(2, 1000, num_pieces=num_pieces)
 
-    def init(key):
-        del key
+    def init(_):
         return {"gain": jnp.zeros(num_pieces - 1)}
 
     def apply(params, q, context=None):
@@ -133,4 +124,4 @@ def monotone(num_pieces: int = 8) -> Learned:
         gain = jnp.concatenate([jnp.zeros(1), params["gain"]])
         return part @ jax.nn.softmax(gain)
 
-    return Learned(init, apply, {"op": "monotone_q", "num_pieces": num_pieces}, True)
+    return Learned(init, apply, starts_hand_made=True)

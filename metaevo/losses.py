@@ -18,13 +18,7 @@ from jax.tree_util import Partial
 
 from metaevo import slots
 from metaevo.learned import functions
-from metaevo.learned.functions import (
-    Learned,
-    layers,
-    name_of,
-    positive,
-    softsign,
-)
+from metaevo.learned.functions import Learned, name_of, positive, softsign
 from metaevo.learned.operations import operation
 from metaevo.slots import Context
 from metaevo.types import Key, Params
@@ -206,24 +200,21 @@ def residual_network(
     hand_made = HAND_MADE[name]
     positive(scale=scale, limit=limit, clip_eps=clip_eps)
     network = _curve(features, scale, limit, temporal)
-    description = functions.spec(
-        "residual_network",
-        temporal,
-        base=name,
-        features=list(layers(features)),
-        scale=scale,
-        limit=limit,
-        clip_eps=clip_eps,
-    )
 
     def apply(params, value, target, old_value, context: Context | None = None):
         residual = network.apply(params, value - target, context)
-        evolved_in = Context() if context is None else context
-        if "clip_eps" not in evolved_in.stats:
-            evolved_in = evolved_in._replace(stats={"clip_eps": clip_eps})
+        evolved_in = with_clip(context, clip_eps)
         return hand_made(value, target, old_value, evolved_in) + residual
 
-    return Learned(network.init, apply, description, starts_hand_made=name != "zero")
+    return Learned(network.init, apply, {"base": name}, starts_hand_made=name != "zero")
+
+
+def with_clip(context: Context | None, clip_eps: float) -> Context:
+    """The context, with an ε for `clipped_square` if it has none."""
+    context = Context() if context is None else context
+    if "clip_eps" in context.stats:
+        return context
+    return context._replace(stats={"clip_eps": clip_eps})
 
 
 @operation(
@@ -264,14 +255,6 @@ def td_network(
     hand_made = HAND_MADE_TD[name]
     positive(scale=scale, limit=limit)
     network = _curve(features, scale, limit, temporal)
-    description = functions.spec(
-        "td_network",
-        temporal,
-        base=name,
-        features=list(layers(features)),
-        scale=scale,
-        limit=limit,
-    )
 
     def init(key):
         return {"network": network.init(key), "tilt": jnp.zeros(())}
@@ -280,7 +263,7 @@ def td_network(
         residual = network.apply(params["network"], -td_error, context)
         return hand_made(td_error, q, target, context) + residual + params["tilt"] * q
 
-    return Learned(init, apply, description, starts_hand_made=True)
+    return Learned(init, apply, {"base": name}, starts_hand_made=True)
 
 
 @operation(
@@ -314,9 +297,6 @@ def policy_network(
     """
     positive(limit=limit)
     network = functions.network(5 + bool(temporal), features)
-    description = functions.spec(
-        "policy_network", temporal, features=list(layers(features)), limit=limit
-    )
 
     def apply(
         params, log_prob, log_ratio, advantage, entropy, context: Context | None = None
@@ -332,4 +312,4 @@ def policy_network(
         n = network.apply(params, functions.inputs(x, temporal, context)).squeeze(-1)
         return limit * jnp.tanh(n / limit)
 
-    return Learned(network.init, apply, description, starts_hand_made=True)
+    return Learned(network.init, apply, starts_hand_made=True)

@@ -10,7 +10,6 @@ Adversarial Cheap Talk, Lu et al., 2023, https://arxiv.org/abs/2211.11030.
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 
 import jax
@@ -18,9 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from metaevo import rewards, slots
-from metaevo.errors import ConfigError
 from metaevo.learned import functions
-from metaevo.learned.functions import Learned, layers, positive
+from metaevo.learned.functions import Learned, layers, positive, whole
 from metaevo.learned.operations import operation
 
 __all__ = ["TEST_TIME", "TRAIN_TIME", "network", "silent"]
@@ -72,9 +70,7 @@ def network(
     """
     divisor = rewards.sizes(units)
     positive(scale=scale)
-    size = operator.index(size)
-    if not 1 <= size <= 4096:
-        raise ConfigError(f"size={size} must be in [1, 4096]")
+    size = whole(1, 4096, size=size)
     net = functions.network(len(divisor), features, size)
     last = f"w{len(layers(features))}"
 
@@ -89,7 +85,4 @@ def network(
         inputs = jnp.clip(obs / divisor, -rewards.LARGEST, rewards.LARGEST)
         return scale * jnp.tanh(net.apply(params, inputs))
 
-    spec = {"op": "message_network", "units": divisor.tolist(), "size": size}
-    return Learned(
-        init, apply, spec | {"features": list(layers(features)), "scale": scale}
-    )
+    return Learned(init, apply, {"units": divisor.tolist()})

@@ -22,7 +22,7 @@ import numpy as np
 
 from metaevo import envs, slots
 from metaevo.errors import ConfigError
-from metaevo.learned.functions import Learned, layers, network, positive
+from metaevo.learned.functions import Learned, layers, network, positive, whole
 from metaevo.learned.initializers import orthogonal
 from metaevo.learned.operations import operation
 from metaevo.types import Space
@@ -83,13 +83,9 @@ def policy(
     Raises:
         ValueError, TypeError: a setting has a wrong type or value.
     """
-    observation, features = (
-        tuple(operator.index(n) for n in sizes) for sizes in (observation, features)
-    )
+    observation, features = tuple(map(operator.index, observation)), layers(features)
     if len(observation) > 8 or not all(1 <= n <= 2**20 for n in observation):
         raise ConfigError(f"observation={observation} is not the shape of an array")
-    if not 1 <= len(features) <= 8 or not all(1 <= n <= 4096 for n in features):
-        raise ConfigError(f"features={features}: 1 to 8 layers of 1 to 4096 units")
     if activation not in ACTIVATIONS:
         raise ConfigError(f"activation={activation!r}: one of {', '.join(ACTIVATIONS)}")
     num_outputs, choose = _head(action)
@@ -97,12 +93,12 @@ def policy(
     nonlinear = getattr(jax.nn, activation)
 
     def init(key):
-        layers = {}
+        params = {}
         for i, shape in enumerate(itertools.pairwise(sizes)):
             gain = 0.01 if i == len(features) else math.sqrt(2)
             kernel = orthogonal(gain)(jax.random.fold_in(key, i), shape)
-            layers[f"Dense_{i}"] = {"kernel": kernel, "bias": jnp.zeros(shape[1])}
-        return {"params": layers}
+            params[f"Dense_{i}"] = {"kernel": kernel, "bias": jnp.zeros(shape[1])}
+        return {"params": params}
 
     def apply(params, obs, context=None, mask=None):
         del context
@@ -114,14 +110,8 @@ def policy(
             x = nonlinear(x) if i < len(features) else x
         return choose(x, mask)
 
-    spec = {
-        "op": "policy",
-        "observation": list(observation),
-        "action": {name: np.asarray(x).tolist() for name, x in action.items()},
-        "features": list(features),
-        "activation": activation,
-    }
-    return Learned(init, apply, spec)
+    numbers = {name: np.asarray(x).tolist() for name, x in action.items()}
+    return Learned(init, apply, {"action": numbers})
 
 
 def _head(action: Mapping[str, Any]):
@@ -216,9 +206,7 @@ def shaper(
     Raises:
         ValueError, TypeError: a setting has a wrong type or value.
     """
-    size = operator.index(num_situations)
-    if not 1 <= size <= 4096:
-        raise ConfigError(f"num_situations={num_situations}: expected 1 to 4096")
+    size = whole(1, 4096, num_situations=num_situations)
     positive(scale=scale)
     net = network(2 * size, features, size)
 
@@ -227,5 +215,4 @@ def shaper(
         both = jnp.concatenate([own, other], -1)
         return scale * net.apply(params, jnp.tanh(both / 2))  # 2 sigmoid(x) - 1
 
-    spec = {"op": "shaper", "num_situations": size, "features": list(layers(features))}
-    return Learned(net.init, apply, {**spec, "scale": float(scale)})
+    return Learned(net.init, apply, {"scale": float(scale)})

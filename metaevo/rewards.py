@@ -22,7 +22,7 @@ import numpy as np
 from metaevo import envs, schedules, slots
 from metaevo.errors import ConfigError
 from metaevo.learned import functions
-from metaevo.learned.functions import Learned, layers, network, positive
+from metaevo.learned.functions import Learned, layers, network, positive, whole
 from metaevo.learned.operations import operation
 
 __all__ = ["free", "identity", "impact", "potential", "sizes", "units"]
@@ -130,14 +130,7 @@ def potential(
         after = jnp.where(terminated, 0.0, phi(params, next_obs))
         return reward + discount * after - phi(params, obs)
 
-    spec = {
-        "op": "potential",
-        "units": size.tolist(),
-        "features": list(layers(features)),
-    }
-    spec |= {"scale": scale, "gamma": gamma}
-    spec |= {} if limit is None else {"limit": limit}
-    return Learned(net.init, apply, spec, True)
+    return Learned(net.init, apply, {"units": size.tolist()}, True)
 
 
 def _largest_potential(op: Mapping[str, Any], params: Any) -> float:
@@ -201,16 +194,7 @@ def free(
         added = net.apply(params["network"], jnp.concatenate(x))[0]
         return jnp.exp(jnp.clip(params["log_scale"], -10, 10)) * reward + scale * added
 
-    spec = functions.spec(
-        "free_reward",
-        temporal,
-        units=size.tolist(),
-        action={kind: width},
-        features=list(layers(features)),
-        scale=scale,
-        label=MAY_CHANGE,
-    )
-    return Learned(init, apply, spec, True)
+    return Learned(init, apply, {"units": size.tolist(), "label": MAY_CHANGE}, True)
 
 
 def kind_of(env: envs.Env) -> dict[str, int]:
@@ -261,9 +245,7 @@ def impact(units: Sequence[float], num_knots: int = 2, scale: float = 1.0) -> Le
     """
     size = sizes(units)
     positive(scale=scale)
-    num_knots = operator.index(num_knots)
-    if not 2 <= num_knots <= 1000:
-        raise ConfigError(f"num_knots={num_knots} must be in [2, 1000]")
+    num_knots = whole(2, 1000, num_knots=num_knots)
 
     def init(key):
         del key
@@ -276,8 +258,7 @@ def impact(units: Sequence[float], num_knots: int = 2, scale: float = 1.0) -> Le
         change = jnp.exp(jnp.clip(params["log_weights"], -10, 10)) * change
         return reward + scale * beta * jnp.sqrt((change**2).mean())
 
-    spec = {"op": "impact", "units": size.tolist(), "num_knots": num_knots}
-    return Learned(init, apply, spec | {"scale": scale, "label": MAY_CHANGE}, True)
+    return Learned(init, apply, {"units": size.tolist(), "label": MAY_CHANGE}, True)
 
 
 def _scaled(obs: jax.Array, units: np.ndarray) -> jax.Array:

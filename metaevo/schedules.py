@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,7 +16,7 @@ from jax.tree_util import Partial
 from metaevo import slots
 from metaevo.errors import ConfigError
 from metaevo.learned import transforms
-from metaevo.learned.functions import Learned, layers, network, positive
+from metaevo.learned.functions import Learned, layers, network, positive, whole
 from metaevo.learned.operations import operation
 from metaevo.slots import Context, Slot
 from metaevo.types import Key, Params
@@ -71,12 +70,7 @@ def steps(num_steps: int) -> Learned:
     """
     if num_steps < 1:
         raise ConfigError(f"num_steps={num_steps} must be at least 1")
-
-    def init(key):
-        del key
-        return jnp.zeros(num_steps)
-
-    return Learned(init, _steps, {"op": "steps", "num_steps": num_steps})
+    return Learned(lambda _: jnp.zeros(num_steps), _steps)
 
 
 # --- away from a default --------------------------------------------------------------
@@ -139,16 +133,9 @@ def knots(kind: str, num_knots: int, transform: str, scale: float) -> Moving:
     """
     if kind not in DEGREES:
         raise ConfigError(f"kind={kind!r}: one of {', '.join(DEGREES)}")
-    degree, num_knots = DEGREES[kind], operator.index(num_knots)
-    if not degree + 1 <= num_knots <= 1000:
-        raise ConfigError(
-            f"num_knots={num_knots} must be in [{degree + 1}, 1000] if {kind}"
-        )
+    degree = DEGREES[kind]
+    num_knots = whole(degree + 1, 1000, num_knots=num_knots)
     scale_of = transforms.named(transform, scale)
-
-    def init(key):
-        del key
-        return jnp.zeros(num_knots)
 
     def at(params, default, context):
         y = scale * (basis(context.progress, num_knots, degree) @ params)
@@ -156,7 +143,7 @@ def knots(kind: str, num_knots: int, transform: str, scale: float) -> Moving:
 
     spec = {"op": "knots", "kind": kind, "num_knots": num_knots}
     spec |= {"transform": transform, "scale": scale, "default": None}
-    return Moving(init, at, spec)
+    return Moving(lambda _: jnp.zeros(num_knots), at, spec)
 
 
 def feedback(

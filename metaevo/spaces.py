@@ -59,24 +59,30 @@ def replace(**learned: Learned) -> Space:
         a space of params {slot: parameters of its function}.
     """
 
-    def init(key):
-        return {
-            name: function.init(jax.random.fold_in(key, i))
-            for i, (name, function) in enumerate(sorted(learned.items()))
-        }
-
     def bind(params, meta):
         bound = {name: f.bind(params[name]) for name, f in learned.items()}
         return slots.replace(meta, **bound)
 
     return Space(
-        init,
+        _init({name: function.init for name, function in learned.items()}),
         bind,
         spec={name: dict(function.spec) for name, function in learned.items()},
         starts_hand_made=all(
             function.starts_hand_made for function in learned.values()
         ),
     )
+
+
+def _init(each: Mapping[str, Callable]) -> Callable:
+    """`key -> params` by name, of `key -> params` of each name."""
+
+    def init(key):
+        return {
+            name: one(jax.random.fold_in(key, i))
+            for i, (name, one) in enumerate(sorted(each.items()))
+        }
+
+    return init
 
 
 def tune(**transforms: Transform) -> Space:
@@ -180,12 +186,6 @@ def _moving(what: str, curve: Callable, scales: Mapping[str, Transform]) -> Spac
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{what}: {error}") from None
 
-    def init(key):
-        return {
-            name: curve.init(jax.random.fold_in(key, i))
-            for i, (name, curve) in enumerate(sorted(curves.items()))
-        }
-
     def bind(params, meta):
         bound = {}
         for name, curve in curves.items():
@@ -198,6 +198,7 @@ def _moving(what: str, curve: Callable, scales: Mapping[str, Transform]) -> Spac
         return slots.replace(meta, **bound)
 
     spec = {name: dict(curve.spec) for name, curve in curves.items()}
+    init = _init({name: curve.init for name, curve in curves.items()})
     return Space(init, bind, spec=spec, starts_hand_made=True)
 
 
@@ -292,12 +293,6 @@ def prior(**ranges: Range) -> Space:
             `horizon_uniform()`.
     """
 
-    def init(key):
-        return {
-            name: jax.random.uniform(jax.random.fold_in(key, i))
-            for i, name in enumerate(sorted(ranges))
-        }
-
     def bind(params, meta):
         numbers = {}
         for name, range_ in ranges.items():
@@ -316,6 +311,7 @@ def prior(**ranges: Range) -> Space:
         name: {"op": "number", "prior": r.name, "low": r.low, "high": r.high}
         for name, r in ranges.items()
     }
+    init = _init(dict.fromkeys(ranges, jax.random.uniform))
     return Space(init, bind, spec=spec, perturb=perturb)
 
 

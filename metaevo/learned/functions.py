@@ -9,6 +9,7 @@ import itertools
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -24,6 +25,7 @@ __all__ = [
     "Cell",
     "Learned",
     "LearnedNetwork",
+    "above_one",
     "gru",
     "inputs",
     "largest",
@@ -34,7 +36,7 @@ __all__ = [
     "progress",
     "return_std",
     "softsign",
-    "spec",
+    "whole",
 ]
 
 
@@ -47,13 +49,14 @@ class Learned(NamedTuple):
     Attributes:
         init: `key -> params`.
         apply: `(params, *inputs, context) -> output`.
-        spec: plain data from which `metaevo.storage.artifacts` rebuilds it.
+        spec: plain data from which `metaevo.storage.artifacts` rebuilds it. A builder
+            under `operations.operation` may leave it out.
         starts_hand_made: True if it starts as its hand-made counterpart.
     """
 
     init: Callable[[Key], Params]
     apply: Callable
-    spec: Mapping[str, Any]
+    spec: Mapping[str, Any] = MappingProxyType({})
     starts_hand_made: bool = False
 
     def bind(self, params: Params) -> Partial:
@@ -217,20 +220,6 @@ def softsign(x: jax.Array, scale: float = 1.0) -> jax.Array:
 # --- settings -------------------------------------------------------------------------
 
 
-def spec(op: str, temporal: bool, **settings: Any) -> dict[str, Any]:
-    """A function's description; `temporal` is in it only if true.
-
-    >>> spec("mine", False, scale=1.0)
-    {'op': 'mine', 'scale': 1.0}
-
-    Raises:
-        ValueError: `temporal` is not a bool.
-    """
-    if not isinstance(temporal, bool):
-        raise ConfigError(f"temporal={temporal!r}: expected true or false")
-    return {"op": op, **settings} | ({"temporal": True} if temporal else {})
-
-
 def layers(features: Sequence[int], name: str = "features") -> tuple[int, ...]:
     """Hidden layer sizes, checked.
 
@@ -254,6 +243,29 @@ def positive(**settings: float) -> None:
     for name, value in settings.items():
         if not isinstance(value, int | float) or not 0 < value < math.inf:
             raise ConfigError(f"{name}={value!r} is not a positive number")
+
+
+def above_one(**settings: float) -> None:
+    """Raise ValueError unless all are finite numbers above 1."""
+    positive(**settings)
+    for name, value in settings.items():
+        if value <= 1:
+            raise ConfigError(f"{name}={value!r}: expected a number above 1")
+
+
+def whole(low: int, high: int, **setting: Any) -> int:
+    """A whole number from `low` to `high`, checked.
+
+    >>> whole(1, 64, num_cells=6)
+    6
+
+    Raises:
+        ValueError: it is no such number.
+    """
+    ((name, value),) = setting.items()
+    if not hasattr(value, "__index__") or not low <= operator.index(value) <= high:
+        raise ConfigError(f"{name}={value!r} must be in [{low}, {high}]")
+    return operator.index(value)
 
 
 def name_of(function: Partial | str, hand_made: Mapping[str, Partial]) -> str:

@@ -1,6 +1,7 @@
 """Registry of learned functions.
 
-A learned function is one builder in one file. The decorator names it:
+A learned function is one builder in one file. The decorator names it, and adds the
+settings to what it returns:
 
     @operation("td_network", slot="td_loss", hand_made=HAND_MADE_TD)
     def td_network(base="td_square", features=(16,), ...) -> Learned:
@@ -27,12 +28,16 @@ Needs no more than jax, so that an artifact loads without flax or optax.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.metadata
 import inspect
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
+
+import numpy as np
 
 from metaevo import slots
 from metaevo.errors import ArtifactError, ConfigError
@@ -187,6 +192,9 @@ def operation(name: str, *, slot: str, **values: Any) -> Callable[[_Builder], _B
 
     The builder's parameters are the operation's settings. `temporal`, and those whose
     default is None, are optional in artifacts, so that those without stay as they are.
+    What the builder returns gets them as its `spec`. The builder itself fills into
+    `spec` only the settings that differ from its arguments, such as the name of a
+    function, or a label. A setting whose default is a bool has to be one.
 
     Args:
         name: the operation's name in artifacts.
@@ -209,13 +217,53 @@ def operation(name: str, *, slot: str, **values: Any) -> Callable[[_Builder], _B
             if name == "temporal" or x.default is None
         )
         required = frozenset(parameters) - optional
-        made = Operation(name, slot, build, required, optional, **values)
-        build.__dict__["operation"] = made
+        described = cast("_Builder", _describing(name, build))
+        made = Operation(name, slot, described, required, optional, **values)
+        described.__dict__["operation"] = made
         if build.__module__ not in MODULES:
             _enter(made)
-        return build
+        return described
 
     return register
+
+
+def _describing(name: str, build: Callable) -> Callable:
+    """`build`, the result of which has the operation's name and settings as `spec`.
+
+    A result whose spec has a name is left as it is.
+    """
+    signature = inspect.signature(build)
+
+    @functools.wraps(build)
+    def described(*args, **settings):
+        bound = signature.bind(*args, **settings)
+        bound.apply_defaults()
+        for key, value in bound.arguments.items():
+            usual = signature.parameters[key].default
+            if isinstance(usual, bool) and not isinstance(value, bool):
+                raise ConfigError(f"{key}={value!r}: expected true or false")
+        learned = build(*args, **settings)
+        if "op" in learned.spec:
+            return learned
+        spec = {"op": name, **bound.arguments, **learned.spec}
+        temporal = spec.pop("temporal", False)
+        spec = {key: _plain(x) for key, x in spec.items() if x is not None}
+        return learned._replace(spec=spec | ({"temporal": True} if temporal else {}))
+
+    return described
+
+
+def _plain(x: Any) -> Any:
+    """Sequences as lists, and whole numbers as Python's.
+
+    >>> _plain({"size": (1, np.int64(2))})
+    {'size': [1, 2]}
+    """
+    if isinstance(x, Mapping):
+        return {key: _plain(y) for key, y in x.items()}
+    if isinstance(x, Sequence) and not isinstance(x, str):
+        return [_plain(y) for y in x]
+    return int(x) if isinstance(x, np.integer) else x
 
 
 def _enter(made: Operation) -> None:
@@ -235,7 +283,8 @@ def _enter(made: Operation) -> None:
 
 def _places(build: Callable) -> set[tuple[str, str]]:
     """The module and the file of a builder, each with its name there."""
-    file = getattr(getattr(build, "__code__", None), "co_filename", build.__module__)
+    code = getattr(inspect.unwrap(build), "__code__", None)
+    file = getattr(code, "co_filename", build.__module__)
     return {(x, build.__qualname__) for x in (build.__module__, file)}
 
 
@@ -259,16 +308,12 @@ def get(name: str) -> Operation:
     if name.startswith(STORED):
         return resolve(_STORED_FUNCTION)(name)
     mine = _OWN.get(name)
-    for module in _ours():
-        for found in _inside(module):
-            if found.name == name:
-                return found if mine is None else _one_of(found, mine)
-    if mine is not None:
-        return mine
-    for module in _declared():
-        for found in _inside(module):
-            if found.name == name:
-                return found
+    for found in _ours():
+        if found.name == name:
+            return found if mine is None else _one_of(found, mine)
+    for found in [mine] if mine is not None else _declared():
+        if found.name == name:
+            return found
     raise ArtifactError(f"unknown operation {name!r}")
 
 
@@ -288,9 +333,8 @@ def is_installed(name: str) -> bool:
     Raises:
         ArtifactError: an entry point cannot be imported.
     """
-    return name.startswith(STORED) or any(
-        one.name == name for module in _modules() for one in _inside(module)
-    )
+    installed = itertools.chain(_ours(), _declared())
+    return name.startswith(STORED) or any(one.name == name for one in installed)
 
 
 def everything() -> dict[str, Operation]:
@@ -301,10 +345,7 @@ def everything() -> dict[str, Operation]:
             imported.
     """
     found: dict[str, Operation] = {}
-    for module in _modules():
-        for one in _inside(module):
-            found[one.name] = _one_of(found.get(one.name, one), one)
-    for one in _OWN.values():
+    for one in itertools.chain(_ours(), _declared(), _OWN.values()):
         found[one.name] = _one_of(found.get(one.name, one), one)
     return found
 
@@ -317,15 +358,10 @@ def _one_of(one: Operation, other: Operation) -> Operation:
     return one
 
 
-def _modules() -> Iterator[ModuleType]:
-    """Imports, one after the other, the modules that may hold operations."""
-    yield from _ours()
-    yield from _declared()
-
-
-def _ours() -> Iterator[ModuleType]:
+def _ours() -> Iterator[Operation]:
+    """metaevo's operations; each module is imported when it is its turn."""
     for name in MODULES:
-        yield importlib.import_module(name)
+        yield from _inside(importlib.import_module(name))
 
 
 def _points() -> list[importlib.metadata.EntryPoint]:
@@ -333,7 +369,8 @@ def _points() -> list[importlib.metadata.EntryPoint]:
     return sorted(declared, key=lambda point: (point.name, point.value))
 
 
-def _declared() -> Iterator[ModuleType]:
+def _declared() -> Iterator[Operation]:
+    """Operations of installed packages."""
     for point in _points():
         try:
             module = importlib.import_module(point.module)
@@ -341,7 +378,7 @@ def _declared() -> Iterator[ModuleType]:
             raise ArtifactError(
                 f"entry point {point.name!r} of {ENTRY_POINTS!r}: {error}"
             ) from None
-        yield module
+        yield from _inside(module)
 
 
 def _inside(module: ModuleType) -> Iterator[Operation]:

@@ -8,13 +8,13 @@ they run on networks of any shape. Plain jnp, so that an artifact loads without 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.tree_util import Partial
 
-from metaevo.errors import ConfigError
 from metaevo.learned import functions
 from metaevo.learned.functions import layers, positive
 from metaevo.learned.operations import operation
@@ -39,7 +39,8 @@ class LearnedOptimizer(NamedTuple):
         start: `agent's params -> state`.
         update: `(params, gradient, state, agent's params, context) -> (direction,
             state)`.
-        spec: plain data from which `metaevo.storage.artifacts` rebuilds it.
+        spec: plain data from which `metaevo.storage.artifacts` rebuilds it. A builder
+            under `operations.operation` may leave it out.
         starts_hand_made: True if it starts as its hand-made counterpart.
         extra_inputs: names of optional keywords of `update`, trees like the agent's
             params.
@@ -48,7 +49,7 @@ class LearnedOptimizer(NamedTuple):
     init: Callable[[Key], Params]
     start: Callable[[PyTree], PyTree]
     update: Callable
-    spec: Mapping[str, Any]
+    spec: Mapping[str, Any] = MappingProxyType({})
     starts_hand_made: bool = False
     extra_inputs: tuple[str, ...] = ()
 
@@ -104,11 +105,9 @@ def adam_numbers(eps: float = 1e-5, temporal: bool = False) -> LearnedOptimizer:
         Loshchilov and Hutter, 2019, https://arxiv.org/abs/1711.05101 (AdamW).
     """
     positive(eps=eps)
-    description = functions.spec("adam_numbers", temporal, eps=eps)
     names = ("gain", "beta1", "beta2", "eps", "decay", "clip")
 
-    def init(key):
-        del key
+    def init(_):
         return {name: jnp.zeros(2 if temporal else ()) for name in names}
 
     def start(agent):
@@ -139,7 +138,7 @@ def adam_numbers(eps: float = 1e-5, temporal: bool = False) -> LearnedOptimizer:
         )
         return steps, Moments(forgotten, mean, square)
 
-    return LearnedOptimizer(init, start, update, description, starts_hand_made=True)
+    return LearnedOptimizer(init, start, update, starts_hand_made=True)
 
 
 # --- a recurrent network --------------------------------------------------------------
@@ -204,17 +203,6 @@ def recurrent(
     """
     positive(step=step, eps=eps)
     layers([hidden], "hidden")
-    if not isinstance(noise, bool):
-        raise ConfigError(f"noise={noise!r}: expected true or false")
-    description = functions.spec(
-        "recurrent",
-        temporal,
-        hidden=hidden,
-        features=list(layers(features)),
-        step=step,
-        eps=eps,
-        noise=noise,
-    )
     width = 3 + 2 * len(DECAYS) + 1 + bool(temporal)
     cell = functions.gru(width, hidden)
     head = functions.network(hidden, features, 2 + noise)
@@ -270,7 +258,9 @@ def recurrent(
         )
         return steps, RecurrentState(count, state.seed, *memory)
 
-    return LearnedOptimizer(init, start, update, description, True, extra_inputs)
+    return LearnedOptimizer(
+        init, start, update, starts_hand_made=True, extra_inputs=extra_inputs
+    )
 
 
 def _log(x):

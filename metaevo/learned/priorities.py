@@ -25,7 +25,7 @@ import jax.numpy as jnp
 
 from metaevo import slots
 from metaevo.learned import functions
-from metaevo.learned.functions import Learned, layers, positive, softsign
+from metaevo.learned.functions import Learned, above_one, softsign
 from metaevo.learned.operations import operation
 from metaevo.slots import Context
 
@@ -67,14 +67,9 @@ def network(
         ValueError: a setting has a wrong type or value. The function raises it where
             `context.return_std` is missing.
     """
-    positive(largest=largest)
-    if largest <= 1:
-        raise ValueError(f"largest={largest!r}: expected a number above 1")
+    above_one(largest=largest)
     limit = math.log(largest)
     n = functions.network(6 + bool(temporal), features)
-    description = functions.spec(
-        "priority_network", temporal, features=list(layers(features)), largest=largest
-    )
 
     def apply(
         params, td_error, age, visits, reward, terminated,
@@ -97,4 +92,4 @@ def network(
         y = (n.apply(params, seen) - n.apply(params, nothing)).squeeze(-1)
         return size * jnp.exp(limit * jnp.tanh(y / limit))
 
-    return Learned(n.init, apply, description, starts_hand_made=True)
+    return Learned(n.init, apply, starts_hand_made=True)

@@ -18,9 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from metaevo import slots
-from metaevo.errors import ConfigError
-from metaevo.learned import functions
-from metaevo.learned.functions import Learned
+from metaevo.learned.functions import Learned, above_one, whole
 from metaevo.learned.operations import operation
 from metaevo.slots import Context
 
@@ -118,17 +116,13 @@ def monotone(num_cells: int = 6, largest: float = 8.0) -> Learned:
     Raises:
         ValueError: a setting has a wrong type or value.
     """
-    functions.positive(largest=largest)
-    if largest <= 1:
-        raise ConfigError(f"largest={largest!r}: expected a number above 1")
-    if not isinstance(num_cells, int) or not 1 <= num_cells <= 64:
-        raise ConfigError(f"num_cells={num_cells!r}: expected 1 to 64")
+    above_one(largest=largest)
+    num_cells = whole(1, 64, num_cells=num_cells)
     limit = math.log(largest)
     edges = np.concatenate([[0.0], 0.25 * 2.0 ** np.arange(num_cells - 1)])
     widths = np.append(np.diff(edges), 1e30)
 
-    def init(key):
-        del key
+    def init(_):
         return {"above": jnp.zeros(num_cells), "below": jnp.zeros(num_cells)}
 
     def covered(y):
@@ -144,5 +138,4 @@ def monotone(num_cells: int = 6, largest: float = 8.0) -> Learned:
         rise = (slopes(params["above"]) * covered(y)).sum(-1)
         return rise - (slopes(params["below"]) * covered(-y)).sum(-1)
 
-    spec = {"op": "monotone_rescaling", "num_cells": num_cells, "largest": largest}
-    return Learned(init, apply, spec, starts_hand_made=True)
+    return Learned(init, apply, starts_hand_made=True)

@@ -43,8 +43,7 @@ def tilted(scale: float = 1.0) -> Learned:
         usual = losses.td_square(td_error, q, target)
         return usual + params["x"] * scale * jax.nn.relu(q)
 
-    spec = {"op": "tilted", "scale": scale}
-    return Learned(lambda key: {"x": jnp.zeros(())}, apply, spec, starts_hand_made=True)
+    return Learned(lambda key: {"x": jnp.zeros(())}, apply, starts_hand_made=True)
 '''
 SEARCH = '''"""Evolve how far DQN's loss pulls its values down."""
 
