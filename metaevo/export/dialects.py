@@ -10,8 +10,9 @@ import numpy as np
 
 from metaevo.export import helpers
 from metaevo.export.equations import Constant, Equation
+from metaevo.portable.numpy_operations import NAMES
 
-__all__ = ["JAX", "NUMPY", "TORCH", "Dialect", "expression", "number"]
+__all__ = ["JAX", "NUMPY", "TORCH", "Dialect", "expression", "number", "tuple_of"]
 
 
 class Call(NamedTuple):
@@ -85,6 +86,15 @@ def number(x: Any) -> str:
     return 'float("nan")' if math.isnan(x) else f'{"-" * (x < 0)}float("inf")'
 
 
+def tuple_of(items: Sequence[int | str]) -> str:
+    """A tuple as text, of expressions.
+
+    >>> tuple_of(["n", 3]), tuple_of([4]), tuple_of([])
+    ('(n, 3)', '(4,)', '()')
+    """
+    return f"({', '.join(map(str, items))}{',' * (len(items) == 1)})"
+
+
 def expression(dialect: Dialect, equation: Equation, like: str) -> str | None:
     """The right side of an assignment; None if the dialect cannot say it.
 
@@ -122,15 +132,9 @@ def _called(name: str) -> Writer:
 def _method(name: str, key: str) -> Writer:
     def write(c: Call) -> str:
         axes = c.settings[key]
-        return f"{c.x[0]}.{name}({_shape(axes) if len(axes) > 1 else axes[0]})"
+        return f"{c.x[0]}.{name}({tuple_of(axes) if len(axes) > 1 else axes[0]})"
 
     return write
-
-
-def _shape(sizes: Sequence[int | str]) -> str:
-    """Sizes as a tuple; one open size is left to the framework."""
-    inside = ", ".join(map(str, sizes))
-    return f"({inside},)" if len(sizes) == 1 else f"({inside})"
 
 
 def _reshape(c: Call) -> str:
@@ -179,14 +183,14 @@ def _broadcast(c: Call) -> str:
     reached = [given[axes.index(i)] if i in axes else 1 for i in range(len(shape))]
     if axes and axes[0] == 0 and reached == list(shape):
         return x
-    return f"{c.m}.broadcast_to({x}, {_shape(shape)})"
+    return f"{c.m}.broadcast_to({x}, {tuple_of(shape)})"
 
 
 def _full(device: str = "") -> Writer:
     def write(c: Call) -> str:
         if not c.literal[0]:
             return _broadcast(c)
-        shape = _shape(c.settings["shape"])
+        shape = tuple_of(c.settings["shape"])
         dtype = f", dtype={c.like}.dtype" if c.equation.kind == "float" else ""
         return f"{c.m}.full({shape}, {c.x[0]}{dtype}{device.format(c.like)})"
 
@@ -229,18 +233,16 @@ def _spread(c: Call, along: str) -> str:
     if len(shape) == 1:
         return along
     parts = [":" if i == axis else "None" for i in range(len(shape))]
-    return f"{c.m}.broadcast_to({along}[{', '.join(parts)}], {_shape(shape)})"
+    return f"{c.m}.broadcast_to({along}[{', '.join(parts)}], {tuple_of(shape)})"
 
 
 _INFIX = {"add": "+", "add_any": "+", "sub": "-", "mul": "*", "div": "/", "pow": "**"}
 _INFIX |= {"eq": "==", "ne": "!=", "ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 _INFIX |= {"and": "&", "or": "|"}
-_CALLED = ("abs", "cos", "exp", "expm1", "floor", "log", "log1p", "sign", "sin")
-_CALLED += ("sqrt", "square", "tanh")
 
 _COMMON: dict[str, Writer] = {
+    **{operation: _called(name) for operation, name in NAMES.items()},
     **{name: _infix(symbol) for name, symbol in _INFIX.items()},
-    **{name: _called(name) for name in _CALLED},
     "argmax": _method("argmax", "axes"),
     "broadcast_in_dim": _full(),
     "concatenate": _many("concatenate"),
@@ -248,9 +250,6 @@ _COMMON: dict[str, Writer] = {
     "dot_general": _dot,
     "integer_pow": lambda c: f"{c.x[0]} ** {c.settings['y']}",
     "iota": _iota,
-    "is_finite": _called("isfinite"),
-    "max": _called("maximum"),
-    "min": _called("minimum"),
     "neg": lambda c: f"-{c.x[0]}",
     "not": lambda c: f"~{c.x[0]}",
     "reduce_max": _method("max", "axes"),

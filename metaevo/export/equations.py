@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from metaevo.portable.numpy_operations import einsum
 
 __all__ = [
     "ELEMENTWISE",
@@ -16,6 +18,8 @@ __all__ = [
     "Loop",
     "Program",
     "Shape",
+    "kind_of",
+    "variables",
 ]
 
 _ELEMENTWISE = """
@@ -38,10 +42,27 @@ class Constant(NamedTuple):
     value: np.ndarray
     name: str
 
+    def bits(self) -> bytes:
+        """Equal for equal values."""
+        return (
+            self.value.tobytes() + repr((self.value.shape, self.value.dtype)).encode()
+        )
+
 
 Atom = str | Constant
-"""An operand: the name of a variable, or a constant."""
+"""An operand: the name of a variable, or a constant. Before it has a name, a variable
+is its number in the traced program, as text."""
 Shape = tuple[int | str, ...]
+
+
+def variables(atoms: Sequence[Atom]) -> list[str]:
+    """The variables among operands."""
+    return [x for x in atoms if isinstance(x, str)]
+
+
+def kind_of(dtype: Any) -> str:
+    """The kind of an array's numbers: "float", "int" or "bool"."""
+    return {"f": "float", "b": "bool"}.get(dtype.kind, "int")
 
 
 class Equation(NamedTuple):
@@ -67,6 +88,14 @@ class Equation(NamedTuple):
     kind: str
     function: str
 
+    def made(self) -> list[str]:
+        """The variable that it defines."""
+        return [self.result]
+
+    def used(self) -> list[str]:
+        """The variables among its operands."""
+        return variables(self.operands)
+
     def is_matmul(self) -> bool:
         """True for a product of matrices, or of vectors, as `a @ b` writes it."""
         (left, right), (rows, _) = self.settings["contract"], self.settings["batch"]
@@ -75,19 +104,8 @@ class Equation(NamedTuple):
 
     def einsum(self) -> str:
         """A product in Einstein's notation."""
-        (left, right), (rows, columns) = (
-            self.settings["contract"],
-            self.settings["batch"],
-        )
-        letters = iter("abcdefghijklmnopqrstuvwxyz")
-        first, second = ([next(letters) for _ in shape] for shape in self.given)
-        for pairs in ((left, right), (rows, columns)):
-            for i, j in zip(*pairs, strict=True):
-                second[j] = first[i]
-        gone = {first[i] for i in (*left, *rows)}
-        out = [first[i] for i in rows]
-        out += [x for x in (*first, *second) if x not in gone]
-        return f"{''.join(first)},{''.join(second)}->{''.join(out)}"
+        ranks = list(map(len, self.given))
+        return einsum(ranks, self.settings["contract"], self.settings["batch"])
 
 
 class Loop(NamedTuple):
@@ -119,6 +137,18 @@ class Loop(NamedTuple):
     reverse: bool
     function: str
 
+    def made(self) -> list[str]:
+        """The variables that it defines."""
+        return [x for x in self.results if x is not None]
+
+    def used(self) -> list[str]:
+        """Variables of the program around, those that the steps use among them."""
+        equations = self.step.equations
+        inside = {*self.step.inputs, *(x for one in equations for x in one.made())}
+        found = [x for one in equations for x in one.used()]
+        found += variables(self.step.outputs)
+        return [*variables(self.operands), *(x for x in found if x not in inside)]
+
 
 class Program(NamedTuple):
     """Equations in order.
@@ -144,31 +174,46 @@ class Program(NamedTuple):
     def constants(self) -> Iterator[Constant]:
         """The arrays among the operands, each once, in order of use."""
         seen = set()
-        for atom in self._atoms():
+        for atom in self.atoms():
             if isinstance(atom, Constant) and atom.value.ndim and atom.name not in seen:
                 seen.add(atom.name)
                 yield atom
 
     def reads(self, name: str) -> bool:
         """True if an input is among the operands or outputs."""
-        return any(atom == name for atom in self._atoms() if isinstance(atom, str))
+        return name in variables(list(self.atoms()))
 
-    def type_of(self, variable: str) -> tuple[str, Shape] | None:
-        """Kind and shape of a result, the last of its name; None if there is none."""
+    def place_of(self, size: str) -> tuple[str, int]:
+        """An input with an open size, and the axis that has it."""
+        return next(
+            (name, shape.index(size))
+            for name, shape in self.inputs.items()
+            if size in shape
+        )
+
+    def type_of(self, atom: Atom, kind: str = "float") -> tuple[str, Shape]:
+        """Kind and shape of an operand, of a result the last of its name.
+
+        Args:
+            kind: that of an input.
+        """
+        if isinstance(atom, Constant):
+            return kind_of(atom.value.dtype), atom.value.shape
         for one in reversed(self.equations):
             if isinstance(one, Loop):
-                if variable in one.results:
-                    i = one.results.index(variable)
+                if atom in one.results:
+                    i = one.results.index(atom)
                     return one.kinds[i], one.shapes[i]
-            elif one.result == variable:
+            elif one.result == atom:
                 return one.kind, one.shape
-        return None
+        return kind, self.inputs[atom]
 
-    def _atoms(self) -> Iterator[Atom]:
+    def atoms(self) -> Iterator[Atom]:
+        """All operands and outputs, those of the steps of loops among them."""
         for one in self.equations:
             yield from one.operands
             if isinstance(one, Loop):
-                yield from one.step._atoms()
+                yield from one.step.atoms()
         yield from self.outputs
 
 

@@ -6,7 +6,7 @@ import keyword
 from collections.abc import Iterator, Mapping, Sequence
 
 from metaevo import slots
-from metaevo.export.dialects import TORCH, Dialect
+from metaevo.export.dialects import TORCH, Dialect, tuple_of
 from metaevo.export.equations import EvolvedProgram
 from metaevo.export.programs import RESERVED
 from metaevo.learned import operations
@@ -88,7 +88,7 @@ def _function(
         yield _RANDOM[dialect.module]
     for shape, names in arrays.items():
         several = (len(names), *shape) if len(names) > 1 else shape
-        normal = dialect.normal.format(_tuple(several))
+        normal = dialect.normal.format(tuple_of(several))
         line = f"{', '.join(names)} = {normal}"
         if len(line) > _WIDTH - 8:
             line = line.replace("(", "(\n    ", 1)
@@ -99,10 +99,8 @@ def _function(
     ]
     yield _call(f"result = {one.slot}", given)
     yield "tuple(result.shape)"
-    output = one.value.outputs[0]
-    found = one.value.type_of(output) if isinstance(output, str) else None
-    open_axes = found[1] if found else one.value.inputs.get(str(output), ())
-    yield f"{_SAID}{_tuple(_concrete(open_axes, kind))}"
+    _, open_axes = one.value.type_of(one.value.outputs[0])
+    yield f"{_SAID}{tuple_of(_concrete(open_axes, kind))}"
 
 
 def _over_time(kind: str) -> bool:
@@ -114,10 +112,6 @@ def _concrete(shape: Sequence[int | str], kind: str) -> tuple[int, ...]:
     if _over_time(kind):
         sizes = {"n": STEPS, "a": TRAJECTORIES}
     return tuple(sizes[x] if isinstance(x, str) else x for x in shape)
-
-
-def _tuple(sizes: Sequence[int]) -> str:
-    return f"({', '.join(map(str, sizes))}{',' * (len(sizes) == 1)})"
 
 
 def _call(head: str, arguments: Sequence[str]) -> str:
@@ -139,7 +133,7 @@ def _optimizer(
     del public
     if dialect is TORCH:
         yield "model = torch.nn.Linear(4, 2)"
-        yield "optimizer = Evolved(model.parameters(), lr=1e-3)"
+        yield "optimizer = EvolvedProgram(model.parameters(), lr=1e-3)"
         yield "model(torch.randn(8, 4)).square().mean().backward()"
         if "progress" in one.value.inputs:
             yield "optimizer.progress = 0.5"

@@ -120,6 +120,8 @@ def _scan(step, carry, over, reverse):
         step: `(*carry, *one index of each array) -> (next carry, results)`.
         reverse: True to begin with the last index.
     """
+'''
+_LOOP = """\
     kept = []
     indices = range(len(over[0]))
     for i in reversed(indices) if reverse else indices:
@@ -128,19 +130,12 @@ def _scan(step, carry, over, reverse):
     if reverse:
         kept.reverse()
     return *carry, *({0}.stack(x) for x in zip(*kept))
-'''
-_JAX_SCAN = '''
-def _scan(step, carry, over, reverse):
-    """Return the carry after a step for each index of arrays, and the steps' results.
-
-    Args:
-        step: `(*carry, *one index of each array) -> (next carry, results)`.
-        reverse: True to begin with the last index.
-    """
+"""
+_JAX_LOOP = """\
     one = lambda carry, x: step(*carry, *x)  # noqa: E731
     carry, found = jax.lax.scan(one, carry, over, reverse=reverse)
     return *carry, *found
-'''
+"""
 
 _BOUND = '''
 def _{0}(x, bound):
@@ -170,41 +165,36 @@ def _unpacked(text, shape):
     return numbers.reshape(shape)
 '''
 
+_COMMON = {"_rollouts": _ROLLOUTS, "_wrong": _check()}
 NUMPY: Mapping[str, str] = {
+    **_COMMON,
     "_cast": _CAST.format("dtype == np.float16", "astype"),
     "_inputs": _conversion("array", _OF_ARRAYS, m="np", default="np.dtype(float)"),
-    "_rollouts": _ROLLOUTS,
-    "_scan": _SCAN.format("np"),
+    "_scan": _SCAN + _LOOP.format("np"),
     "_unpacked": _UNPACKED_ARRAY,
     "_wide": _WIDE.format("x.astype(np.promote_types(x.dtype, np.float32))"),
-    "_wrong": _check(),
 }
 JAX: Mapping[str, str] = {
-    "_cast": _CAST.format(
-        "dtype in (jnp.float16, jnp.bfloat16)",
-        "astype",
-    ),
+    **_COMMON,
+    "_cast": _CAST.format("dtype in (jnp.float16, jnp.bfloat16)", "astype"),
     "_clamp": _CLAMP.format("jnp", "jax.lax.stop_gradient(jnp.clip(x, low, high))"),
     "_inputs": _conversion(
         "array", _OF_JAX_ARRAYS, m="jnp", default="jnp.result_type(float)"
     ),
-    "_rollouts": _ROLLOUTS,
-    "_scan": _JAX_SCAN,
+    "_scan": _SCAN + _JAX_LOOP,
     "_unpacked": _UNPACKED_ARRAY,
     "_wide": _WIDE.format("x.astype(jnp.promote_types(x.dtype, jnp.float32))"),
-    "_wrong": _check(),
 }
 TORCH: Mapping[str, str] = {
+    **_COMMON,
     "_cast": _CAST.format("dtype in (torch.float16, torch.bfloat16)", "to"),
     "_clamp": _CLAMP.format("torch", "torch.clamp(x, low, high).detach()"),
     "_inputs": _conversion("tensor", _OF_TENSORS, m="torch"),
     "_max": _BOUND.format("max"),
     "_min": _BOUND.format("min"),
-    "_rollouts": _ROLLOUTS,
-    "_scan": _SCAN.format("torch"),
+    "_scan": _SCAN + _LOOP.format("torch"),
     "_unpacked": _UNPACKED_TENSOR,
     "_wide": _WIDE.format(
         "x.float() if x.dtype in (torch.float16, torch.bfloat16) else x"
     ),
-    "_wrong": _check(),
 }

@@ -54,7 +54,8 @@ def content(one: EvolvedProgram, provenance: Sequence[str]) -> bytes:
         clash = f"next_{name}" if one.state else f"{name}_value"
         result = clash if name in program.inputs else name
         graph.nodes.append(helper.make_node("Identity", [graph(atom)], [result]))
-        found.append(_described(result, *_kind_and_shape(program, atom, one)))
+        kind = _input_kind(one, atom) if isinstance(atom, str) else ""
+        found.append(_described(result, *program.type_of(atom, kind)))
     inputs = [
         _described(name, _input_kind(one, name), shape)
         for name, shape in program.inputs.items()
@@ -83,14 +84,6 @@ def _described(name: str, kind: str, shape: Sequence[int | str]) -> Any:
 
 def _input_kind(one: EvolvedProgram, name: str) -> str:
     return "int" if "int" in one.state.get(name, {}).get("type", "") else "float"
-
-
-def _kind_and_shape(program: Program, atom: Atom, one: EvolvedProgram) -> tuple:
-    if isinstance(atom, Constant):
-        kinds = {"f": "float", "b": "bool"}
-        return kinds.get(atom.value.dtype.kind, "int"), atom.value.shape
-    # A name may be used again: the last result counts.
-    return program.type_of(atom) or (_input_kind(one, atom), program.inputs[atom])
 
 
 def _write(graph: _Graph, program: Program) -> None:
@@ -157,7 +150,7 @@ class _Graph:
         self.nodes: list = []
         self.initializers: list = []
         self.known = {name: name for name in program.inputs}
-        self._inputs = program.inputs
+        self._program = program
         self._constants: dict[tuple, str] = {}
         self._count = itertools.count(1)
 
@@ -203,11 +196,7 @@ class _Graph:
 
     def _open(self, symbol: str) -> str:
         """An open size, [1]."""
-        name, axis = next(
-            (name, shape.index(symbol))
-            for name, shape in self._inputs.items()
-            if symbol in shape
-        )
+        name, axis = self._program.place_of(symbol)
         return self.node("Shape", name, start=axis, end=axis + 1)
 
     def name(self, kind: str) -> str:
@@ -257,11 +246,6 @@ def _stack(g: _Graph, e: Equation) -> str:
     return g.node("Concat", *parts, axis=axis)
 
 
-def _cast(g: _Graph, e: Equation) -> str:
-    to = _type(e.kind)
-    return g.node("Cast", g(e.operands[0]), to=to)
-
-
 def _iota(g: _Graph, e: Equation) -> str:
     shape, axis = e.settings["shape"], e.settings["axis"]
     zero, one = (g.constant(np.int64(x)) for x in (0, 1))
@@ -273,12 +257,14 @@ def _iota(g: _Graph, e: Equation) -> str:
     return _as(g, x, e.kind)
 
 
-def _as(g: _Graph, x: str, kind: str) -> str:
-    """Integers as numbers of a kind."""
-    if kind == "int":
-        return x
+def _cast(g: _Graph, x: str, kind: str) -> str:
     to = _type(kind)
     return g.node("Cast", x, to=to)
+
+
+def _as(g: _Graph, x: str, kind: str) -> str:
+    """Integers as numbers of a kind."""
+    return x if kind == "int" else _cast(g, x, kind)
 
 
 def _slice(g: _Graph, e: Equation) -> str:
@@ -311,38 +297,12 @@ def _dot(g: _Graph, e: Equation) -> str:
     return g.node("Einsum", *map(g, e.operands), equation=e.einsum())
 
 
-_NAMES = {
-    "abs": "Abs",
-    "add": "Add",
-    "add_any": "Add",
-    "and": "And",
-    "copy": "Identity",
-    "cos": "Cos",
-    "div": "Div",
-    "eq": "Equal",
-    "exp": "Exp",
-    "floor": "Floor",
-    "ge": "GreaterOrEqual",
-    "gt": "Greater",
-    "le": "LessOrEqual",
-    "log": "Log",
-    "logistic": "Sigmoid",
-    "lt": "Less",
-    "max": "Max",
-    "min": "Min",
-    "mul": "Mul",
-    "neg": "Neg",
-    "not": "Not",
-    "or": "Or",
-    "pow": "Pow",
-    "relu": "Relu",
-    "sign": "Sign",
-    "sin": "Sin",
-    "sqrt": "Sqrt",
-    "stop_gradient": "Identity",
-    "sub": "Sub",
-    "tanh": "Tanh",
-}
+_CAPITAL = ("abs", "add", "and", "cos", "div", "exp", "floor", "log", "max", "min")
+_CAPITAL += ("mul", "neg", "not", "or", "pow", "relu", "sign", "sin", "sqrt", "sub")
+_NAMES = {name: name.capitalize() for name in (*_CAPITAL, "tanh")}
+_NAMES |= {"eq": "Equal", "gt": "Greater", "lt": "Less", "logistic": "Sigmoid"}
+_NAMES |= {"ge": "GreaterOrEqual", "le": "LessOrEqual", "add_any": "Add"}
+_NAMES |= {"copy": "Identity", "stop_gradient": "Identity"}
 _NODES: Mapping[str, Node] = {
     **{name: _plain(kind) for name, kind in _NAMES.items()},
     "argmax": lambda g, e: g.node(
@@ -355,7 +315,7 @@ _NODES: Mapping[str, Node] = {
     "concatenate": lambda g, e: g.node(
         "Concat", *map(g, e.operands), axis=e.settings["axis"]
     ),
-    "convert_element_type": _cast,
+    "convert_element_type": lambda g, e: _cast(g, g(e.operands[0]), e.kind),
     "dim_as_value": lambda g, e: _as(
         g, g.node("Squeeze", g.sizes([e.settings["size"]])), e.kind
     ),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 
-from metaevo.export.dialects import NUMPY, TORCH, Dialect, number
+from metaevo.export.dialects import NUMPY, TORCH, Dialect, number, tuple_of
 from metaevo.export.equations import EvolvedProgram
 from metaevo.learned import optimizers
 from metaevo.portable import numpy_functions
@@ -62,8 +62,7 @@ def _start(dialect: Dialect, one: EvolvedProgram) -> str:
         integer = "torch.int64" if dialect is TORCH else "int"
         dtype = integer if whole else "x.dtype"
         value = int(kept["start"]) if whole else number(kept["start"])
-        sizes = [str(x) for x in kept["shape"]]
-        shape = f"({', '.join(sizes)}{',' * (len(sizes) == 1)})"
+        shape = tuple_of(kept["shape"])
         text = f"{m}.full({shape}, {value}, dtype={dtype}{device})"
         lines.append(f'        "{name}": {text},')
     return "\n".join([*lines, "    }"]) + "\n"
@@ -130,7 +129,7 @@ def _layers(params):
 '''
 
 _TORCH = '''
-class Evolved(torch.optim.Optimizer):
+class EvolvedProgram(torch.optim.Optimizer):
     """An evolved optimizer: a step is params -= lr * direction.
 
     Args:

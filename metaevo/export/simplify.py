@@ -1,6 +1,6 @@
 """Simpler programs: what does not depend on inputs is computed, copies are dropped.
 
-Variables are numbers, as `tracing` writes them; `programs` gives them names.
+Variables are numbers, as `tracing` writes them, as text; `programs` gives them names.
 """
 
 from __future__ import annotations
@@ -12,23 +12,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metaevo.export import names
-from metaevo.export.equations import ELEMENTWISE, Constant, Shape
+from metaevo.export.equations import (
+    ELEMENTWISE,
+    Atom,
+    Constant,
+    Equation,
+    Loop,
+    Program,
+    Shape,
+    kind_of,
+    variables,
+)
 from metaevo.portable.numpy_operations import OPERATIONS
 
-__all__ = [
-    "Found",
-    "Note",
-    "Repeated",
-    "Tables",
-    "UnnamedEquation",
-    "shape_of",
-    "steps_of",
-    "variables",
-    "wide",
-]
-
-Found = int | Constant
-"""An operand: the number of a variable, or a constant."""
+__all__ = ["Note", "Tables", "steps_of", "wide"]
 
 
 class Note(NamedTuple):
@@ -47,43 +44,6 @@ class Note(NamedTuple):
     relu: bool
 
 
-class UnnamedEquation(NamedTuple):
-    """An equation before its values have names."""
-
-    operation: str
-    operands: tuple[Found, ...]
-    result: int
-    settings: Mapping[str, Any]
-
-    def made(self) -> list[int]:
-        return [self.result]
-
-    def used(self) -> list[int]:
-        return variables(self.operands)
-
-
-class Repeated(NamedTuple):
-    """A loop before its values have names; its attributes are those of a `Loop`."""
-
-    inputs: tuple[int, ...]
-    steps: Sequence[UnnamedEquation | Repeated]
-    outputs: Sequence[Found]
-    operands: tuple[Found, ...]
-    results: tuple[int, ...]
-    num_carry: int
-    reverse: bool
-
-    def made(self) -> list[int]:
-        return list(self.results)
-
-    def used(self) -> list[int]:
-        """Variables of the program around, those that the steps use among them."""
-        inside = {*self.inputs, *(x for step in self.steps for x in step.made())}
-        steps = [x for step in self.steps for x in step.used()]
-        found = [*steps, *variables(self.outputs)]
-        return [*variables(self.operands), *(x for x in found if x not in inside)]
-
-
 class Tables(NamedTuple):
     """Facts about variables while a program is simplified.
 
@@ -93,42 +53,51 @@ class Tables(NamedTuple):
         notes: variable -> note, of results and of what a loop's step is given.
     """
 
-    known: dict[int, Found]
-    shapes: dict[int, Shape]
-    notes: dict[int, Note]
+    known: dict[str, Atom]
+    shapes: dict[str, Shape]
+    notes: dict[str, Note]
 
-    def atom(self, x: Any) -> Found:
+    def atom(self, x: Any) -> Atom:
         """An operand of the program that is read."""
         if isinstance(x, Mapping):
             return Constant(wide(x["value"]), "constant")
-        return self.known[x]
+        return self.known[str(x)]
+
+    def kind(self, x: Any) -> str:
+        """The kind of an operand's numbers; those of inputs are floating."""
+        if isinstance(x, Constant):
+            return kind_of(x.value.dtype)
+        return self.notes[str(x)].kind if str(x) in self.notes else "float"
 
 
-def steps_of(described: Mapping[str, Any], tables: Tables) -> tuple[list, list]:
-    """The steps of a program that matter, and its outputs.
+def steps_of(
+    described: Mapping[str, Any], tables: Tables
+) -> tuple[list[Equation | Loop], list[Atom]]:
+    """The equations of a program that matter, and its outputs.
 
     Args:
         described: a program of `tracing`, with notes.
         tables: what is known of its inputs; results are added.
     """
     known, notes = tables.known, tables.notes
-    notes.update(described["notes"])
-    tables.shapes.update((number, one.shape) for number, one in notes.items())
-    steps: list[UnnamedEquation | Repeated] = []
-    made: dict[str, int] = {}
+    notes.update((str(number), note) for number, note in described["notes"].items())
+    tables.shapes.update((x, note.shape) for x, note in notes.items())
+    steps: list[Equation | Loop] = []
+    made: dict[str, str] = {}
     sizes: dict[Any, Mapping[str, Any]] = {}
     for operation, operands, result, settings in described["equations"]:
         atoms = tuple(map(tables.atom, operands))
         if operation == "scan":
-            steps.append(_loop(atoms, result, settings, tables))
-            known.update((number, number) for number in result)
+            steps.append(_loop(atoms, tuple(map(str, result)), settings, tables))
+            known.update((x, x) for x in steps[-1].made())
             continue
-        note = notes[result]
-        if _copies(operation, note.kind, operands, notes):
-            known[result] = atoms[0]
+        x = str(result)
+        note = notes[x]
+        if _copies(operation, note.kind, operands, tables):
+            known[x] = atoms[0]
             continue
         if all(isinstance(x, Constant) for x in atoms) and not _open(settings):
-            known[result] = _computed(operation, atoms, settings, note.origin.name)
+            known[x] = _computed(operation, atoms, settings, note.origin.name)
             continue
         if operation == "convert_element_type" and operands[0] in sizes:
             # A size is a number of the type that it is used as.
@@ -140,45 +109,54 @@ def steps_of(described: Mapping[str, Any], tables: Tables) -> tuple[list, list]:
             atoms = tuple(x for x in atoms if not _is_zero(x))
         same = _times_one(operation, atoms)
         if same is not None:
-            known[result] = same
+            known[x] = same
             continue
-        step = UnnamedEquation(operation, atoms, result, settings)
-        known[result] = made.setdefault(_key(step, note.kind), result)
-        if known[result] == result:
+        function = note.origin.function
+        step = Equation(
+            operation, atoms, x, settings, (), note.shape, note.kind, function
+        )
+        known[x] = made.setdefault(_key(step), x)
+        if known[x] == x:
             steps.append(step)
     outputs = [tables.atom(x) for x in described["outputs"]]
     return _used(_without_broadcasts(steps, tables.shapes), outputs), outputs
 
 
-def _loop(atoms, results, settings: Mapping[str, Any], tables: Tables) -> Repeated:
+def _loop(
+    atoms: Sequence[Atom],
+    results: tuple[str, ...],
+    settings: Mapping[str, Any],
+    tables: Tables,
+) -> Loop:
     """A `scan`; what is constant in it is that of the program around."""
     program, num_carry = settings["program"], settings["num_carry"]
-    num_consts = settings["num_consts"]
-    constants, operands = atoms[:num_consts], atoms[num_consts:]
-    tables.known.update(zip(program["inputs"], constants, strict=False))
-    inputs = tuple(program["inputs"][num_consts:])
-    shapes = program["shapes"][num_consts:]
-    for i, (number, shape) in enumerate(zip(inputs, shapes, strict=True)):
+    num_consts, notes = settings["num_consts"], tables.notes
+    constants, operands = atoms[:num_consts], tuple(atoms[num_consts:])
+    numbers = list(map(str, program["inputs"]))
+    tables.known.update(zip(numbers, constants, strict=False))
+    inputs = dict(zip(numbers, map(tuple, program["shapes"]), strict=True))
+    inputs = {x: inputs[x] for x in numbers[num_consts:]}
+    for i, (x, shape) in enumerate(inputs.items()):
         # A carry is called after the loop's result, a step of an array after the array.
+        named = results[i] if i < num_carry else operands[i]
         origin = names.Origin("", "x")
-        if i < num_carry:
-            origin = tables.notes[results[i]].origin
-        elif operands[i] in tables.notes:
-            origin = tables.notes[operands[i]].origin
-        note = Note(origin, tuple(shape), _kind(operands[i], tables.notes), False)
-        tables.known[number], tables.notes[number] = number, note
+        if isinstance(named, str) and named in notes:
+            origin = notes[named].origin
+        tables.known[x] = x
+        notes[x] = Note(origin, shape, tables.kind(operands[i]), False)
     steps, outputs = steps_of(program, tables)
-    reverse = settings["reverse"]
-    return Repeated(
-        inputs, steps, outputs, operands, tuple(results), num_carry, reverse
+    return Loop(
+        "step",
+        Program(inputs, tuple(steps), tuple(outputs)),
+        operands,
+        results,
+        tuple(notes[x].shape for x in results),
+        tuple(notes[x].kind for x in results),
+        tuple(notes[x].kind for x in inputs),
+        num_carry,
+        settings["reverse"],
+        notes[results[0]].origin.function,
     )
-
-
-def _kind(x: Found, notes: Mapping[int, Note]) -> str:
-    """The kind of an operand's numbers; those of inputs are floating."""
-    if isinstance(x, Constant):
-        return {"f": "float", "b": "bool"}.get(x.value.dtype.kind, "int")
-    return notes[x].kind if x in notes else "float"
 
 
 def wide(x: Any) -> np.ndarray:
@@ -188,13 +166,13 @@ def wide(x: Any) -> np.ndarray:
     return x.astype(wide)
 
 
-def _copies(operation: str, kind: str, operands: Sequence, notes: Mapping) -> bool:
+def _copies(operation: str, kind: str, operands: Sequence, tables: Tables) -> bool:
     """True for an equation that changes nothing but the number of bits."""
     if operation == "copy":
         return True
     if operation != "convert_element_type" or not isinstance(operands[0], int):
         return False
-    return kind == _kind(operands[0], notes)
+    return kind == tables.kind(operands[0])
 
 
 def _open(settings: Mapping[str, Any]) -> bool:
@@ -205,7 +183,7 @@ def _is_zero(x: Any) -> bool:
     return isinstance(x, Constant) and not x.value.any()
 
 
-def _times_one(operation: str, atoms: Sequence[Found]) -> Found | None:
+def _times_one(operation: str, atoms: Sequence[Atom]) -> Atom | None:
     """The operand that an equation multiplies by 1, or divides; None if it does not."""
 
     def is_one(x):
@@ -226,25 +204,25 @@ def _computed(operation, atoms, settings, name) -> Constant:
     return Constant(wide(value), atoms[0].name if moved else name)
 
 
-def _key(step: UnnamedEquation, kind: str) -> str:
+def _key(step: Equation) -> str:
     """Equal for equations of equal results."""
     operands = [
         [x.value.tolist(), str(x.value.dtype)] if isinstance(x, Constant) else x
         for x in step.operands
     ]
-    return json.dumps([step.operation, operands, step.settings, kind])
+    return json.dumps([step.operation, operands, step.settings, step.kind])
 
 
 def _without_broadcasts(
-    steps: Sequence[UnnamedEquation | Repeated], shapes: Mapping[int, Shape]
-) -> list[UnnamedEquation | Repeated]:
+    steps: Sequence[Equation | Loop], shapes: Mapping[str, Shape]
+) -> list[Equation | Loop]:
     """Leave to elementwise operations the broadcasting that numpy's rules do."""
-    single = [x for x in steps if isinstance(x, UnnamedEquation)]
+    single = [x for x in steps if isinstance(x, Equation)]
     wider = {x.result: x for x in single if x.operation == "broadcast_in_dim"}
 
     def source(atom, shape):
         """The array that `atom` is a broadcast of, if the rules give it that shape."""
-        step = wider.get(atom) if isinstance(atom, int) else None
+        step = wider.get(atom) if isinstance(atom, str) else None
         if step is None:
             return atom
         inner, axes = step.operands[0], step.settings["axes"]
@@ -254,55 +232,52 @@ def _without_broadcasts(
             else atom
         )
 
+    def shape_of(x):
+        return tuple(x.value.shape if isinstance(x, Constant) else shapes[x])
+
     found = []
     for step in steps:
-        operands = list(step.operands)
-        if isinstance(step, UnnamedEquation) and step.operation in ELEMENTWISE:
-            shape = shapes[step.result]
+        if isinstance(step, Equation):
+            operands = list(step.operands)
             for i, atom in enumerate(operands):
-                narrow = source(atom, shape)
-                rest = [x for j, x in enumerate(operands) if j != i]
-                if narrow is not atom and _reaches(rest, shape, shapes):
+                narrow = source(atom, step.shape)
+                rest = [shape_of(x) for j, x in enumerate(operands) if j != i]
+                # One of the others must have the result's shape.
+                if step.operation in ELEMENTWISE and step.shape in rest:
                     operands[i] = narrow
-        found.append(step._replace(operands=tuple(operands)))
+            given = tuple(map(shape_of, operands))
+            step = step._replace(operands=tuple(operands), given=given)
+        found.append(step)
     return found
 
 
-def _reaches(atoms: Sequence[Found], shape: Shape, shapes: Mapping) -> bool:
-    """True if one of the operands has the result's shape."""
-    return shape in [shape_of(x, shapes) for x in atoms]
-
-
-def shape_of(x: Found, shapes: Mapping[int, Shape]) -> Shape:
-    """The shape of an operand."""
-    return tuple(x.value.shape if isinstance(x, Constant) else shapes[x])
-
-
 def _used(
-    steps: Sequence[UnnamedEquation | Repeated], outputs: Sequence[Found]
-) -> list:
+    steps: Sequence[Equation | Loop], outputs: Sequence[Atom]
+) -> list[Equation | Loop]:
     needed = set(variables(outputs))
     found = []
     for step in reversed(steps):
         if needed.intersection(step.made()):
-            if isinstance(step, Repeated):
+            if isinstance(step, Loop):
                 step = _without_unused(step, needed)
             found.append(step)
             needed |= set(step.used())
     return found[::-1]
 
 
-def _without_unused(loop: Repeated, needed: set[int]) -> Repeated:
+def _without_unused(loop: Loop, needed: set[str]) -> Loop:
     """A loop without what its steps give that nothing needs."""
-    pairs = list(zip(loop.outputs, loop.results, strict=True))
-    pairs = [
-        pair for i, pair in enumerate(pairs) if i < loop.num_carry or pair[1] in needed
-    ]
-    outputs, results = zip(*pairs, strict=True)
-    steps = _used(loop.steps, outputs)
-    return loop._replace(steps=steps, outputs=outputs, results=results)
+    results = enumerate(loop.made())
+    kept = [i for i, x in results if i < loop.num_carry or x in needed]
 
+    def pick(each: Sequence) -> tuple:
+        return tuple(each[i] for i in kept)
 
-def variables(atoms: Sequence[Found]) -> list[int]:
-    """The variables among operands."""
-    return [x for x in atoms if isinstance(x, int)]
+    outputs = pick(loop.step.outputs)
+    steps = tuple(_used(loop.step.equations, outputs))
+    return loop._replace(
+        step=loop.step._replace(equations=steps, outputs=outputs),
+        results=pick(loop.results),
+        shapes=pick(loop.shapes),
+        kinds=pick(loop.kinds),
+    )

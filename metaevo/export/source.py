@@ -1,4 +1,4 @@
-"""Evolved functions as one file of source code, for numpy, JAX or PyTorch.
+"""EvolvedProgram functions as one file of source code, for numpy, JAX or PyTorch.
 
 The file needs the framework alone. It has the weights, a docstring with where they come
 from, a function for each slot, and a class for an optimizer.
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from metaevo import slots
 from metaevo.errors import ConfigError
 from metaevo.export import examples, optimizers, statements
-from metaevo.export.dialects import JAX, NUMPY, TORCH, Dialect, number
+from metaevo.export.dialects import JAX, NUMPY, TORCH, Dialect, number, tuple_of
 from metaevo.export.equations import Atom, Constant, EvolvedProgram, Program
 from metaevo.export.programs import RESERVED
 from metaevo.learned import operations
@@ -201,7 +201,7 @@ def _function(dialect: Dialect, one: EvolvedProgram, arrays: statements.Arrays) 
     program = one.value
     inputs = list(program.inputs)
     kind = operations.get(one.op["op"]).slot
-    shape = _axes(_shape(program.outputs[0], program), one)
+    shape = _axes(program.type_of(program.outputs[0])[1], one)
     result = f"{RESULT.get(kind, 'the value')}, {shape}"
     lines = [_head(one.slot, [f"{x}: {dialect.taken}" for x in inputs], dialect.given)]
     lines += _docstring(one, program, [f"{result}."])
@@ -310,13 +310,6 @@ def _over_time(one: EvolvedProgram) -> bool:
     return operations.get(one.op["op"]).slot in slots.OVER_TIME
 
 
-def _shape(output: Atom, program: Program) -> Sequence[int | str]:
-    if isinstance(output, Constant):
-        return output.value.shape
-    found = program.type_of(output)
-    return program.inputs[output] if found is None else found[1]
-
-
 def _free(one: EvolvedProgram) -> frozenset[str]:
     """Inputs of any shape: the action, of a reward that does not read it."""
     single = operations.get(one.op["op"]).slot in slots.ONE_TRANSITION
@@ -355,13 +348,12 @@ def _sizes(axes: Sequence[int | str] | None) -> str:
     """
     if axes is None:
         return "None"
-    inside = ", ".join(str(x) if isinstance(x, int) else f'"{x}"' for x in axes)
-    return f"({inside}{',' * (len(axes) == 1)})"
+    return tuple_of([x if isinstance(x, int) else f'"{x}"' for x in axes])
 
 
 def _returned(output: Atom, one: EvolvedProgram, program: Program) -> str:
     text = statements.text(output)
-    shape = _shape(output, program)
+    _, shape = program.type_of(output)
     if not shape or shape[0] != "n":
         return text
     rest = "" if _over_time(one) else "".join(f", {x}" for x in shape[1:])

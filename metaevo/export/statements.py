@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from metaevo.errors import ConfigError
-from metaevo.export.dialects import Dialect, expression, number
+from metaevo.export import names
+from metaevo.export.dialects import Dialect, expression, number, tuple_of
 from metaevo.export.equations import Atom, Constant, Equation, Loop, Program
 
 __all__ = ["WIDTH", "Arrays", "body", "call", "head", "indented", "text"]
@@ -65,7 +66,7 @@ def _loop(dialect: Dialect, loop: Loop, like: str) -> list[str]:
     carry, given = _split(loop, map(text, loop.step.outputs))
     step = [head(loop.name, list(loop.step.inputs))]
     step += _equations(dialect, loop.step, like)
-    returned = [_tuple(carry), _tuple(given)]
+    returned = [tuple_of(carry), tuple_of(given)]
     line = f"return {', '.join(returned)}"
     # Two functions deep.
     short = len(line) + 8 <= WIDTH
@@ -73,7 +74,7 @@ def _loop(dialect: Dialect, loop: Loop, like: str) -> list[str]:
     first, over = _split(loop, map(text, loop.operands))
     results = ", ".join(x or "_" for x in loop.results)
     results += "," * (len(loop.results) == 1)
-    arguments = [loop.name, _tuple(first), _tuple(over), str(loop.reverse)]
+    arguments = [loop.name, tuple_of(first), tuple_of(over), str(loop.reverse)]
     function = ["", *indented(step).splitlines(), ""]
     return [*function, *call(f"{results} = _scan", arguments)]
 
@@ -82,10 +83,6 @@ def _split(loop: Loop, texts: Iterable[str]) -> tuple[list[str], list[str]]:
     """Split the operands or outputs of a loop into those of the carry and the rest."""
     found = list(texts)
     return found[: loop.num_carry], found[loop.num_carry :]
-
-
-def _tuple(texts: Sequence[str]) -> str:
-    return f"({', '.join(texts)}{',' * (len(texts) == 1)})"
 
 
 def _sizes(program: Program) -> Iterator[str]:
@@ -99,11 +96,7 @@ def _sizes(program: Program) -> Iterator[str]:
     }
     for symbol in ("n", "a"):
         if symbol in mentioned:
-            name, axis = next(
-                (name, shape.index(symbol))
-                for name, shape in program.inputs.items()
-                if symbol in shape
-            )
+            name, axis = program.place_of(symbol)
             yield f"{symbol} = {name}.shape[{axis}]"
 
 
@@ -161,15 +154,11 @@ class Arrays:
 
     def add(self, constant: Constant) -> str:
         """The name of an array; it is written down if it is new."""
-        value = constant.value
-        key = value.tobytes() + repr((value.shape, value.dtype)).encode()
+        key = constant.bits()
         if key not in self._names:
-            taken, name, count = set(self._names.values()), constant.name.upper(), 1
-            while name in taken:
-                count += 1
-                name = f"{constant.name.upper()}_{count}"
+            name = names.distinct(constant.name.upper(), self._names.values())
             self._names[key] = name
-            self.written.append(self._statement(name, value))
+            self.written.append(self._statement(name, constant.value))
         return self._names[key]
 
     def _statement(self, name: str, value: np.ndarray) -> str:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from metaevo.portable import running
+from metaevo.portable import numpy_operations, running
 
 __all__ = ["OPERATIONS", "run"]
 
@@ -43,61 +43,21 @@ def _select(which, *cases):
 
 
 OPERATIONS: dict[str, Callable] = {
-    "abs": jnp.abs,
-    "add": jnp.add,
-    "add_any": jnp.add,
-    "and": jnp.logical_and,
-    "argmax": lambda x, axes: jnp.argmax(x, axes[0]),
+    **numpy_operations.shared(jnp),
     "broadcast_in_dim": lambda x, shape, axes: lax.broadcast_in_dim(x, shape, axes),
     "clamp": lambda low, x, high: lax.clamp(low, x, high),
-    "concatenate": lambda *x, axis: jnp.concatenate(x, axis),
     "convert_element_type": lambda x, to: jnp.asarray(x).astype(_type(to)),
-    "copy": jnp.asarray,
-    "cos": jnp.cos,
-    "dim_as_value": lambda size: jnp.asarray(size),
     "div": _divide,
     "dot_general": _dot,
-    "eq": jnp.equal,
-    "exp": jnp.exp,
-    "expm1": jnp.expm1,
-    "floor": jnp.floor,
-    "ge": jnp.greater_equal,
-    "gt": jnp.greater,
     "integer_pow": lambda x, y: lax.integer_pow(x, y),
     "iota": lambda shape, axis, type: lax.broadcasted_iota(_type(type), shape, axis),
-    "is_finite": jnp.isfinite,
-    "le": jnp.less_equal,
-    "log": jnp.log,
-    "log1p": jnp.log1p,
     "logistic": lax.logistic,
-    "lt": jnp.less,
-    "max": jnp.maximum,
-    "min": jnp.minimum,
-    "mul": jnp.multiply,
-    "ne": jnp.not_equal,
-    "neg": jnp.negative,
-    "not": jnp.logical_not,
-    "or": jnp.logical_or,
     "pad": _pad,
-    "pow": jnp.power,
-    "reduce_max": lambda x, axes: jnp.max(x, tuple(axes)),
-    "reduce_min": lambda x, axes: jnp.min(x, tuple(axes)),
-    "reduce_sum": lambda x, axes: jnp.sum(x, tuple(axes)),
-    "reshape": lambda x, shape: jnp.reshape(x, shape),
     "rsqrt": lax.rsqrt,
     "select_n": _select,
-    "sign": jnp.sign,
-    "sin": jnp.sin,
     "slice": lambda x, start, stop, step: lax.slice(x, start, stop, step),
-    "sqrt": jnp.sqrt,
-    "square": jnp.square,
-    "squeeze": lambda x, axes: jnp.squeeze(x, tuple(axes)),
-    "stack": lambda *x, axis: jnp.stack(x, axis),
     "stop_gradient": lax.stop_gradient,
-    "sub": jnp.subtract,
     "take": lambda x, axis, index: lax.index_in_dim(x, index, axis, keepdims=False),
-    "tanh": jnp.tanh,
-    "transpose": lambda x, axes: jnp.transpose(x, axes),
 }
 """The closed list of `numpy_operations.OPERATIONS`: operation -> how JAX does it."""
 

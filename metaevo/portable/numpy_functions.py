@@ -59,13 +59,10 @@ class Function:
         if shape is not None:
             along = along.reshape(-1, *along.shape[len(shape) :])
         found = run(self._gradient, [*self._params, *given, along], dtype)
-        if shape is None:
-            return tuple(
-                slope if np.ndim(x) == np.ndim(slope) else np.asarray(slope.sum())
-                for slope, x in zip(found, inputs, strict=True)
-            )
+        if shape is not None:
+            found = [slope.reshape(shape) if slope.ndim else slope for slope in found]
         return tuple(
-            slope.reshape(shape) if np.ndim(x) else np.asarray(slope.sum())
+            slope if slope.ndim == np.ndim(x) else np.asarray(slope.sum())
             for slope, x in zip(found, inputs, strict=True)
         )
 
@@ -132,23 +129,14 @@ class NumpyOptimizer:
         directions, after = {}, {}
         for path, x in agent.items():
             known = {
-                "gradient": slope[path],
-                "params": x,
+                "gradient": np.ravel(slope[path]),
+                "params": np.ravel(x),
                 "layer": layer[path],
-                "noise": drawn.get(path, np.zeros(np.shape(x))),
+                "noise": np.ravel(drawn.get(path, np.zeros(np.shape(x)))),
                 "progress": progress,
                 **state[path],
             }
-            inputs = [known[name] for name in self.inputs]
-            flat = ("gradient", "params", "noise")
-            inputs = [
-                np.ravel(value) if name in flat else value
-                for name, value in zip(self.inputs, inputs, strict=True)
-            ]
-            inputs = [
-                v if np.issubdtype(np.asarray(v).dtype, np.integer) else _cast(v, dtype)
-                for v in inputs
-            ]
+            inputs = [_cast(known[name], dtype) for name in self.inputs]
             found = run(self._step, [*self._params, *inputs], dtype)
             after[path] = dict(zip(self._outputs, found, strict=True))
             directions[path] = after[path].pop("direction").reshape(np.shape(x))

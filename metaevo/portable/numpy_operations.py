@@ -1,15 +1,63 @@
 """Elementary operations on arrays, by numpy: those of which programs are made.
 
-`tracing` writes programs, `numpy_functions` carries them out.
+`tracing` writes programs, `numpy_functions` carries them out. What numpy and JAX have
+alike is one table, `shared`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
-__all__ = ["OPERATIONS"]
+__all__ = ["NAMES", "OPERATIONS", "einsum", "shared"]
+
+_SAME = ("abs", "add", "cos", "exp", "expm1", "floor", "log", "log1p", "sign", "sin")
+_SAME += ("sqrt", "square", "tanh")
+NAMES = {
+    **dict(zip(_SAME, _SAME, strict=True)),
+    "add_any": "add",
+    "and": "logical_and",
+    "copy": "asarray",
+    "eq": "equal",
+    "ge": "greater_equal",
+    "gt": "greater",
+    "is_finite": "isfinite",
+    "le": "less_equal",
+    "lt": "less",
+    "max": "maximum",
+    "min": "minimum",
+    "mul": "multiply",
+    "ne": "not_equal",
+    "neg": "negative",
+    "not": "logical_not",
+    "or": "logical_or",
+    "pow": "power",
+    "sub": "subtract",
+}
+"""Operation -> the function that numpy and JAX have for it, by the same name."""
+
+
+def shared(m: Any) -> dict[str, Callable]:
+    """The operations that numpy and `jax.numpy` have alike.
+
+    Args:
+        m: one of the two modules.
+    """
+    return {
+        **{operation: getattr(m, name) for operation, name in NAMES.items()},
+        "argmax": lambda x, axes: m.argmax(x, axes[0]),
+        "concatenate": lambda *x, axis: m.concatenate(x, axis),
+        "dim_as_value": lambda size: m.asarray(size),
+        "reduce_max": lambda x, axes: m.max(x, tuple(axes)),
+        "reduce_min": lambda x, axes: m.min(x, tuple(axes)),
+        "reduce_sum": lambda x, axes: m.sum(x, tuple(axes)),
+        "reshape": lambda x, shape: m.reshape(x, shape),
+        "squeeze": lambda x, axes: m.squeeze(x, tuple(axes)),
+        "stack": lambda *x, axis: m.stack(x, axis),
+        "transpose": lambda x, axes: m.transpose(x, axes),
+    }
 
 
 def _convert(x, to):
@@ -23,18 +71,32 @@ def _broadcast(x, shape, axes):
     return np.broadcast_to(np.reshape(x, expanded), shape)
 
 
-def _dot(a, b, contract, batch):
-    """Batch axes first, then those left of a, then those left of b."""
+def einsum(
+    ranks: Sequence[int], contract: Sequence[Sequence], batch: Sequence[Sequence]
+) -> str:
+    """A product of two arrays in Einstein's notation, batch axes first.
+
+    Args:
+        ranks: number of axes of the two.
+        contract: axes that are summed over, of the first and of the second.
+        batch: axes that both have, of the first and of the second.
+
+    >>> einsum((2, 2), [[1], [0]], [[], []])
+    'ab,bd->ad'
+    """
     letters = iter("abcdefghijklmnopqrstuvwxyz")
-    left = [next(letters) for _ in range(a.ndim)]
-    right = [next(letters) for _ in range(b.ndim)]
+    left, right = ([next(letters) for _ in range(rank)] for rank in ranks)
     for pairs in (contract, batch):
         for i, j in zip(*pairs, strict=True):
             right[j] = left[i]
-    used = {left[i] for i in contract[0]} | {left[i] for i in batch[0]}
+    used = {left[i] for i in (*contract[0], *batch[0])}
     out = [left[i] for i in batch[0]]
-    out += [x for x in left if x not in used] + [x for x in right if x not in used]
-    return np.einsum(f"{''.join(left)},{''.join(right)}->{''.join(out)}", a, b)
+    out += [x for x in (*left, *right) if x not in used]
+    return f"{''.join(left)},{''.join(right)}->{''.join(out)}"
+
+
+def _dot(a, b, contract, batch):
+    return np.einsum(einsum((a.ndim, b.ndim), contract, batch), a, b)
 
 
 def _iota(shape, axis, type):
@@ -52,62 +114,22 @@ def _logistic(x):
 
 
 OPERATIONS: dict[str, Callable] = {
-    "abs": np.abs,
-    "add": np.add,
-    "add_any": np.add,
-    "and": np.logical_and,
-    "argmax": lambda x, axes: np.argmax(x, axes[0]),
+    **shared(np),
     "broadcast_in_dim": _broadcast,
     "clamp": lambda low, x, high: np.minimum(np.maximum(x, low), high),
-    "concatenate": lambda *x, axis: np.concatenate(x, axis),
     "convert_element_type": _convert,
-    "copy": np.asarray,
-    "cos": np.cos,
-    "dim_as_value": lambda size: np.asarray(size),
     "div": np.true_divide,
     "dot_general": _dot,
-    "eq": np.equal,
-    "exp": np.exp,
-    "expm1": np.expm1,
-    "floor": np.floor,
-    "ge": np.greater_equal,
-    "gt": np.greater,
     "integer_pow": lambda x, y: np.power(x, float(y)),
     "iota": _iota,
-    "is_finite": np.isfinite,
-    "le": np.less_equal,
-    "log": np.log,
-    "log1p": np.log1p,
     "logistic": _logistic,
-    "lt": np.less,
-    "max": np.maximum,
-    "min": np.minimum,
-    "mul": np.multiply,
-    "ne": np.not_equal,
-    "neg": np.negative,
-    "not": np.logical_not,
-    "or": np.logical_or,
     "pad": _pad,
-    "pow": np.power,
-    "reduce_max": lambda x, axes: np.max(x, tuple(axes)),
-    "reduce_min": lambda x, axes: np.min(x, tuple(axes)),
-    "reduce_sum": lambda x, axes: np.sum(x, tuple(axes)),
-    "reshape": lambda x, shape: np.reshape(x, shape),
     "rsqrt": lambda x: 1 / np.sqrt(x),
     "select_n": lambda which, *x: np.choose(np.asarray(which, int), x),
-    "sign": np.sign,
-    "sin": np.sin,
     "slice": lambda x, start, stop, step: x[
         tuple(slice(*at) for at in zip(start, stop, step, strict=True))
     ],
-    "sqrt": np.sqrt,
-    "square": np.square,
-    "squeeze": lambda x, axes: np.squeeze(x, tuple(axes)),
-    "stack": lambda *x, axis: np.stack(x, axis),
     "stop_gradient": np.asarray,
-    "sub": np.subtract,
     "take": lambda x, axis, index: np.take(x, index, axis),
-    "tanh": np.tanh,
-    "transpose": lambda x, axes: np.transpose(x, axes),
 }
 """The closed list: operation -> how numpy does it."""

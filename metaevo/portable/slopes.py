@@ -19,7 +19,7 @@ __all__ = ["describe"]
 
 def describe(slot: str, op: Mapping[str, Any], learned: Any, params: Any) -> dict:
     """A slot's function as plain data; see `tracing.describe`."""
-    described = tracing.describe(slot, op, learned, params, _is_relu)
+    described = tracing.describe(slot, op, learned, params, _note)
     parts = ("value", "gradient", "step")
     made = {
         part: _differentiable(described[part])
@@ -29,10 +29,8 @@ def describe(slot: str, op: Mapping[str, Any], learned: Any, params: Any) -> dic
     return {**described, **made}
 
 
-def _is_relu(equation: Any, variable: Any, calls: tuple) -> bool:
-    del variable
-    inside = [one.params.get("name") for one in calls]
-    return equation.primitive.name == "max" and "relu" in inside
+def _note(equation: Any, variable: Any, calls: tuple) -> bool:
+    return tracing.is_relu(equation, calls)
 
 
 def _differentiable(program: Mapping[str, Any]) -> dict[str, Any]:

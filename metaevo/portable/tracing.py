@@ -22,10 +22,19 @@ from metaevo.learned.optimizers import LearnedOptimizer
 from metaevo.portable.numpy_operations import OPERATIONS
 from metaevo.portable.signatures import N, Signature, context_of, signature
 
-__all__ = ["Signature", "context_of", "describe", "program", "signature"]
+__all__ = [
+    "Signature",
+    "context_of",
+    "describe",
+    "is_relu",
+    "program",
+    "signature",
+    "traceable",
+]
 
 Note = Callable[[Any, Any, tuple], Any]
 Signed = Callable[[Mapping[str, Any]], Signature]
+Inputs = dict[str, jax.ShapeDtypeStruct]
 
 
 def describe(
@@ -38,6 +47,11 @@ def describe(
 ) -> dict:
     """A slot's function or optimizer as plain data, for `numpy_reference`.
 
+    Of a function its values and gradients. Of an optimizer its step for one array [n]
+    of the agent; `state` describes the state that it keeps of the array and its start,
+    `inputs` and `outputs` name those of its program. `params` names the parameters in
+    an artifact.
+
     Args:
         slot: its name in the artifact.
         op: its entry in `Space.spec`.
@@ -49,93 +63,64 @@ def describe(
     Raises:
         NotImplementedError: it has an operation that the reference does not have.
     """
-    writer = _WRITERS.get(type(learned))
-    if writer is None:
+    if not isinstance(learned, Learned | LearnedOptimizer):
         raise NotImplementedError(f"a {type(learned).__name__} has no reference")
-    return writer(slot, op, learned, params, note, signed)
-
-
-def _function(
-    slot: str,
-    op: Mapping[str, Any],
-    learned: Learned,
-    params: Any,
-    note: Note | None,
-    signed: Signed,
-) -> dict:
-    """A function's values and gradients, and the names of its parameters."""
-    leaves, tree, paths = _leaves(slot, params)
+    found, tree = jax.tree.flatten_with_path(params)
+    leaves = [np.shape(x) for _, x in found]
+    paths = ["/".join([slot, *(str(k.key) for k in path)]) for path, _ in found]
 
     def value(*arrays):
         inside = jax.tree.unflatten(tree, arrays[: len(leaves)])
         return call(inside, *arrays[len(leaves) :])
 
-    def gradient(*arrays):
-        *arrays, along = arrays
-        inputs = tuple(range(len(leaves), len(arrays)))
-        return jax.grad(lambda *x: (value(*x) * along).sum(), inputs)(*arrays)
-
     # In double precision: a constant such as 0.2 is then written down as what it is.
     with jax.enable_x64(True):
-        call, inputs = _value(op, learned, signed)
-        arrays = [*map(_array, map(np.shape, leaves)), *inputs.values()]
-        values = jax.eval_shape(value, *arrays)
-        chooses = jnp.issubdtype(values.dtype, jnp.integer)
-        return {
-            "inputs": [*inputs],
-            "params": paths,
-            "value": program(value, arrays, note),
-            "gradient": None if chooses else program(gradient, [*arrays, values], note),
-        }
+        call, inputs = traceable(op, learned, signed)
+        arrays = [*map(_array, leaves), *inputs.values()]
+        described: dict[str, Any] = {"inputs": [*inputs], "params": paths}
+        if isinstance(learned, LearnedOptimizer):
+            state = _state(learned, inputs)
+            described |= {"state": state, "outputs": ["direction", *state]}
+            return described | {"step": program(value, arrays, note)}
+        return described | _function(value, arrays, len(leaves), note)
 
 
-def _optimizer(
-    slot: str,
-    op: Mapping[str, Any],
-    learned: LearnedOptimizer,
-    params: Any,
+def _function(
+    value: Callable,
+    arrays: Sequence[jax.ShapeDtypeStruct],
+    first: int,
     note: Note | None,
-    signed: Signed,
-) -> dict:
-    """An optimizer's step for one array [n] of the agent, as plain data.
+) -> dict[str, Any]:
+    """Programs of values, and of gradients in the arrays from `first` on."""
 
-    `state` describes the state that it keeps of the array and its start, `inputs` and
-    `outputs` name those of its program.
-    """
-    del signed  # its inputs are those of every optimizer
-    leaves, tree, paths = _leaves(slot, params)
+    def gradient(*arrays):
+        *arrays, along = arrays
+        inputs = tuple(range(first, len(arrays)))
+        return jax.grad(lambda *x: (value(*x) * along).sum(), inputs)(*arrays)
 
-    def step(*arrays):
-        inside = jax.tree.unflatten(tree, arrays[: len(leaves)])
-        return call(inside, *arrays[len(leaves) :])
+    values = jax.eval_shape(value, *arrays)
+    chooses = jnp.issubdtype(values.dtype, jnp.integer)
+    return {
+        "value": program(value, arrays, note),
+        "gradient": None if chooses else program(gradient, [*arrays, values], note),
+    }
 
-    with jax.enable_x64(True):
-        call, inputs = _step(op, learned)
-        arrays = [*map(_array, map(np.shape, leaves)), *inputs.values()]
-        first = learned.start(jnp.zeros(1))._asdict()
-        kinds = [name for name in inputs if name in first and name != "params"]
-        return {
-            "inputs": [*inputs],
-            "params": paths,
-            "state": {
-                name: {
-                    "shape": [_size(x) for x in inputs[name].shape],
-                    "type": str(inputs[name].dtype),
-                    "start": float(np.asarray(first[name]).flat[0]),
-                }
-                for name in kinds
-            },
-            "outputs": ["direction", *kinds],
-            "step": program(step, arrays, note),
+
+def _state(learned: LearnedOptimizer, inputs: Inputs) -> dict[str, dict]:
+    """The state that an optimizer keeps of an array, and its start, by name."""
+    first = learned.start(jnp.zeros(1))._asdict()
+    return {
+        name: {
+            "shape": [_size(size) for size in x.shape],
+            "type": str(x.dtype),
+            "start": float(np.asarray(first[name]).flat[0]),
         }
-
-
-_WRITERS = {Learned: _function, LearnedOptimizer: _optimizer}
+        for name, x in inputs.items()
+        if name in first and name != "params"
+    }
 
 
 # --- what is traced -------------------------------------------------------------------
-
-Inputs = dict[str, jax.ShapeDtypeStruct]
 
 
 def traceable(
@@ -195,11 +180,14 @@ def _step(op: Mapping[str, Any], learned: LearnedOptimizer) -> tuple[Callable, I
     return step, inputs | scalars
 
 
-def _leaves(slot: str, params: Any) -> tuple[list, Any, list[str]]:
-    """Leaves, structure, and the names of the leaves in an artifact."""
-    leaves, tree = jax.tree.flatten_with_path(params)
-    paths = ["/".join([slot, *(str(k.key) for k in path)]) for path, _ in leaves]
-    return [x for _, x in leaves], tree, paths
+def is_relu(equation: Any, calls: tuple) -> bool:
+    """True for the maximum of a `relu`, whose derivative at 0 is another's.
+
+    Args:
+        calls: the equations that it is inside of.
+    """
+    inside = [one.params.get("name") for one in calls]
+    return equation.primitive.name == "max" and "relu" in inside
 
 
 def program(
@@ -342,51 +330,40 @@ def _size(x: Any) -> int | str:
     return str(x)
 
 
+_SETTINGS: Mapping[str, Mapping[str, str]] = {
+    "broadcast_in_dim": {"shape": "shape", "axes": "broadcast_dimensions"},
+    "concatenate": {"axis": "dimension"},
+    "convert_element_type": {"to": "new_dtype"},
+    "dim_as_value": {"size": "dim"},
+    "integer_pow": {"y": "y"},
+    "iota": {"shape": "shape", "axis": "dimension", "type": "dtype"},
+    "reshape": {"shape": "new_sizes"},
+    "slice": {"start": "start_indices", "stop": "limit_indices", "step": "strides"},
+    "squeeze": {"axes": "dimensions"},
+    "stack": {"axis": "axis"},
+    "transpose": {"axes": "permutation"},
+}
+"""Operation -> name of a setting -> its name in JAX; others may have `axes`."""
+
+
 def _settings(operation: str, params: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of an elementary operation, as the reference takes them."""
-    match operation:
-        case "integer_pow":
-            return {"y": params["y"]}
-        case "broadcast_in_dim":
-            shape = [_size(x) for x in params["shape"]]
-            axes = [_size(x) for x in params["broadcast_dimensions"]]
-            return {"shape": shape, "axes": axes}
-        case "pad":
-            low, high, inner = zip(*params["padding_config"], strict=True)
-            if any(inner) or min(*low, *high) < 0:
-                raise NotImplementedError("operation 'pad' other than around")
-            return {"low": [_size(x) for x in low], "high": [_size(x) for x in high]}
-        case "reshape":
-            return {"shape": [_size(x) for x in params["new_sizes"]]}
-        case "dim_as_value":
-            return {"size": _size(params["dim"])}
-        case "iota":
-            return {
-                "shape": [_size(x) for x in params["shape"]],
-                "axis": params["dimension"],
-                "type": str(np.dtype(params["dtype"])),
-            }
-        case "stack":
-            return {"axis": _size(params["axis"])}
-        case "concatenate":
-            return {"axis": params["dimension"]}
-        case "convert_element_type":
-            return {"to": str(np.dtype(params["new_dtype"]))}
-        case "dot_general":
-            contract, batch = params["dimension_numbers"]
-            return {
-                "contract": [[_size(i) for i in x] for x in contract],
-                "batch": [[_size(i) for i in x] for x in batch],
-            }
-        case "slice":
-            rank = len(params["start_indices"])
-            return {
-                "start": [_size(x) for x in params["start_indices"]],
-                "stop": [_size(x) for x in params["limit_indices"]],
-                "step": list(params["strides"] or [1] * rank),
-            }
-        case _:
-            axes = [
-                params[x] for x in ("axes", "dimensions", "permutation") if x in params
-            ]
-            return {"axes": [_size(i) for i in axes[0]]} if axes else {}
+    if operation == "pad":
+        low, high, inner = zip(*params["padding_config"], strict=True)
+        if any(inner) or min(*low, *high) < 0:
+            raise NotImplementedError("operation 'pad' other than around")
+        return {"low": _plain(low), "high": _plain(high)}
+    if operation == "dot_general":
+        contract, batch = params["dimension_numbers"]
+        return {"contract": _plain(contract), "batch": _plain(batch)}
+    if operation == "slice" and params["strides"] is None:
+        params = {**params, "strides": [1] * len(params["start_indices"])}
+    names = _SETTINGS.get(operation, {"axes": "axes"} if "axes" in params else {})
+    return {name: _plain(params[there]) for name, there in names.items()}
+
+
+def _plain(x: Any) -> Any:
+    """Sizes, sequences of sizes, and types as an artifact holds them."""
+    if isinstance(x, np.dtype | type):
+        return str(np.dtype(x))
+    return [_plain(y) for y in x] if isinstance(x, Sequence) else _size(x)
