@@ -1,7 +1,10 @@
 """Rewards that an agent learns from."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
+import learned as helper
 import numpy as np
 import pytest
 
@@ -19,14 +22,7 @@ NOW = Context(stats={"gamma": GAMMA})
 
 def learned(function, distance=0.5):
     """A learned reward away from its start."""
-    start = function.init(KEY)
-    leaves, tree = jax.tree.flatten(start)
-    keys = jax.random.split(jax.random.key(1), len(leaves))
-    moved = [
-        x + distance * jax.random.normal(key, x.shape)
-        for x, key in zip(leaves, keys, strict=True)
-    ]
-    return function.bind(jax.tree.unflatten(tree, moved))
+    return function.bind(helper.away(function, distance))
 
 
 def phi(reward, obs):
@@ -87,24 +83,18 @@ def chain(reward):
 
     Action 1 goes right, 0 left, each with a chance of 0.1 to slip the other way.
     """
-    one_hot = jnp.eye(5)
+    s, a, slips = (x.ravel() for x in np.indices((5, 2, 2)))
+    right = a ^ slips
+    after = np.clip(s + np.where(right, 1, -1), 0, 4)
+    end = (s == 4) & (right == 1)
+    true = np.float32(np.where(end, 1.0, 0.12 * ((s == 0) & (right == 0))))
+    one_hot = np.eye(5, dtype=np.float32)
+    over = jax.vmap(reward, (0, 0, 0, 0, 0, None))
+    got = jax.jit(over)(one_hot[s], a, true, one_hot[after], end, NOW)
     q = np.zeros((5, 2))
-    outcomes = []
-    for s in range(5):
-        for a in range(2):
-            for direction, chance in ((a, 0.9), (1 - a, 0.1)):
-                nxt = min(max(s + (1 if direction else -1), 0), 4)
-                end = s == 4 and direction == 1
-                true = 1.0 if end else 0.12 * (s == 0 and direction == 0)
-                got = reward(
-                    one_hot[s], jnp.int32(a), true, one_hot[nxt], jnp.bool(end), NOW
-                )
-                outcomes.append((s, a, chance, nxt, end, float(got)))
     for _ in range(500):
-        new = np.zeros((5, 2))
-        for s, a, chance, nxt, end, got in outcomes:
-            new[s, a] += chance * (got + GAMMA * (0 if end else q[nxt].max()))
-        q = new
+        value = got + GAMMA * np.where(end, 0, q[after].max(1))
+        q = (np.where(slips, 0.1, 0.9) * value).reshape(5, 2, 2).sum(2)
     return q
 
 
@@ -117,7 +107,7 @@ def test_the_optimal_policy_of_a_chain_is_unchanged():
         params["w1"] = jax.random.normal(jax.random.key(9 + key), params["w1"].shape)
         reward = function.bind(params)
         shaped = chain(reward)
-        potentials = np.array([phi(reward, x) for x in jnp.eye(5)])
+        potentials = np.asarray(jax.vmap(functools.partial(phi, reward))(jnp.eye(5)))
         assert np.ptp(potentials) > 1.0
         np.testing.assert_allclose(shaped, true - potentials[:, None], atol=1e-3)
         np.testing.assert_array_equal(shaped.argmax(1), true.argmax(1))
@@ -194,9 +184,8 @@ def test_the_kind_of_actions():
     assert rewards.kind_of(envs.make("gymnax/Pendulum-v1")) == {"size": 1}
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
+def test_bad_settings_are_refused():
+    for make, message in (
         (lambda: rewards.potential([]), "units="),
         (lambda: rewards.potential([1.0, 0.0]), "units="),
         (lambda: rewards.potential([1.0], gamma=1.5), "gamma=1.5"),
@@ -207,8 +196,6 @@ def test_the_kind_of_actions():
         (lambda: rewards.free([1.0], {"shape": 2}), "expected num or size"),
         (lambda: rewards.impact([1.0], 1), "num_knots=1"),
         (lambda: rewards.impact([1.0], scale=0.0), "scale=0.0"),
-    ],
-)
-def test_bad_settings_are_refused(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
+    ):
+        with pytest.raises(ValueError, match=message):
+            make()
