@@ -71,8 +71,9 @@ def _start(dialect: Dialect, one: EvolvedProgram) -> str:
 def parts(dialect: Dialect, one: EvolvedProgram) -> list[str]:
     """Source of the class, or of the two functions."""
     extra = [name for name in one.value.inputs if name not in one.given]
+    noise = "noise" if dialect is TORCH else "drawn"
     values = {
-        "extra": "".join(f", {_EXTRA[dialect.name].get(x, x)}" for x in extra),
+        "extra": "".join(f", {noise if x == 'noise' else x}" for x in extra),
         "keywords": "".join(x for name, x in _KEYWORDS.items() if name in extra),
         "module": dialect.module,
         "documented": "".join(x for name, x in _DOCUMENTED.items() if name in extra),
@@ -96,15 +97,6 @@ def _flags(extra: list[str]) -> dict[str, str]:
     return found | {f"unless {x}": "<drop>" if x in extra else "" for x in names}
 
 
-_EXTRA: Mapping[str, Mapping[str, str]] = {
-    "torch": {
-        "layer": "layer",
-        "noise": "noise",
-        "progress": "progress",
-    },
-    "jax": {"noise": "drawn"},
-    "numpy": {"noise": "drawn"},
-}
 _KEYWORDS = {
     "progress": "\n    progress: float,",
     "noise": "\n    noise: Any = None,",
