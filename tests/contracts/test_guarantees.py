@@ -1,8 +1,8 @@
 """Guarantees of families of learned functions, for members drawn at random.
 
 A family claims its guarantees in the registry, by the names of `operations.GUARANTEES`;
-here is a test of each name, over every family that claims it. A loss without
-guarantees is the negative control.
+here is a check of each name, for every family that claims it. The checks of one family
+share its programs. A loss without guarantees is the negative control.
 """
 
 import functools
@@ -10,13 +10,12 @@ import functools
 import jax
 import jax.numpy as jnp
 import learned as helper
-import loops
 import numpy as np
 import optax
 import pytest
-from loops import EVERY, SMALL
+from loops import SMALL
 
-from metaevo import losses, slots
+from metaevo import losses
 from metaevo.learned import operations, rescalings
 from metaevo.learned.functions import Learned
 from metaevo.learned.operations import Operation
@@ -28,17 +27,37 @@ DISTANCES = (0.3, 1.0, 3.0)
 CASES = helper.cases()
 
 
-def claiming(name):
-    """Names of the cases that guarantee `name`."""
-    return [
-        key
-        for key, case in CASES.items()
-        if name in case.operation.guarantees(case.make().spec)
-    ]
+CHECKS = {}
+"""Guarantee -> its check, `(name of a case) -> None`."""
 
 
-def of_each(name):
-    return pytest.mark.parametrize("name", claiming(name))
+def check_of(guarantee):
+    def register(check):
+        CHECKS[guarantee] = check
+        return check
+
+    return register
+
+
+def claims(name):
+    """The guarantees of a case."""
+    case = CASES[name]
+    return case.operation.guarantees(case.make().spec)
+
+
+def claiming(guarantee):
+    """Names of the cases that give it."""
+    return [name for name in CASES if guarantee in claims(name)]
+
+
+each = functools.partial(helper.each, group="guarantees")
+
+
+# Drifts are held to theirs in tests/unit/test_drifts.py.
+@each([name for name in CASES if set(claims(name)) - {"drift"}])
+def test_a_family_keeps_what_it_claims(name):
+    for guarantee in claims(name):
+        CHECKS[guarantee](name)
 
 
 def members(learned, num=NUM_MEMBERS, distances=DISTANCES):
@@ -77,13 +96,10 @@ def of_critic(learned, kind):
 
 @functools.cache
 def evaluated(name):
-    """Of many members: [members, points] losses and slopes, and the errors in s.
-
-    The first scale is 1. Others follow by `scaled`.
-    """
+    """Params of many members, the errors in s, and `(errors, target, s) -> losses and
+    slopes [members, points]`."""
     case = CASES[name]
-    learned = case.make()
-    return _evaluated(learned, case.operation.slot)
+    return _evaluated(case.make(), case.operation.slot)
 
 
 def _evaluated(learned, kind):
@@ -105,16 +121,16 @@ def _evaluated(learned, kind):
     return params, error, lambda *args: jax.tree.map(np.asarray, at(*args))
 
 
-@of_each("nonnegative")
-def test_a_loss_is_never_negative(name):
+@check_of("nonnegative")
+def never_negative(name):
     _, error, at = evaluated(name)
     for target, std in ((0.0, 1.0), (-3.0, 1.0), (0.0, 1e-3), (0.0, 100.0)):
         value, _ = at(error, target, std)
         assert (value >= 0).all()
 
 
-@of_each("coercive")
-def test_a_loss_grows_without_bound_in_the_error(name):
+@check_of("coercive")
+def grows_without_bound_in_the_error(name):
     _, error, at = evaluated(name)
     value, slope = at(error, 0.0, 1.0)
     tail = np.abs(error) >= 20
@@ -125,25 +141,25 @@ def test_a_loss_grows_without_bound_in_the_error(name):
         assert (value[:, end] > 3 * value[:, decade]).all()
 
 
-@of_each("scale-equivariant")
-@pytest.mark.parametrize("c", [1 / 1024, 0.01, 8.0, 100.0])
-def test_a_loss_scales_as_the_squared_error(name, c):
+@check_of("scale-equivariant")
+def scales_as_the_squared_error(name):
     """f(c v, c g, c s) = c² f(v, g, s), and its slopes are c times as large."""
     _, error, at = evaluated(name)
     value, slope = at(error, 0.0, 1.0)
-    scaled, scaled_slope = at(np.float32(c) * error, 0.0, np.float32(c))
-    # Powers of two change no bits; the steepest of the members magnify the others'.
-    near = 0.0 if np.log2(c) % 1 == 0 else 1e-4
-    # Terms of opposite signs may cancel, so beside the squared error.
-    close = functools.partial(np.testing.assert_allclose, rtol=near, atol=10 * near)
     size = 1 + np.abs(error)
-    close(scaled / np.float32(c) ** 2 / size**2, value / size**2)
-    close(scaled_slope / np.float32(c) / size, slope / size)
+    for c in np.float32([1 / 1024, 0.01, 8.0, 100.0]):
+        scaled, scaled_slope = at(c * error, 0.0, c)
+        # Powers of two change no bits; the steepest of the members magnify the others'.
+        near = 0.0 if np.log2(c) % 1 == 0 else 1e-4
+        # Terms of opposite signs may cancel, so beside the squared error.
+        close = functools.partial(np.testing.assert_allclose, rtol=near, atol=10 * near)
+        close(scaled / c**2 / size**2, value / size**2)
+        close(scaled_slope / c / size, slope / size)
     assert np.ptp(value[:, 0] / error[0] ** 2) > 0.1
 
 
-@of_each("convex")
-def test_a_slope_never_falls(name):
+@check_of("convex")
+def slope_never_falls(name):
     _, error, at = evaluated(name)
     _, slope = at(error, 0.0, 1.0)
     rises = np.diff(slope, axis=1)
@@ -161,7 +177,7 @@ def with_minimum():
             yield name
 
 
-@pytest.mark.parametrize("name", list(with_minimum()))
+@each(list(with_minimum()))
 def test_a_loss_is_least_where_its_facts_say(name):
     case = CASES[name]
     params, error, at = evaluated(name)
@@ -212,9 +228,7 @@ def fitted(learned, kind):
     return np.abs(start - target) / std, np.abs(np.asarray(value) - target) / std
 
 
-@pytest.mark.parametrize(
-    "name", [x for x in claiming("coercive") if not CASES[x].temporal]
-)
+@each([x for x in claiming("coercive") if not CASES[x].temporal])
 def test_no_member_runs_away_from_fixed_targets(name):
     case = CASES[name]
     before, after = fitted(case.make(), case.operation.slot)
@@ -246,21 +260,21 @@ def test_a_family_without_guarantees_fails_where_it_should(name):
         assert ran > 0.1
 
 
-@pytest.mark.parametrize("name", claiming("scale-equivariant"))
-def test_without_return_std_it_says_what_to_give(name):
-    case = CASES[name]
-    learned = case.make()
-    one = learned.bind(learned.init(jax.random.key(0)))
-    for context in (Context(), Context(0.3)):
-        with pytest.raises(ValueError, match=r"Context\(return_std=targets\.std\(\)\)"):
-            one(*jnp.ones((3, 4)), context)
+def test_without_return_std_it_says_what_to_give():
+    for name in claiming("scale-equivariant"):
+        learned = CASES[name].make()
+        params = jax.eval_shape(learned.init, jax.random.key(0))
+        for context in (Context(), Context(0.3)):
+            call = functools.partial(learned.apply, context=context)
+            with pytest.raises(ValueError, match=r"Context\(return_std=targets\.std"):
+                jax.eval_shape(call, params, *jnp.ones((3, 4)))
 
 
 # --- drifts, rewards and others -------------------------------------------------------
 
 
-@of_each("potential")
-def test_shaping_adds_nothing_along_a_cycle(name):
+@check_of("potential")
+def adds_nothing_along_a_cycle(name):
     """With γ = 1 what a potential adds on the way is lost on the way back; and into an
     end it adds what does not depend on the end."""
     case = CASES[name]
@@ -280,8 +294,8 @@ def test_shaping_adds_nothing_along_a_cycle(name):
     np.testing.assert_array_equal(*ends)
 
 
-@of_each("bounded")
-def test_an_output_stays_within_its_bound(name):
+@check_of("bounded")
+def stays_within_its_bound(name):
     """For inputs of any size; and the bound is not idle."""
     case = CASES[name]
     made, call = case.make(), helper.tracing.signature(case.make().spec).call
@@ -312,8 +326,8 @@ def test_an_output_stays_within_its_bound(name):
     assert reached > 0.05
 
 
-@of_each("between")
-def test_a_weight_lies_between_one_and_the_ratio(name):
+@check_of("between")
+def lies_between_one_and_the_ratio(name):
     """And never falls with it; a smaller clip gives a smaller weight."""
     case = CASES[name]
     made = case.make()
@@ -332,8 +346,8 @@ def test_a_weight_lies_between_one_and_the_ratio(name):
     np.testing.assert_array_equal(found[:, 600], 1.0)
 
 
-@of_each("increasing")
-def test_values_keep_their_order_and_their_range(name):
+@check_of("increasing")
+def keeps_order_and_range(name):
     case = CASES[name]
     made = case.make()
     q = np.linspace(0, 1, 501, dtype=np.float32)
@@ -345,8 +359,8 @@ def test_values_keep_their_order_and_their_range(name):
     assert np.abs(found - q).max() > 0.5  # and is not the value itself
 
 
-@of_each("order-preserving")
-def test_returns_keep_their_order_and_come_back(name):
+@check_of("order-preserving")
+def keeps_order_and_comes_back(name):
     """However far they are, and through the inverse."""
     made = CASES[name].make()
     x = np.sinh(np.linspace(-14, 14, 561, dtype=np.float32))
@@ -363,8 +377,8 @@ def test_returns_keep_their_order_and_come_back(name):
     np.testing.assert_allclose(back, np.broadcast_to(x, back.shape), 2e-4, 1e-4)
 
 
-@of_each("proportional")
-def test_a_priority_follows_the_error_and_the_scale_of_rewards(name):
+@check_of("proportional")
+def follows_the_error_and_the_scale_of_rewards(name):
     case = CASES[name]
     made, call = case.make(), helper.tracing.signature(case.make().spec).call
     error, age, visits, reward, terminated = map(np.float32, case.inputs()[:5])
@@ -390,82 +404,35 @@ def test_a_priority_follows_the_error_and_the_scale_of_rewards(name):
 
 # --- the registry ---------------------------------------------------------------------
 
-TESTED = {"nonnegative", "coercive", "scale-equivariant", "convex", "potential"}
-TESTED |= {"between", "increasing", "order-preserving", "proportional"}
-TESTED |= {"bounded", "drift"}  # drifts are held to theirs in tests/unit/test_drifts.py
 
-
-def test_every_guarantee_has_a_meaning_a_test_and_a_family():
-    assert operations.GUARANTEES.keys() == TESTED
-    assert all(claiming(name) for name in TESTED)
-    for case in CASES.values():
-        claims = case.operation.guarantees(case.make().spec)
-        assert set(claims) <= TESTED
+def test_every_guarantee_has_a_meaning_a_check_and_a_family():
+    assert operations.GUARANTEES.keys() == CHECKS.keys() | {"drift"}
+    assert all(claiming(name) for name in operations.GUARANTEES)
+    assert {x for name in CASES for x in claims(name)} == operations.GUARANTEES.keys()
 
 
 def test_a_false_claim_is_found():
     """A family that says it is coercive and is not fails the tests of it."""
     zero = losses.residual_network("zero")
     false = Learned(zero.init, zero.apply, zero.spec)
-    claims = "coercive", "nonnegative"
+    false_claims = "coercive", "nonnegative"
     one = Operation(
-        "false", "value_loss", lambda: false, frozenset(), guarantees=lambda op: claims
+        *("false", "value_loss", lambda: false, frozenset()),
+        guarantees=lambda op: false_claims,
     )
     CASES["false"] = helper.Case(one, {})
     try:
         assert "false" in claiming("coercive")
-        for test in (
-            test_a_loss_is_never_negative,
-            test_a_loss_grows_without_bound_in_the_error,
-            test_no_member_runs_away_from_fixed_targets,
-        ):
+        checks = [CHECKS[claim] for claim in false_claims]
+        for check in (*checks, test_no_member_runs_away_from_fixed_targets):
             with pytest.raises(AssertionError):
-                test("false")
+                check("false")
     finally:
         del CASES["false"]
         evaluated.cache_clear()
 
 
 # --- in the inner loops ---------------------------------------------------------------
-
-CRITICS = {
-    loop: kind
-    for loop, small in EVERY.items()
-    for kind in ("value_loss", "td_loss")
-    # Recurrent PPO and TD3 with a shared critic have their losses from these two.
-    if kind in small.meta._fields and loop not in ("ppo_rnn", "td3_shared")
-}
-
-
-@slots.function
-def _only_with_its_std(a, b, c, context):
-    """The squared error; not a number where `return_std` is not the targets' own."""
-    error, target = (a - b, b) if CRITIC == "value_loss" else (a, c)
-    right = jnp.abs(context.return_std - target.std()) <= 1e-4 * (1 + target.std())
-    return 0.5 * error**2 * jnp.where(right, 1.0, jnp.nan)
-
-
-CRITIC = ""
-
-
-@pytest.mark.parametrize("loop", CRITICS)
-def test_every_critic_is_told_the_deviation_of_its_targets(loop):
-    """In one minibatch a rollout, where both are of the same numbers."""
-    global CRITIC
-    CRITIC = CRITICS[loop]
-    small = EVERY[loop]
-    sizes = {"num_minibatches": 1} if hasattr(small.make().config, "num_epochs") else {}
-    inner = loops.alone(
-        small.make(small.meta._replace(**{CRITIC: _only_with_its_std}), **sizes)
-    )
-
-    @jax.jit
-    def run(key):
-        return inner.train(key, inner.meta, inner.init(key, inner.meta))
-
-    state, metrics = run(jax.random.key(0))
-    assert all(np.isfinite(x).all() for x in jax.tree.leaves(state.agent))
-    assert metrics["return_std"] > 0
 
 
 def test_of_normalized_rewards_policies_do_not_depend_on_their_scale():

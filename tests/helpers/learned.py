@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from loops import GAMES, SMALL
 
 from metaevo import advantages, slots, spaces
@@ -178,6 +179,19 @@ def cases() -> dict[str, Case]:
     return found
 
 
+def each(names, group):
+    """Parametrize a test by cases; those of a kind of slot run in one process."""
+    known = cases()
+    kinds = {name: known[name].operation.slot for name in names}
+    return pytest.mark.parametrize(
+        "name",
+        [
+            pytest.param(name, marks=pytest.mark.xdist_group(f"{group} {kind}"))
+            for name, kind in kinds.items()
+        ],
+    )
+
+
 def moved(learned, by=0.3, seed=1):
     """Its start, and by how much a strategy's sample moves it."""
     start = learned.init(jax.random.key(0))
@@ -270,7 +284,7 @@ def table() -> str:
 
 
 def default(kind: str):
-    """An empty function slot as a function."""
+    """An empty function slot as a function; `test_inner_loops` holds loops to these."""
     none = {
         "activation": jnp.tanh,
         "policy_loss": lambda log_prob, *rest: 0.0 * log_prob,
