@@ -1,7 +1,8 @@
 """Contract of every learned function in the registry, and of a toy in one file.
 
-A function is found by `metaevo.learned.operations`; nothing here names one. Each costs
-one program in single and one in double precision, and its share of one program a loop.
+A function is found by `metaevo.learned.operations`; nothing here names one. Those of
+one kind of slot share one program in single and one in double precision, and those that
+fit a loop one program of it.
 """
 
 import functools
@@ -17,6 +18,7 @@ import jax.numpy as jnp
 import learned as helper
 import numpy as np
 import pytest
+from lifetimes import same
 
 import metaevo
 from metaevo import drifts, losses, optimizers, slots, spaces
@@ -30,18 +32,31 @@ from metaevo.storage.sources import SourceEntry
 
 DOCS = (Path(__file__).parents[2] / "docs" / "spaces.md").read_text()
 CASES = helper.cases()
-FUNCTIONS = [n for n, case in CASES.items() if case.operation.slot != "optimizer"]
-OPTIMIZERS = [n for n, case in CASES.items() if case.operation.slot == "optimizer"]
-every_operation = pytest.mark.parametrize("name", operations.everything())
-every_case = pytest.mark.parametrize("name", CASES)
-every_function = pytest.mark.parametrize("name", FUNCTIONS)
-every_optimizer = pytest.mark.parametrize("name", OPTIMIZERS)
+KINDS = {name: case.operation.slot for name, case in CASES.items()}
+FUNCTIONS = [name for name, kind in KINDS.items() if kind != "optimizer"]
+OPTIMIZERS = [name for name, kind in KINDS.items() if kind == "optimizer"]
+# Those of another package are apart, so that these tests of one are quick.
+GROUPS = {
+    name: (KINDS[name], case.operation.build.__module__.partition(".")[0])
+    for name, case in CASES.items()
+}
 CLIP = {"clip_eps": 0.2}
 # The starts that are no algorithm to compare with.
 NOTHING = (losses.zero, drifts.zero)
 
 
-# --- a function, saved and loaded, in one program -------------------------------------
+each = functools.partial(helper.each, group="learned")
+every_operation = pytest.mark.parametrize("name", operations.everything())
+
+
+# --- a function, saved and loaded -----------------------------------------------------
+
+
+@functools.cache
+def moved(name, by, sign=1):
+    """Params that lie `by` off the start."""
+    start, noise = helper.moved(CASES[name].make(), by)
+    return jax.tree.map(lambda x, e: x + np.float32(sign) * e, start, noise)
 
 
 @functools.cache
@@ -49,7 +64,7 @@ def saved(name):
     """Params off the start, the artifact, its function, and the numpy reference."""
     case = CASES[name]
     made, folder = case.make(), FOLDER / name.replace(" ", "_")
-    params = helper.away(made)
+    params = moved(name, 0.3)
     spec = {case.slot: dict(made.spec)}
     artifacts.check(jax.eval_shape(lambda: {case.slot: params}), spec)
     artifacts.save(folder, {case.slot: params}, spec, {}, {})
@@ -75,29 +90,31 @@ def _folder(tmp_path_factory):
     global FOLDER
     FOLDER = tmp_path_factory.mktemp("artifacts")
     yield
-    for cached in (saved, by_program, program, results, stepper, loop_program):
+    for cached in (saved, by_program, program, evaluated, stepper, loop_program):
         cached.cache_clear()
 
 
 FOLDER: Path
 
 
+# --- all functions of a kind, in one program ------------------------------------------
+
+
 @functools.cache
-def program(name, x64):
-    """`(params, loaded, inputs, along) -> [values, gradients]`, of all, by context.
+def program(group, x64):
+    """`(params, loaded, inputs, along) -> [values, gradients]` of each function.
 
-    In double precision of the searched function alone.
+    All are dicts by case. A case has its searched function, the one that was loaded and
+    its stored program, each in one or two contexts; in double precision the searched
+    function alone, in its first context.
     """
-    case = CASES[name]
-    made = case.make()
-    given, seen, call = tracing.signature(made.spec)
-    stored, _ = by_program(name)
+    names = [name for name in FUNCTIONS if GROUPS[name] == group]
+    stored = {name: by_program(name)[0] for name in names}
 
-    def functions(params, loaded):
-        several = made.bind(params), loaded, stored.bind(params)
-        return several[: 1 if x64 else 3]
+    def evaluate(name, function, inputs, along, context):
+        case = CASES[name]
+        given, seen, call = tracing.signature(case.make().spec)
 
-    def evaluated(function, inputs, along, context):
         def values(*inputs):
             now = context
             if seen:
@@ -112,31 +129,61 @@ def program(name, x64):
         return value, pull(jnp.broadcast_to(along, value.shape).astype(value.dtype))
 
     @jax.jit
-    def both(params, loaded, inputs, along):
-        contexts = [None] if seen else [None, Context(0.7, 2.0, CLIP)]
-        return [
-            [evaluated(f, inputs, along, context) for context in contexts]
-            for f in functions(params, loaded)
-        ]
+    def every(params, loaded, inputs, along):
+        found = {}
+        for name in names:
+            made = CASES[name].make()
+            functions = [made.bind(params[name])]
+            contexts = [None]
+            if not x64:
+                functions += [loaded[name], stored[name].bind(params[name])]
+                reads = tracing.signature(made.spec).seen
+                contexts += [] if reads else [Context(0.7, 2.0, CLIP)]
+            found[name] = [
+                [evaluate(name, f, inputs[name], along[name], c) for c in contexts]
+                for f in functions
+            ]
+        return found
 
-    return both
+    return names, every
 
 
-def evaluate(name, params, inputs, along=1.0, x64=False):
-    """Of the searched, the loaded function and its program, as `program`."""
+@functools.cache
+def evaluated(group, by=0.3, sign=1, huge=False, progress=None, x64=False):
+    """Of every case, with params `by` off the start: as `program`.
+
+    Args:
+        progress: of temporal functions, in place of that of their inputs.
+        x64: True for double precision, with random weights of the values.
+    """
     dtype = np.float64 if x64 else np.float32
     cast = functools.partial(jax.tree.map, dtype)
     with jax.enable_x64(x64):
-        _, loaded, _ = saved(name)
-        found = program(name, x64)(
-            cast(params), cast(loaded), cast(inputs), cast(along)
+        names, every = program(group, x64)
+        inputs = {name: CASES[name].inputs(huge) for name in names}
+        for name in names:
+            if progress is not None and CASES[name].temporal:
+                inputs[name][-1] = np.float64(progress)
+        along = {name: weights(name) if x64 else 1.0 for name in names}
+        found = every(
+            cast({name: moved(name, by, sign) for name in names}),
+            cast({name: saved(name)[1] for name in names}),
+            cast(inputs),
+            cast(along),
         )
         return jax.tree.map(np.asarray, found)
 
 
-def values(name, params, inputs):
-    """The searched function's values."""
-    return evaluate(name, params, inputs)[0][0][0]
+@functools.cache
+def weights(name):
+    """Random weights of the values of a case, of their shape."""
+    shape = np.shape(saved(name)[2](*CASES[name].inputs()))
+    return np.random.default_rng(0).normal(size=shape)
+
+
+def searched(name, **options):
+    """Values and gradients of the searched function, in its last context."""
+    return evaluated(GROUPS[name], **options)[name][0][-1]
 
 
 # --- an optimizer ---------------------------------------------------------------------
@@ -146,8 +193,7 @@ def values(name, params, inputs):
 def stepper(name, x64):
     """One update of the searched optimizer, and of Adam."""
     del x64
-    case = CASES[name]
-    made = case.make()
+    made = CASES[name].make()
 
     @jax.jit
     def step(params, gradient, states, agents, progress, noise):
@@ -168,8 +214,7 @@ def noise_of(agent, i):
 
 def directions(name, params, scales, progress=None, dtype=np.float32):
     """Directions of the searched optimizer and of Adam, each [all numbers]."""
-    case = CASES[name]
-    made, x64 = case.make(), dtype is np.float64
+    made, x64 = CASES[name].make(), dtype is np.float64
     cast = functools.partial(jax.tree.map, dtype)
     with jax.enable_x64(x64):
         agents = [cast(helper.agent())] * 2
@@ -192,15 +237,12 @@ def directions(name, params, scales, progress=None, dtype=np.float32):
 
 
 @functools.cache
-def results(name, by, sign, huge=False):
+def results(name, by, sign=1, huge=False):
     """Values, and the first input's gradient, with params `by` off the start."""
-    case = CASES[name]
-    start, noise = helper.moved(case.make(), by)
-    params = jax.tree.map(lambda x, e: x + np.float32(sign) * e, start, noise)
-    if case.operation.slot == "optimizer":
+    if name in OPTIMIZERS:
         scales = helper.SCALES["huge" if huge else "usual"]
-        return (directions(name, params, scales)[0],)
-    value, gradient = evaluate(name, params, case.inputs(huge))[0][-1]
+        return (directions(name, moved(name, by, sign), scales)[0],)
+    value, gradient = searched(name, by=by, sign=sign, huge=huge)
     return value, *gradient[:1]
 
 
@@ -298,147 +340,107 @@ REFUSED: dict[str, tuple] = {
 """Values that no operation with a setting of that name takes."""
 
 
-@pytest.mark.parametrize(
-    ("name", "setting"),
-    [
-        (name, setting)
-        for name, one in operations.everything().items()
-        for setting in sorted(one.settings | one.optional)
-        if setting in REFUSED
-    ],
-)
-def test_bad_settings_are_refused(name, setting):
+@every_operation
+def test_bad_settings_are_refused(name):
     operation = operations.get(name)
-    for value in REFUSED[setting]:
-        with pytest.raises((ValueError, TypeError)) as error:
-            operation.build(**{**operation.examples[0], setting: value})
-        assert setting in str(error.value) or isinstance(error.value, TypeError)
+    for setting in REFUSED.keys() & (operation.settings | operation.optional):
+        for value in REFUSED[setting]:
+            with pytest.raises((ValueError, TypeError)) as error:
+                operation.build(**{**operation.examples[0], setting: value})
+            assert setting in str(error.value) or isinstance(error.value, TypeError)
 
 
 # --- values ---------------------------------------------------------------------------
 
 
-@every_case
-def test_mirrored_members_differ_at_the_start(name):
-    """From each other and from the start: otherwise ES have nothing to go by."""
-    minus, base, plus = (results(name, 0.3, sign)[0] for sign in (-1, 0, 1))
+@each(CASES)
+def test_values_differ_between_mirrored_members_and_stay_finite(name):
+    """Members differ from each other and from the start: otherwise ES have nothing to
+    go by. Inputs and params may be huge."""
+    elementwise = KINDS[name] in helper.USUAL
+    minus, plus = (results(name, 0.3, sign)[0] for sign in (-1, 1))
+    base = results(name, 0.0)[0]
     least = 1e-3
-    if CASES[name].operation.slot == "number":
+    if KINDS[name] == "number":
         least = 1e-5 * np.abs(base).max()  # a number of any size, such as a discount
     for a, b in ((minus, plus), (minus, base), (plus, base)):
         assert np.abs(a - b).max() > least
-
-
-@every_case
-def test_values_stay_finite_for_huge_inputs(name):
-    elementwise = CASES[name].operation.slot in helper.USUAL
     for by, huge in ((0.0, False), (0.3, False), (3.0, False), (1e3, False),
                      (0.0, True), (0.3, True), (3.0, True)):  # fmt: skip
         if by == 1e3 and (elementwise or name in OPTIMIZERS):
             continue
-        value, *gradient = results(name, by, 1, huge)
+        value, *gradient = results(name, by, huge=huge)
         assert np.isfinite(value).all()
         if elementwise:
             assert value.shape == np.shape(CASES[name].inputs()[0])
             assert np.isfinite(gradient).all()
 
 
-@every_function
-def test_saved_and_loaded_it_is_the_same_function(name):
-    params, _, _ = saved(name)
-    searched, loaded, _ = evaluate(name, params, CASES[name].inputs())
-    jax.tree.map(np.testing.assert_array_equal, searched, loaded)
-
-
-@every_function
-def test_its_stored_program_is_the_same_function(name):
-    """Values and gradients; `test_own_operations` loads one without its source."""
-    params, _, _ = saved(name)
-    searched, _, stored = evaluate(name, params, CASES[name].inputs())
-    for a, b in zip(jax.tree.leaves(stored), jax.tree.leaves(searched), strict=True):
+def near(found, expected, tolerance=1e-5):
+    """Check floats of 32 bits, relative to numbers above 1."""
+    pairs = zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True)
+    for a, b in pairs:
         assert a.dtype == b.dtype
-        assert (np.abs(a - b) <= 1e-5 * np.maximum(1, np.abs(b))).all()
+        assert (np.abs(a - b) <= tolerance * np.maximum(1, np.abs(b))).all()
 
 
-@every_optimizer
-def test_its_stored_program_is_the_same_optimizer(name):
-    """Over several updates, with the noise that it draws itself."""
-    params, _, _ = saved(name)
-    agent = jax.tree.map(jnp.asarray, helper.agent())
-    made, (stored, _) = CASES[name].make(), by_program(name)
-    found = []
-    for one in (made.bind(params), stored.bind(params)):
-        state, update = one.init(agent), jax.jit(one.update)
-        found.append([])
-        for i, gradient in enumerate(helper.gradients(*helper.SCALES["usual"])):
-            direction, state = update(gradient, state, agent, Context(i / 8))
-            found[-1].append(direction)
-    for a, b in zip(*map(jax.tree.leaves, found), strict=True):
-        assert (np.abs(a - b) <= 2e-5 * np.maximum(1, np.abs(b))).all()
+@each(FUNCTIONS)
+def test_a_function_is_the_same_wherever_it_runs(name):
+    """Values and gradients: saved and loaded, to the bit; by its stored program, which
+    `test_own_operations` loads without the source; by numpy, in both precisions."""
+    _, _, mine = saved(name)
+    searched, loaded, stored = evaluated(GROUPS[name])[name]
+    same(searched, loaded)
+    near(stored, searched)
 
+    inputs = [np.float32(x) for x in CASES[name].inputs()]
+    value, gradient = searched[0]
+    near(mine(*inputs, dtype=np.float32), value)
+    near(mine.gradient(*inputs, dtype=np.float32), gradient)
 
-@every_case
-def test_its_stored_program_is_saved_and_exported_as_a_function_is(name):
-    params, _, _ = saved(name)
-    learned, entry = by_program(name)
-    slot = CASES[name].slot
-    shapes = jax.eval_shape(learned.init, jax.random.key(0))
-    artifacts.check({slot: shapes}, {slot: entry})
-    again = tracing.describe(slot, entry, learned, params)
-    assert again["inputs"] == entry["program"]["inputs"]
-    assert jax.tree.structure(shapes) == jax.tree.structure(params)
-
-
-@every_optimizer
-def test_saved_and_loaded_it_is_the_same_optimizer(name):
-    """The same operations on the same numbers, so the same bits."""
-    params, loaded, _ = saved(name)
-    agent, made = helper.agent(), CASES[name].make()
-    searched = made.bind(params)
-    jax.tree.map(np.testing.assert_array_equal, loaded.update.args, (params,))
-    written = []
-    for one in (searched, loaded):
-        jax.tree.map(np.testing.assert_array_equal, one.init(agent), made.start(agent))
-        args = agent, one.init(agent), agent, Context(0.5)
-        written.append(str(jax.make_jaxpr(one.update.func)(params, *args)))
-    assert written[0] == written[1]
-
-
-@pytest.mark.parametrize("name", [n for n in OPTIMIZERS if not CASES[n].temporal])
-def test_a_learned_optimizer_starts_as_adam(name):
-    start, _ = helper.moved(CASES[name].make())
-    found, adam = directions(name, start, helper.SCALES["usual"])
-    np.testing.assert_allclose(found, adam, rtol=2e-5, atol=1e-6)
-
-
-# --- in numpy -------------------------------------------------------------------------
-
-
-@every_function
-def test_the_reference_in_float64_equals_jax_in_x64(name):
-    params, _, mine = saved(name)
     inputs = CASES[name].inputs()
-    along = np.random.default_rng(0).normal(size=np.shape(mine(*inputs)))
-    value, gradient = evaluate(name, params, inputs, along, x64=True)[0][0]
+    ((value, gradient),) = evaluated(GROUPS[name], x64=True)[name][0]
     assert value.dtype == np.float64
     np.testing.assert_allclose(mine(*inputs), value, rtol=0, atol=1e-9)
-    found = mine.gradient(*inputs, along=along)
+    found = mine.gradient(*inputs, along=weights(name))
     # Zeros would agree with anything; steps are flat.
     assert name == "steps" or max(np.abs(x).max() for x in found) > 1e-4
     for a, b in zip(found, gradient, strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-9)
+    stored_program_is_saved_and_exported_as_a_function_is(name)
 
 
-@every_function
-def test_the_reference_in_float32_equals_jax(name):
-    params, _, mine = saved(name)
-    inputs = [np.float32(x) for x in CASES[name].inputs()]
-    value, gradient = evaluate(name, params, inputs)[0][0]
-    found = mine(*inputs, dtype=np.float32)
-    assert found.dtype == np.float32
-    assert (np.abs(found - value) <= 1e-5 * np.maximum(1, np.abs(value))).all()
-    for a, b in zip(mine.gradient(*inputs, dtype=np.float32), gradient, strict=True):
-        assert (np.abs(a - b) <= 1e-5 * np.maximum(1, np.abs(b))).all()
+@each(OPTIMIZERS)
+def test_an_optimizer_is_the_same_wherever_it_runs(name):
+    """Saved and loaded: the same operations on the same numbers, so the same bits. By
+    its stored program, over several updates, with the noise that it draws itself. By
+    numpy, in both precisions."""
+    params, loaded, _ = saved(name)
+    agent, made = helper.agent(), CASES[name].make()
+    searched, (stored, _) = made.bind(params), by_program(name)
+    same(loaded.update.args, (params,))
+    written = []
+    for one in (searched, loaded):
+        same(one.init(agent), made.start(agent))
+        args = agent, one.init(agent), agent, Context(0.5)
+        written.append(str(jax.make_jaxpr(one.update.func)(params, *args)))
+    assert written[0] == written[1]
+
+    agent, scales = jax.tree.map(jnp.asarray, agent), helper.SCALES["usual"]
+    found = []
+    for one in (searched, stored.bind(params)):
+        state, update = one.init(agent), jax.jit(one.update)
+        found.append([])
+        for i, gradient in enumerate(helper.gradients(*scales)):
+            direction, state = update(gradient, state, agent, Context(i / 8))
+            found[-1].append(direction)
+    near(found[1], found[0], 2e-5)
+
+    theirs = directions(name, params, scales, dtype=np.float64)[0]
+    assert theirs.dtype == np.float64
+    np.testing.assert_allclose(by_numpy(name, np.float64), theirs, rtol=0, atol=1e-9)
+    near(by_numpy(name, np.float32), directions(name, params, scales)[0])
+    stored_program_is_saved_and_exported_as_a_function_is(name)
 
 
 def by_numpy(name, dtype):
@@ -459,41 +461,41 @@ def by_numpy(name, dtype):
     return np.concatenate(found)
 
 
-@every_optimizer
-def test_an_optimizers_reference_equals_jax(name):
+def stored_program_is_saved_and_exported_as_a_function_is(name):
     params, _, _ = saved(name)
-    scales = helper.SCALES["usual"]
-    theirs = directions(name, params, scales, dtype=np.float64)[0]
-    assert theirs.dtype == np.float64
-    np.testing.assert_allclose(by_numpy(name, np.float64), theirs, rtol=0, atol=1e-9)
-    theirs = directions(name, params, scales)[0]
-    error = np.abs(by_numpy(name, np.float32) - theirs)
-    assert (error <= 1e-5 * np.maximum(1, np.abs(theirs))).all()
+    learned, entry = by_program(name)
+    slot = CASES[name].slot
+    shapes = jax.eval_shape(learned.init, jax.random.key(0))
+    artifacts.check({slot: shapes}, {slot: entry})
+    again = tracing.describe(slot, entry, learned, params)
+    assert again["inputs"] == entry["program"]["inputs"]
+    assert jax.tree.structure(shapes) == jax.tree.structure(params)
+
+
+@each([name for name in OPTIMIZERS if not CASES[name].temporal])
+def test_a_learned_optimizer_starts_as_adam(name):
+    found, adam = directions(name, moved(name, 0.0), helper.SCALES["usual"])
+    np.testing.assert_allclose(found, adam, rtol=2e-5, atol=1e-6)
 
 
 # --- over a lifetime ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [n for n, case in CASES.items() if case.temporal])
+@each([name for name, case in CASES.items() if case.temporal])
 def test_a_temporal_function_changes_over_a_lifetime(name):
     case = CASES[name]
-    params, loaded, _ = saved(name)
-    start, _ = helper.moved(case.make())
-    plain_name = name.removesuffix(" temporal")
-    plain, _ = helper.moved(CASES[plain_name].make())
-    usual = helper.SCALES["usual"]
+    _, loaded, _ = saved(name)
+    plain = name.removesuffix(" temporal")
 
-    def at(params, progress):
-        if case.operation.slot == "optimizer":
-            return directions(name, params, usual, progress)[0]
-        return values(name, params, [*case.inputs()[:-1], np.float64(progress)])
+    def at(name, by, progress):
+        if name in OPTIMIZERS:
+            usual = helper.SCALES["usual"]
+            return directions(name, moved(name, by), usual, progress)[0]
+        return searched(name, by=by, progress=progress)[0]
 
-    assert np.abs(at(params, 0.0) - at(params, 0.9)).max() > 1e-3
-    if case.operation.slot == "optimizer":
-        expected = directions(plain_name, plain, usual, 0.9)[0]
-    else:
-        expected = values(plain_name, plain, CASES[plain_name].inputs())
-    np.testing.assert_allclose(at(start, 0.3), expected, rtol=1e-5, atol=1e-6)
+    assert np.abs(at(name, 0.3, 0.0) - at(name, 0.3, 0.9)).max() > 1e-3
+    expected = at(plain, 0.0, 0.9)
+    np.testing.assert_allclose(at(name, 0.0, 0.9), expected, rtol=1e-5, atol=1e-6)
     # Its artifact says so, and its function does not guess where it is.
     assert case.make().spec["temporal"] is True
     one = jnp.ones(3)
@@ -556,7 +558,7 @@ def test_artifacts_load_and_run_with_jax_numpy_and_safetensors_alone(tmp_path):
 # --- drawn, and in the docs -----------------------------------------------------------
 
 
-@every_case
+@each(CASES)
 def test_it_has_a_portrait(name):
     """With names on its axes, something in every panel, and numbers in its table."""
     case = CASES[name]
@@ -583,25 +585,27 @@ def test_it_has_a_portrait(name):
     assert portrait.caption.endswith(".")
 
 
-@pytest.mark.parametrize("name", [n for n in operations.everything() if _is_ours(n)])
-def test_the_docs_have_a_row_or_a_section_of_it(name):
-    operation = operations.get(name)
-    assert f"`{operation.title}`" in DOCS
-    if operation.title in helper.functions():
-        assert f"| `{operation.title}` |" in helper.table()
+def test_the_docs_have_a_row_or_a_section_of_each():
+    table = helper.table()
+    for operation in operations.everything().values():
+        if not _is_ours(operation.name):
+            continue
+        assert f"`{operation.title}`" in DOCS
+        if operation.title in helper.functions():
+            assert f"| `{operation.title}` |" in table
 
 
 # --- in the inner loops ---------------------------------------------------------------
 
 TEN_STEPS: dict[str, dict[str, Any]] = {
-    "ppo": {"total_timesteps": 320, "num_epochs": 5, "num_minibatches": 2},
-    "ppo_rnn": {"total_timesteps": 320, "num_epochs": 5, "num_minibatches": 2},
+    "ppo": {"total_timesteps": 320, "num_epochs": 10},
+    "ppo_rnn": {"total_timesteps": 320, "num_epochs": 10},
     "dqn": {"total_timesteps": 144},
     "gorila": {"total_timesteps": 96},
     "apex": {"total_timesteps": 144},
     "r2d2": {"total_timesteps": 144},
     "r2d3": {"total_timesteps": 144},
-    "pqn": {"total_timesteps": 640, "num_epochs": 2, "num_minibatches": 2},
+    "pqn": {"total_timesteps": 640, "num_epochs": 4},
     "td3": {"total_timesteps": 64 + 8, "num_gradient_steps": 10},
     "apex_ddpg": {"total_timesteps": 64 + 8, "num_gradient_steps": 10},
     "sac": {"total_timesteps": 64 + 8, "num_gradient_steps": 10},
@@ -621,6 +625,18 @@ IN_LOOPS = {
 }
 
 
+def only_with_its_std(error, target, context):
+    """The squared error; not a number where `return_std` is not the targets' own."""
+    right = jnp.abs(context.return_std - target.std()) <= 1e-4 * (1 + target.std())
+    return 0.5 * error**2 * jnp.where(right, 1.0, jnp.nan)
+
+
+TOLD = {
+    "value_loss": [lambda v, g, old, context: only_with_its_std(v - g, g, context)],
+    "td_loss": [lambda e, q, target, context: only_with_its_std(e, target, context)],
+}
+
+
 class Candidate:
     """A case in a loop: the function and the hand-made value that it starts as."""
 
@@ -637,13 +653,14 @@ class Candidate:
 
 @functools.cache
 def loop_program(loop):
-    """`(which, params) -> the agent's params`, and the choices of each slot.
+    """`(which, params) -> (the agent's params, metrics)`, and choices of each slot.
 
     One program holds every function that the loop's slots can have; which of them
-    acts is traced.
+    acts is traced. A minibatch is a rollout: their targets are the same numbers.
     """
     small = helper.LOOPS[loop]
-    inner = small.make(**TEN_STEPS.get(loop, {}))
+    whole = {"num_minibatches": 1} if hasattr(small.make().config, "num_epochs") else {}
+    inner = small.make(**whole, **TEN_STEPS.get(loop, {}))
     candidates = {
         kind: [
             Candidate(name, loop)
@@ -658,6 +675,7 @@ def loop_program(loop):
             [
                 getattr(small.meta, kind),
                 *(one.hand_made for one in several if one.compared),
+                *TOLD.get(kind, ()),
             ]
         )
         for kind, several in candidates.items()
@@ -677,14 +695,10 @@ def loop_program(loop):
             value = helper.switched(kind, choices, which[kind])
             meta = meta._replace(**{kind: value})
         state = inner.init(jax.random.key(0), meta)
-        return agent_of(inner.train(jax.random.key(1), meta, state)[0])
+        state, metrics = inner.train(jax.random.key(1), meta, state)
+        return agent_of(state), metrics
 
-    @jax.jit
-    def plain():
-        state = inner.init(jax.random.key(0), small.meta)
-        return agent_of(inner.train(jax.random.key(1), small.meta, state)[0])
-
-    return run, plain, candidates, hand_made
+    return run, candidates, hand_made
 
 
 def _distinct(values):
@@ -701,7 +715,6 @@ def close(a, b):
 
 
 def differ(a, b, name):
-    assert all(np.isfinite(x).all() for x in jax.tree.leaves((a, b))), name
     pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
     assert any(not np.allclose(x, y, rtol=1e-6) for x, y in pairs), name
 
@@ -709,8 +722,9 @@ def differ(a, b, name):
 @pytest.mark.parametrize("loop", [loop for loop, kinds in IN_LOOPS.items() if kinds])
 def test_ten_steps_from_the_start_are_the_hand_made_algorithm(loop):
     """In each slot of a loop. Off the start they differ, and mirrored members do too:
-    an evolution strategy climbs by that."""
-    run, plain, candidates, hand_made = loop_program(loop)
+    an evolution strategy climbs by that. And critics are told the deviation of their
+    targets."""
+    run, candidates, hand_made = loop_program(loop)
     starts = {
         kind: [one.made.init(jax.random.key(5)) for one in several]
         for kind, several in candidates.items()
@@ -723,10 +737,12 @@ def test_ten_steps_from_the_start_are_the_hand_made_algorithm(loop):
             several = [*starts[kind]]
             several[i] = params
             changed = starts | {kind: several}
-        return jax.tree.map(np.asarray, run(nothing_evolved | {kind: which}, changed))
+        agent, metrics = run(nothing_evolved | {kind: which}, changed)
+        assert kind not in TOLD or metrics["return_std"] > 0
+        agent = jax.tree.map(np.asarray, agent)
+        assert all(np.isfinite(x).all() for x in jax.tree.leaves(agent)), kind
+        return agent
 
-    # The switch itself changes nothing.
-    close(run(nothing_evolved, starts), plain())
     for kind, several in candidates.items():
         expected = [trained(kind, i) for i in range(len(hand_made[kind]))]
         for i, one in enumerate(several):
