@@ -24,7 +24,6 @@ HAND_MADE = {"tanh": tanh, "relu": relu}
     "piecewise",
     slot="activation",
     hand_made=HAND_MADE,
-    plot="metaevo.analysis.plots.losses:activation",
     closed_form="metaevo.analysis.curve_fits:activation",
     examples=({}, {"base": "relu", "num_knots": 3}),
 )

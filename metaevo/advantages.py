@@ -149,7 +149,6 @@ def _reads(op: Mapping[str, Any]) -> tuple[str, ...]:
     "recurrent_advantage",
     slot="advantage",
     hand_made=HAND_MADE,
-    plot="metaevo.analysis.plots.trajectories:advantage",
     reads=_reads,
     examples=({}, {"base": "vtrace", "hidden": 4, "features": (8,)}),
 )
@@ -246,7 +245,6 @@ def unweighted(log_ratio, context=None):
     "monotone_correction",
     slot="correction",
     hand_made=clipped,
-    plot="metaevo.analysis.plots.trajectories:correction",
     guarantees=lambda op: ("between",),
     examples=({}, {"num_cells": 2, "largest": 4.0}),
 )

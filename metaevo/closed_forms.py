@@ -55,7 +55,6 @@ def _start(_):
     "error_loss",
     slot="value_loss",
     hand_made=losses.HAND_MADE,
-    plot="metaevo.analysis.plots.losses:value_loss",
     closed_form="metaevo.analysis.curve_fits:value_loss",
 )
 def error_loss(
@@ -89,7 +88,6 @@ def error_loss(
     "td_error_loss",
     slot="td_loss",
     hand_made=losses.HAND_MADE_TD,
-    plot="metaevo.analysis.plots.losses:td_loss",
     closed_form="metaevo.analysis.curve_fits:td_loss",
 )
 def td_error_loss(base: Partial | str = "td_square") -> Learned:
@@ -118,7 +116,6 @@ def td_error_loss(base: Partial | str = "td_square") -> Learned:
     "scaled_error_loss",
     slot="value_loss",
     hand_made=losses.square,
-    plot="metaevo.analysis.plots.losses:value_loss",
     closed_form="metaevo.analysis.curve_fits:value_loss",
     reads=lambda op: ("return_std",),
     guarantees=lambda op: ("scale-equivariant",),
@@ -141,7 +138,6 @@ def scaled_error_loss() -> Learned:
     "scaled_td_error_loss",
     slot="td_loss",
     hand_made=losses.td_square,
-    plot="metaevo.analysis.plots.losses:td_loss",
     closed_form="metaevo.analysis.curve_fits:td_loss",
     reads=lambda op: ("return_std",),
     guarantees=lambda op: ("scale-equivariant",),
@@ -165,7 +161,6 @@ def _scaled(params, error, context):
     "clip_constant",
     slot="drift",
     hand_made=drifts.ppo_clip,
-    plot="metaevo.analysis.plots.losses:drift",
     closed_form="metaevo.analysis.curve_fits:drift",
     guarantees=lambda op: ("drift",),
 )
@@ -195,7 +190,6 @@ TANH = (0.0, 1.0, 0.0, 1 / 9, 0.0, 1 / 945), (0.0, 4 / 9, 0.0, 1 / 63)
 @operation(
     "rational",
     slot="activation",
-    plot="metaevo.analysis.plots.losses:activation",
     closed_form="metaevo.analysis.curve_fits:activation",
 )
 def rational() -> Learned:

@@ -95,7 +95,6 @@ HAND_MADE = {"ppo_clip": ppo_clip, "dpo": dpo, "zero": zero}
     "dpo_constants",
     slot="drift",
     hand_made=dpo,
-    plot="metaevo.analysis.plots.losses:drift",
     closed_form="metaevo.analysis.curve_fits:drift",
     guarantees=lambda op: ("drift",),
 )
@@ -136,7 +135,6 @@ def dpo_constants(
     "lpo_network",
     slot="drift",
     hand_made={"zero": zero},
-    plot="metaevo.analysis.plots.losses:drift",
     closed_form="metaevo.analysis.curve_fits:drift",
     guarantees=lambda op: ("drift",),
     examples=({}, {"base": "zero"}),
@@ -186,7 +184,6 @@ def lpo_network(
     "drift_network",
     slot="drift",
     hand_made=HAND_MADE,
-    plot="metaevo.analysis.plots.losses:drift",
     closed_form="metaevo.analysis.curve_fits:drift",
     guarantees=lambda op: ("drift",),
     examples=({}, {"base": "dpo"}),

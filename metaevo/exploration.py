@@ -11,6 +11,9 @@ its visits afterwards.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -18,6 +21,7 @@ from metaevo import schedules, slots
 from metaevo.learned import transforms
 from metaevo.learned.functions import Learned, whole
 from metaevo.learned.operations import operation
+from metaevo.learned.portraits import LIFETIME, Axis, Curve, Portrait
 
 __all__ = ["epsilon_greedy", "graded", "monotone", "unchanged"]
 
@@ -31,11 +35,41 @@ def epsilon_greedy(q, epsilon, context=None):
     return (1 - epsilon) * greedy + epsilon / num_actions
 
 
+def _portrait(op: Mapping[str, Any]) -> Portrait:
+    shares, moments = (0.05, 0.2, 0.5), (0.0, 0.5, 1.0)
+    num = 6
+
+    def tried(explore, epsilon, progress, context):
+        ranks = jnp.linspace(1.0, 0.0, num)
+        return explore(ranks, epsilon, context._replace(progress=progress))
+
+    def other(explore, progress, context):
+        def at(t):
+            return [1 - tried(explore, share, t, context)[0] for share in shares]
+
+        return jnp.stack(jax.vmap(at)(progress), -1)
+
+    def each(explore, action, context):
+        return jnp.stack([tried(explore, 0.2, t, context) for t in moments], -1)
+
+    action = Axis("action, from the best to the worst", 0, num - 1, num=num)
+    names = [f"τ = {t}" for t in moments]
+    return Portrait(
+        (
+            Curve(LIFETIME, "not the best", other, [f"ε = {x}" for x in shares]),
+            Curve(action, "probability at ε = 0.2", each, names),
+        ),
+        "Left: how often it tries another action than the best. Right: what it tries "
+        "at three shares τ of the lifetime. For six actions whose values are evenly "
+        "spaced; the hand-made one is ε-greedy.",
+    )
+
+
 @operation(
     "graded",
     slot="exploration",
     hand_made=epsilon_greedy,
-    plot="metaevo.analysis.plots.agents:graded",
+    portrait=_portrait,
     shapes=lambda op: {"q": ("n", "a"), "epsilon": ()},
     reads=lambda op: ("progress",),
 )

@@ -164,7 +164,6 @@ def _curve(
     "residual_network",
     slot="value_loss",
     hand_made=HAND_MADE,
-    plot="metaevo.analysis.plots.losses:value_loss",
     closed_form="metaevo.analysis.curve_fits:value_loss",
     examples=({}, {"base": "square", "features": (8, 4)}, {"base": "zero"}),
 )
@@ -221,7 +220,6 @@ def with_clip(context: Context | None, clip_eps: float) -> Context:
     "td_network",
     slot="td_loss",
     hand_made=HAND_MADE_TD,
-    plot="metaevo.analysis.plots.losses:td_loss",
     closed_form="metaevo.analysis.curve_fits:td_loss",
     examples=({}, {"base": "td_huber"}),
 )
@@ -269,7 +267,6 @@ def td_network(
 @operation(
     "policy_network",
     slot="policy_loss",
-    plot="metaevo.analysis.plots.losses:policy_loss",
     guarantees=lambda op: ("bounded",),
     facts=lambda op, params: {"bound": op["limit"]},
 )

@@ -10,7 +10,8 @@ Adversarial Cheap Talk, Lu et al., 2023, https://arxiv.org/abs/2211.11030.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +21,7 @@ from metaevo import rewards, slots
 from metaevo.learned import functions
 from metaevo.learned.functions import Learned, layers, positive, whole
 from metaevo.learned.operations import operation
+from metaevo.learned.portraits import Portrait, Strongest
 
 __all__ = ["TEST_TIME", "TRAIN_TIME", "network", "silent"]
 
@@ -34,10 +36,20 @@ def silent(obs, context=None):
     return jnp.zeros(())
 
 
+def _portrait(op: Mapping[str, Any]) -> Portrait:
+    inputs = {str(i): unit for i, unit in enumerate(op["units"])}
+    return Portrait(
+        (Strongest("component", inputs, "message", lambda f, x, now: f(x, now)),),
+        "The message beside an observation: its first numbers over the two components "
+        "that move it most. Last: how much it changes when one component, drawn within "
+        "±1 unit, is replaced by another's.",
+    )
+
+
 @operation(
     "message_network",
     slot="message",
-    plot="metaevo.analysis.plots.agents:message",
+    portrait=_portrait,
     shapes=lambda op: {"obs": ("n", len(op["units"]))},
     for_env=lambda env: {"units": rewards.units(env)},
     guarantees=lambda op: ("bounded",),

@@ -25,6 +25,7 @@ from metaevo.errors import ConfigError
 from metaevo.learned.functions import Learned, layers, network, positive, whole
 from metaevo.learned.initializers import orthogonal
 from metaevo.learned.operations import operation
+from metaevo.learned.portraits import Axis, Curve, Portrait, Strongest
 from metaevo.types import Space
 
 __all__ = ["ACTIVATIONS", "of", "policy", "shaper", "space"]
@@ -37,10 +38,25 @@ ACTIVATIONS = (
 """Functions of `jax.nn`, and of `flax.linen`, for hidden layers, by name."""
 
 
+def _policy_portrait(op: Mapping[str, Any]) -> Portrait:
+    shape = tuple(op["observation"])
+
+    def actions(act, obs, context):
+        return act(obs.reshape(-1, *shape), context)
+
+    inputs = {str(i): 1.0 for i in range(math.prod(shape))}
+    return Portrait(
+        (Strongest("component", inputs, "action", actions),),
+        "Its actions over the two components of the observation that move them most. "
+        "Last: how much they change when one component, drawn within ±1, is replaced "
+        "by another's.",
+    )
+
+
 @operation(
     "policy",
     slot="actor",
-    plot="metaevo.analysis.plots.agents:policy",
+    portrait=_policy_portrait,
     shapes=lambda op: {"obs": ("n", *op["observation"])},
     for_env=lambda env: {
         "observation": env.observation.shape,
@@ -177,10 +193,33 @@ def space(env: envs.Env, config: Any) -> Space:
 # --- the meta-policy of a matrix game -------------------------------------------------
 
 
+def _shaper_portrait(op: Mapping[str, Any]) -> Portrait:
+    size = op["num_situations"]
+    situations = "start", "CC", "CD", "DC", "DD"
+    names = situations if size == 5 else [str(i) for i in range(size)]
+
+    def panel(whose: str) -> Curve:
+        def of(play, p, context):
+            moved = jnp.repeat(jnp.log(p / (1 - p))[:, None], size, 1)
+            both = moved, jnp.zeros_like(moved)
+            own, other = both if whose == "own" else both[::-1]
+            return jax.nn.sigmoid(play(own, other, context))
+
+        axis = Axis(f"{whose} probability of the first move", 0.01, 0.99, num=41)
+        return Curve(axis, "next probability", of, names, (-0.02, 1.02))
+
+    return Portrait(
+        (panel("other's"), panel("own")),
+        "The probabilities of the first move that it plays next in each situation, by "
+        "one player's last policy. That player has the same probability in all "
+        "situations, and the other 0.5.",
+    )
+
+
 @operation(
     "shaper",
     slot="shaper",
-    plot="metaevo.analysis.plots.agents:shaper",
+    portrait=_shaper_portrait,
     shapes=lambda op: dict.fromkeys(("own", "other"), ("n", op["num_situations"])),
     for_env=lambda game: {"num_situations": game.num_situations},
     examples=(

@@ -24,6 +24,7 @@ from metaevo.errors import ConfigError
 from metaevo.learned import functions
 from metaevo.learned.functions import Learned, layers, network, positive, whole
 from metaevo.learned.operations import operation
+from metaevo.learned.portraits import LIFETIME, Curve, Portrait, Strongest
 
 __all__ = ["free", "identity", "impact", "potential", "sizes", "units"]
 
@@ -64,11 +65,31 @@ def units(env: envs.Env) -> list[float]:
     return np.where((half > 0) & (half <= 1000), half, 1.0).tolist()
 
 
+def _components(op: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+    """The components of an observation by name, and their units."""
+    return {f"{prefix}{i}": unit for i, unit in enumerate(op["units"])}
+
+
+def _potential_portrait(op: Mapping[str, Any]) -> Portrait:
+    def phi(reward, obs, context):
+        def end(o):  # the rest of a step into the end of an episode
+            return -reward(o, jnp.zeros(()), 0.0, o, jnp.bool(True), context)
+
+        return jax.vmap(end)(obs)
+
+    return Portrait(
+        (Strongest("component", _components(op), "potential", phi),),
+        "An agent is paid for climbing the potential, and pays when it falls. At the "
+        "start it is 0 everywhere. Last: how much it changes when one component, drawn "
+        "within ±1 unit, is replaced by another's.",
+    )
+
+
 @operation(
     "potential",
     slot="reward",
     hand_made=identity,
-    plot="metaevo.analysis.plots.agents:potential",
+    portrait=_potential_portrait,
     shapes=_shapes,
     for_env=lambda env: {"units": units(env)},
     guarantees=lambda op: ("potential", "bounded"),
@@ -138,11 +159,36 @@ def _largest_potential(op: Mapping[str, Any], params: Any) -> float:
     return min(op["scale"] * functions.largest(params), op.get("limit", math.inf))
 
 
+def _free_portrait(op: Mapping[str, Any]) -> Portrait:
+    ((kind, width),) = op["action"].items()
+    size, did = len(op["units"]), ["a"]
+    if kind == "size":
+        did = [f"a{i}" for i in range(width)]
+
+    def paid(reward, x, context):
+        def one(x):
+            obs, after, own, action = jnp.split(x, (size, 2 * size, 2 * size + 1))
+            if kind == "num":
+                action = jnp.int32((action[0] + 1) / 2 * width).clip(0, width - 1)
+            return reward(obs, action, own[0], after, jnp.bool(False), context)
+
+        return jax.vmap(one)(x)
+
+    inputs = _components(op, "o") | _components(op, "o'")
+    return Portrait(
+        (Strongest("input", inputs | dict.fromkeys(["r", *did], 1.0), "pay", paid),),
+        "What a transition pays, and how much that changes when one component of the "
+        "observation before (o) or after it (o'), the action (a), or the environment's "
+        "reward (r), drawn within ±1 unit, is replaced by another's. In the middle of "
+        "a lifetime. It may change the optimum.",
+    )
+
+
 @operation(
     "free_reward",
     slot="reward",
     hand_made=identity,
-    plot="metaevo.analysis.plots.agents:free",
+    portrait=_free_portrait,
     shapes=_shapes,
     for_env=lambda env: {"units": units(env), "action": kind_of(env)},
     guarantees=lambda op: ("bounded",),
@@ -211,11 +257,38 @@ def _largest_impact(op: Mapping[str, Any], params: Any) -> float:
     return op["scale"] * float(np.abs(np.float64(params["strength"])).max()) * change
 
 
+def _impact_portrait(op: Mapping[str, Any]) -> Portrait:
+    unit = jnp.asarray(op["units"])
+
+    def paid(reward, change, context):
+        nothing = jnp.zeros_like(change)
+        return reward(nothing, nothing, 0.0, change, jnp.bool(False), context)
+
+    def over_life(reward, progress, context):
+        def at(t):
+            return paid(reward, unit, context._replace(progress=t))
+
+        return jax.vmap(at)(progress)
+
+    def each(reward, changes, context):
+        return jax.vmap(lambda change: paid(reward, change, context))(changes)
+
+    return Portrait(
+        (
+            Curve(LIFETIME, "pay for a change of one unit", over_life),
+            Strongest("component", _components(op), "pay", each),
+        ),
+        "What an agent is paid for changing what it observes, in units, beside the "
+        "environment's reward; a pay of 0 hands the task back unchanged. Left: for a "
+        "change of one unit in each component. Right: in the middle of a lifetime.",
+    )
+
+
 @operation(
     "impact",
     slot="reward",
     hand_made=identity,
-    plot="metaevo.analysis.plots.agents:impact",
+    portrait=_impact_portrait,
     shapes=_shapes,
     reads=lambda op: ("progress",),
     for_env=lambda env: {"units": units(env)},

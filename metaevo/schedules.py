@@ -57,8 +57,6 @@ def _steps(values, context: Context):
 @operation(
     "steps",
     slot="number",
-    plot="metaevo.analysis.plots.numbers:over_life",
-    together=True,
     closed_form="metaevo.analysis.curve_fits:schedule",
     reads=lambda op: ("progress",),
     examples=({"num_steps": 5},),
@@ -214,8 +212,6 @@ _BENT = {"start": 0.9, "end": 0.1, "fraction": 0.7}
 bent_by_knots = operation(
     "knots",
     slot="number",
-    plot="metaevo.analysis.plots.numbers:over_life",
-    together=True,
     closed_form="metaevo.analysis.curve_fits:schedule",
     reads=lambda op: ("progress",),
     examples=(
@@ -237,7 +233,6 @@ def _read_by_feedback(op: Mapping[str, Any]) -> tuple[str, ...]:
 bent_by_feedback = operation(
     "feedback",
     slot="number",
-    plot="metaevo.analysis.plots.numbers:feedback",
     reads=_read_by_feedback,
     examples=(
         {"stats": {"kl": 0.01, "entropy": 1.0}, "features": [8], **_EXAMPLE},

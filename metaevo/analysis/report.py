@@ -6,10 +6,10 @@ has not ended, it shows what there is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,11 +25,49 @@ from metaevo.analysis import (
 from metaevo.analysis.holdout import HeldOut
 from metaevo.analysis.independent import judge
 from metaevo.analysis.plots import figures, gallery, opponents
+from metaevo.analysis.plots.figures import Drawing
 from metaevo.analysis.results import Scores
 from metaevo.config import flat
-from metaevo.storage import artifacts, history, jsonl, run_directory
+from metaevo.storage import artifacts, history, run_directory
 from metaevo.storage._files import replace_file
 from metaevo.types import Params, Space
+
+
+class _Run(NamedTuple):
+    """What the files of a run hold; a run that has not ended lacks parts.
+
+    Attributes:
+        directory: the run's.
+        manifest: of the run.
+        records: of its log, one a generation, or a segment of a training run.
+        trained: True for a training run, which has no solution.
+        held_out: candidate -> its runs on held-out seeds; empty without a comparison.
+        facts: what is known of the comparison.
+        scores: of agents as they are, or None.
+        artifact: the solution, or None.
+    """
+
+    directory: Path
+    manifest: Mapping[str, Any]
+    records: list[dict]
+    trained: bool
+    held_out: Mapping[str, HeldOut]
+    facts: Mapping[str, Any]
+    scores: Scores | None
+    artifact: artifacts.Artifact | None
+
+    @property
+    def replayed(self) -> bool:
+        """True if agents continue others, so that the solution is a schedule."""
+        return bool(self.records) and "parents" in self.records[-1]
+
+    @property
+    def places(self) -> list[str]:
+        """The tasks of the comparison in words; [] without one."""
+        if not self.held_out:
+            return []
+        num_tasks = len(next(iter(self.held_out.values())).fitness)
+        return verdicts.places(self.facts, num_tasks)
 
 
 def write(directory: str | Path, between: Callable[[], None] = lambda: None) -> Path:
@@ -47,83 +85,95 @@ def write(directory: str | Path, between: Callable[[], None] = lambda: None) -> 
         ArtifactError: the solution was altered.
         CheckpointError: other files of the run are damaged.
     """
-    directory = Path(directory)
-    paths = run_directory.paths(directory)
-    folder = paths.report
-    manifest = run_directory.read_manifest(directory)
-    records = (
-        jsonl.read_generations(paths.metrics) if jsonl.count(paths.metrics) else []
-    )
+    run = _loaded(Path(directory))
+    folder = run_directory.paths(run.directory).report
     folder.mkdir(exist_ok=True)
+    shown = []
+    for drawing in _drawings(run, between):
+        between()
+        shown.append(figures.figure(folder, *drawing))
+    if run.held_out:
+        _held_out_table(folder, run.held_out)
+    path = folder / "index.html"
+    replace_file(path, _page(run, shown, between).encode())
+    return path
+
+
+def _loaded(directory: Path) -> _Run:
+    paths = run_directory.paths(directory)
+    manifest = run_directory.read_manifest(directory)
+    records = training_curve.records(directory)
     held_out, facts = {}, {"measure": "fitness", "noise": None}
     if paths.held_out.is_dir():
         held_out, facts = holdout.load(paths.held_out)
-    measure = facts["measure"]
-    scores = results.read_scores(directory)
+    return _Run(
+        directory,
+        manifest,
+        records,
+        training_curve.are_of_training(records),
+        held_out,
+        facts,
+        results.read_scores(directory),
+        artifacts.load(paths.solution) if paths.solution.is_dir() else None,
+    )
 
-    drawn: list[dict | None] = []
-    trained = training_curve.are_of_training(records)
-    if trained:
-        drawn += [training_curve.figure(folder, records)]
-        drawn += [training_curve.others(folder, records)]
+
+def _drawings(run: _Run, between: Callable[[], None]) -> Iterator[Drawing]:
+    """The figures of a run, in the order of the page."""
+    records, held_out, facts = run.records, run.held_out, run.facts
+    if run.trained:
+        yield training_curve.figure(records)
+        yield training_curve.others(records)
     elif records:
-        drawn.append(search_figures.fitness(folder, records, measure))
-        drawn.append(search_figures.over_generations(folder, records, held_out, facts))
-    places = _places(held_out, facts)
+        yield search_figures.fitness(records, facts["measure"])
+        scored = search_figures.over_generations(records, held_out, facts)
+        yield from [scored] if scored else []
     for task, frames in enumerate(facts.get("frames_per_segment", ())):
-        place = places[task] if places else ""
-        drawn.append(
-            search_figures.learning_curves(
-                folder, held_out, task, place, frames, between
-            )
+        place = run.places[task] if run.places else ""
+        yield search_figures.learning_curves(held_out, task, place, frames, between)
+        yield from opponents.drawings(held_out, task, place)
+    if run.artifact is not None:
+        spec = run.artifact.manifest["slots"]
+        params = artifacts.params(run_directory.paths(run.directory).solution)
+        yield from gallery.gallery(
+            spec, params, verdicts.visited(held_out, spec, facts)
         )
-        drawn += opponents.drawn(folder, held_out, task, place)
-    slots = {}
-    if paths.solution.is_dir():
-        artifact = artifacts.load(paths.solution)
-        slots, spec = artifact.slots, artifact.manifest["slots"]
-        params = artifacts.params(paths.solution)
-        visited = verdicts.visited(held_out, spec, facts)
-        for portrait in gallery.gallery(slots, spec, params, visited):
-            between()
-            drawn.append(figures.figure(folder, *portrait))
-    replayed = bool(records) and "parents" in records[-1]
-    if replayed:
-        between()
-        drawn.append(search_figures.ancestry(folder, records, scores))
-    if records and not trained:
-        drawn.append(search_figures.strategy(folder, records))
+    if run.replayed:
+        ancestry = search_figures.ancestry(records, run.scores)
+        yield from [ancestry] if ancestry else []
+    if records and not run.trained:
+        yield search_figures.strategy(records)
 
-    if held_out:
-        _held_out_table(folder, held_out)
-    page = figures.page(
+
+def _page(run: _Run, shown: list[dict], between: Callable[[], None]) -> str:
+    """The page as HTML, with figures that were drawn."""
+    held_out, facts, records = run.held_out, run.facts, run.records
+    slots = run.artifact.slots if run.artifact is not None else {}
+    return figures.page(
         "report.html",
-        manifest=manifest,
-        unfinished=_unfinished(directory, len(records), trained),
+        manifest=run.manifest,
+        unfinished=_unfinished(run.directory, len(records), run.trained),
         verdicts=verdicts.verdicts(held_out, facts),
-        places=places,
-        independent=_independent(directory),
-        warnings=[*verdicts.warnings(facts), *_earlier_looks(directory)],
-        figures=[figure for figure in drawn if figure],
+        places=run.places,
+        independent=_independent(run.directory),
+        warnings=[*verdicts.warnings(facts), *_earlier_looks(run.directory)],
+        figures=shown,
         table=_estimates(held_out, between),
-        trained=trained,
+        trained=run.trained,
         unseen=facts.get("num_searched", 1) < len(facts.get("tasks", [""])),
-        agents=_agents(scores),
-        replayed=replayed,
-        measure=measure,
+        agents=_agents(run.scores),
+        replayed=run.replayed,
+        measure=facts["measure"],
         numbers={k: v for k, v in slots.items() if isinstance(v, float)},
         noise=facts["noise"],
-        closed=distill.sentences(directory),
+        closed=distill.sentences(run.directory),
         records=records,
         failed=sum(r["failed"] for r in records),
         not_scored=sum(r.get("not_scored", 0) for r in records),
-        history=_history(directory),
-        settings=flat(manifest["identity"]["settings"]),
+        history=_history(run.directory),
+        settings=flat(run.manifest["identity"]["settings"]),
         num_seeds=len(next(iter(held_out.values())).fitness[0]) if held_out else 0,
     )
-    path = folder / "index.html"
-    replace_file(path, page.encode())
-    return path
 
 
 def _independent(directory: Path) -> tuple[verdicts.Verdict, ...]:
@@ -159,30 +209,21 @@ def _unfinished(directory: Path, done: int, trained: bool) -> str | None:
 # --- parts ---------------------------------------------------------------------------
 
 
-def evolved(space: Space, meta: Any, params: Params) -> bytes | None:
+def evolved(space: Space, params: Params) -> bytes | None:
     """Draw the first evolved function as the report does, during the search.
 
     Args:
         space: the space of the search.
-        meta: the slots, with those of the space replaced.
         params: params of the solution.
 
     Returns:
         a PNG; None if no function evolves that can be drawn during a search.
     """
     for slot, op in space.spec.items():
-        if op.get("default", 0.0) is not None:
-            found = gallery.portrait(slot, op, getattr(meta, slot), params[slot])
-            if found:
-                return figures.png(found.draw, found.num_panels)
+        found = gallery.portrait(slot, op, params[slot])
+        if found is not None:
+            return figures.png(found.draw, found.num_panels)
     return None
-
-
-def _places(held_out: Mapping[str, HeldOut], facts: Mapping[str, Any]) -> list[str]:
-    """Return the tasks of the comparison in words; [] without one."""
-    if not held_out:
-        return []
-    return verdicts.places(facts, len(next(iter(held_out.values())).fitness))
 
 
 # --- tables ---------------------------------------------------------------------------

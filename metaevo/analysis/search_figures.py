@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,42 +10,43 @@ import numpy as np
 from metaevo.analysis import lineage, stats
 from metaevo.analysis.holdout import HeldOut
 from metaevo.analysis.plots import figures
+from metaevo.analysis.plots.figures import Drawing
 from metaevo.analysis.results import Scores
 
+SOLUTION, GREY = figures.COLORS["solution"], figures.COLORS["start"]
 
-def fitness(folder: Path, records: list[dict], measure: str) -> dict:
+
+def _column(records: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
+    """A metric of all generations, NaN where it has no value, [generations]."""
+    return np.array([r.get(name) for r in records], float)
+
+
+def fitness(records: list[dict], measure: str) -> Drawing:
     columns = ("best", "q75", "median", "mean", "q25", "worst")
     rows = [
         [r["generation"], *(r[f"fitness_{c}"] for c in columns), r["failed"]]
         for r in records
     ]
     # A generation in which all failed has no fitness and leaves a gap.
-    table = np.array([[np.nan if x is None else x for x in row] for row in rows])
-    generation, best, q75, median, average, q25, _, _ = table.T
+    x = {name: _column(records, f"fitness_{name}") for name in columns}
+    generation = _column(records, "generation")
 
     def draw(axes):
         axes.fill_between(
             generation,
-            q25,
-            q75,
-            color=figures.COLORS["solution"],
+            x["q25"],
+            x["q75"],
+            color=SOLUTION,
             alpha=0.25,
             label="quartiles",
         )
-        axes.plot(generation, median, color=figures.COLORS["solution"], label="median")
-        axes.plot(generation, average, color=figures.INK, ls="--", label="mean")
-        axes.plot(
-            generation,
-            best,
-            color=figures.COLORS["start"],
-            lw=0.8,
-            label="best (noisy)",
-        )
-        axes.set(xlabel="generation", ylabel=figures.plain(measure))
+        axes.plot(generation, x["median"], color=SOLUTION, label="median")
+        axes.plot(generation, x["mean"], color=figures.INK, ls="--", label="mean")
+        axes.plot(generation, x["best"], color=GREY, lw=0.8, label="best (noisy)")
+        axes.set(xlabel="generation", ylabel=measure)
         figures.legend_above(axes, 4)
 
-    return figures.figure(
-        folder,
+    return Drawing(
         "fitness",
         "Fitness of the population",
         draw,
@@ -57,11 +57,8 @@ def fitness(folder: Path, records: list[dict], measure: str) -> dict:
 
 
 def over_generations(
-    folder: Path,
-    records: list[dict],
-    held_out: Mapping[str, HeldOut],
-    facts: Mapping[str, Any],
-) -> dict | None:
+    records: list[dict], held_out: Mapping[str, HeldOut], facts: Mapping[str, Any]
+) -> Drawing | None:
     """Draw what members score in the search, and the solution on held-out seeds.
 
     Where the first rises and the second does not, the search fits its own worlds.
@@ -84,12 +81,9 @@ def over_generations(
         rows.append([generation, record["fitness_mean"], mean, error])
 
     def draw(axes):
-        means = [
-            np.nan if r["fitness_mean"] is None else r["fitness_mean"] for r in records
-        ]
         axes.plot(
             range(len(records)),
-            means,
+            _column(records, "fitness_mean"),
             color=figures.INK,
             ls="--",
             label="population mean, in the search",
@@ -99,16 +93,15 @@ def over_generations(
             generations,
             mean,
             error,
-            color=figures.COLORS["solution"],
+            color=SOLUTION,
             marker="o",
             capsize=3,
             label="solution, held-out seeds",
         )
-        axes.set(xlabel="generation", ylabel=figures.plain(facts["measure"]))
+        axes.set(xlabel="generation", ylabel=facts["measure"])
         figures.legend_above(axes, 1)
 
-    return figures.figure(
-        folder,
+    return Drawing(
         "held_out_over_generations",
         "Score in the search and on held-out seeds",
         draw,
@@ -120,42 +113,33 @@ def over_generations(
 
 
 def learning_curves(
-    folder: Path,
     held_out: Mapping[str, HeldOut],
     task: int,
     place: str,
     frames_per_segment: int,
     between: Callable[[], None],
-) -> dict | None:
-    if not held_out:
-        return None
+) -> Drawing:
     suffix = f"_task{task}" if task else ""
     rows = []
     for name, runs in held_out.items():
-        curve = runs.train[task]["return"]
-        for k in range(curve.shape[1]):
+        for k, scores in enumerate(runs.train[task]["return"].T, 1):
             between()
-            scores = curve[np.isfinite(curve[:, k]), k]
+            scores = scores[np.isfinite(scores)]
             if len(scores) >= 3:
-                frames = frames_per_segment * (k + 1)
-                rows.append([name, frames, *stats.bootstrap(scores, stats.iqm)[:3]])
+                iqm = stats.bootstrap(scores, stats.iqm)[:3]
+                rows.append([name, frames_per_segment * k, *iqm])
 
     def draw(axes):
-        from matplotlib.ticker import EngFormatter
-
         for i, name in enumerate(held_out):
-            color = figures.color(name, i)
             part = np.array([row[1:] for row in rows if row[0] == name])
             if len(part):
-                frames, iqm, low, high = part.T
-                axes.plot(frames, iqm, color=color, label=figures.plain(name))
-                axes.fill_between(frames, low, high, color=color, alpha=0.2)
-        axes.set(xlabel="frames", ylabel="training return")
-        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+                frames, iqm, *ends = part.T
+                figures.band(axes, frames, iqm, ends, figures.color(name, i), name)
+        axes.set_ylabel("training return")
+        figures.in_frames(axes, "frames")
         figures.legend_above(axes, 3)
 
-    return figures.figure(
-        folder,
+    return Drawing(
         f"learning_curves{suffix}",
         "Learning curves on held-out seeds" + (f", {place}" if place else ""),
         draw,
@@ -165,52 +149,50 @@ def learning_curves(
     )
 
 
-def ancestry(folder: Path, records: list[dict], scores: Scores | None) -> dict | None:
+def ancestry(records: list[dict], scores: Scores | None) -> Drawing | None:
     """Draw each member's numbers, joined to its parent's; None if none evolve."""
-    names = list(lineage.numbers(records[-1]))
+    values = [lineage.numbers(record) for record in records]
+    names = [*values[-1]]
     if not names:
         return None
-    values = {name: [lineage.numbers(r)[name] for r in records] for name in names}
     best = lineage.fittest(records[-1])
     if scores is not None and scores.best is not None:
         best = scores.best
     line = lineage.line(records, best)
     generations = [r["generation"] for r in records]
-    grey = figures.COLORS["start"]
+    born = [
+        (i, member, parent)
+        for i, record in enumerate(records)
+        for member, parent in enumerate(record["parents"])
+    ]
     rows = [
-        [r["generation"], member, parent, *(values[name][i][member] for name in names)]
-        for i, r in enumerate(records)
-        for member, parent in enumerate(r["parents"])
+        [generations[i], member, parent, *(values[i][name][member] for name in names)]
+        for i, member, parent in born
     ]
 
     def draw(*panels):
         from matplotlib.collections import LineCollection
 
         for name, panel in zip(names, panels, strict=True):
+
+            def at(i, member, name=name):
+                return generations[i], values[i][name][member]
+
             steps = [
-                [(x - 1, values[name][i - 1][parent]), (x, values[name][i][member])]
-                for i, (x, r) in enumerate(zip(generations, records, strict=True))
-                for member, parent in enumerate(r["parents"])
+                [(generations[i] - 1, at(i - 1, parent)[1]), at(i, member)]
+                for i, member, parent in born
                 if parent >= 0
             ]
-            panel.add_collection(LineCollection(steps, colors=grey, linewidths=0.5))
-            x = np.repeat(generations, len(records[0]["parents"]))
-            panel.scatter(x, np.concatenate(values[name]), color=grey, s=2)
-            panel.plot(
-                [records[i]["generation"] for i, _ in line],
-                [values[name][i][member] for i, member in line],
-                color=figures.COLORS["solution"],
-                lw=2,
-                label="line of the best agent",
-            )
-            everything = np.concatenate(values[name])
-            low, high = everything.min(), everything.max()
-            panel.set(xlabel="generation", title=figures.plain(name))
+            panel.add_collection(LineCollection(steps, colors=GREY, linewidths=0.5))
+            everything = np.array([at(i, member) for i, member, _ in born])
+            panel.scatter(*everything.T, color=GREY, s=2)
+            panel.plot(*np.transpose([at(*one) for one in line]), color=SOLUTION, lw=2)
+            panel.set(xlabel="generation", title=name)
+            low, high = everything[:, 1].min(), everything[:, 1].max()
             if low > 0 and high / low > 10:
                 panel.set_yscale("log")
 
-    return figures.figure(
-        folder,
+    return Drawing(
         "lineage",
         "Who came from whom",
         draw,
@@ -221,38 +203,33 @@ def ancestry(folder: Path, records: list[dict], scores: Scores | None) -> dict |
     )
 
 
-def strategy(folder: Path, records: list[dict]) -> dict:
+# What a record holds besides the strategy's own metrics.
+_KNOWN = {"generation", "failed", "not_scored", "frames", "seconds"}
+_KNOWN |= {"frames_per_second", "population", "parents"}
+
+
+def strategy(records: list[dict]) -> Drawing:
     """Draw the strategy's own metrics against the generation."""
-    known = {
-        "generation",
-        "failed",
-        "not_scored",
-        "frames",
-        "seconds",
-        "frames_per_second",
-    }
-    known |= {"population", "parents"}
-    names = [
-        name
-        for name in records[0]
-        if name not in known and "/" not in name and not name.startswith("fitness_")
-    ]
     counts = ["failed"]
     if any(r.get("not_scored") for r in records):
         counts.append("not_scored")
+    names = [
+        name
+        for name in records[0]
+        if name not in _KNOWN and "/" not in name and not name.startswith("fitness_")
+    ]
     names = [*counts, *names]
     rows = [[r["generation"], *(r.get(name) for name in names)] for r in records]
 
     def draw(*panels):
-        for name, panel in zip(names, np.atleast_1d(panels), strict=True):
-            values = [np.nan if r.get(name) is None else r[name] for r in records]
-            panel.plot([r["generation"] for r in records], values, color=figures.INK)
-            panel.set(xlabel="generation", title=figures.plain(name.replace("_", " ")))
+        for name, panel in zip(names, panels, strict=True):
+            values = _column(records, name)
+            panel.plot(_column(records, "generation"), values, color=figures.INK)
+            panel.set(xlabel="generation", title=name.replace("_", " "))
             if name in counts:
                 panel.set_ylim(0, max(1.0, *values) * 1.05)
 
-    return figures.figure(
-        folder,
+    return Drawing(
         "strategy",
         "The strategy",
         draw,

@@ -10,6 +10,7 @@ import numpy as np
 
 from metaevo.analysis import stats
 from metaevo.analysis.plots import figures
+from metaevo.analysis.plots.figures import Drawing
 from metaevo.storage import jsonl, run_directory
 
 NAME = "learning_curve"
@@ -82,42 +83,27 @@ def sentence(returns: np.ndarray) -> str:
     return f"{text} of {len(finite)} agents" + (f", {lost} failed" if lost else "")
 
 
-def figure(folder: Path, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def figure(records: Sequence[Mapping[str, Any]]) -> Drawing:
     """Draw the learning curve: the mean over seeds, its interval, and each seed.
 
-    Args:
-        folder: where `learning_curve.png` and `learning_curve.csv` are written. The
-            table has a row per segment: frames of one agent, mean return, the bounds
-            of its 95 % interval (with fewer than `ENOUGH` seeds the least and the
-            greatest return), and each return.
+    Its table, `learning_curve.csv`, has a row per segment: frames of one agent, mean
+    return, the bounds of its 95 % interval (with fewer than `ENOUGH` seeds the least
+    and the greatest return), and each return.
     """
     curve, x = metrics(records)["return"], frames(records)
-    rows = [_row(x, scores) for x, scores in zip(x, curve.T, strict=True)]
+    rows = [[at, *_summary(y), *y] for at, y in zip(x, curve.T, strict=True)]
     bounds = "95 % interval" if len(curve) >= ENOUGH else "least and greatest"
-    table = np.array([row[:4] for row in rows], float)
 
     def draw(axes):
-        from matplotlib.ticker import EngFormatter
-
-        for scores in curve:
-            axes.plot(x, scores, color=figures.COLORS["start"], lw=0.6)
-        _, mean, low, high = table.T
-        axes.plot(x, mean, color=figures.COLORS["solution"], label="mean")
-        axes.fill_between(
-            x,
-            low,
-            high,
-            color=figures.COLORS["solution"],
-            alpha=0.25,
-            label=bounds,
-        )
-        axes.set(xlabel="frames of one agent", ylabel="training return")
-        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+        axes.plot(x, curve.T, color=figures.COLORS["start"], lw=0.6)
+        _, mean, *ends = np.array(rows, float).T[:4]
+        figures.band(axes, x, mean, ends, figures.COLORS["solution"], "mean")
+        axes.set_ylabel("training return")
+        figures.in_frames(axes, "frames of one agent")
         figures.legend_above(axes, 2)
 
     seeds = [f"seed{i}" for i in range(len(curve))]
-    return figures.figure(
-        folder,
+    return Drawing(
         NAME,
         "Learning curve",
         draw,
@@ -129,43 +115,37 @@ def figure(folder: Path, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]
     )
 
 
-def _row(frames: float, scores: np.ndarray) -> list[float]:
+def _summary(scores: np.ndarray) -> tuple[float, float, float]:
+    """Mean and bounds of the finite ones; NaN if there are none."""
     finite = scores[np.isfinite(scores)]
-    mean = finite.mean() if len(finite) else np.nan
-    low = finite.min() if len(finite) else np.nan
-    high = finite.max() if len(finite) else np.nan
+    if not len(finite):
+        return np.nan, np.nan, np.nan
+    low, high = finite.min(), finite.max()
     if len(finite) >= ENOUGH:
         _, low, high, _ = stats.bootstrap(finite, stats.mean)
-    return [frames, mean, low, high, *scores]
+    return finite.mean(), low, high
 
 
-def others(folder: Path, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def others(records: Sequence[Mapping[str, Any]]) -> Drawing:
     """Draw the other metrics of training: each seed, and in bold the mean."""
-    found, x = metrics(records), frames(records)
-    names = [name for name in found if name != "return"][:_MAX_PANELS]
-    rows = [
-        [frame, *(_row(frame, found[name][:, k])[1] for name in names)]
-        for k, frame in enumerate(x)
+    of_name, x = metrics(records), frames(records)
+    names = [name for name in of_name if name != "return"][:_MAX_PANELS]
+    means = [
+        np.array([_summary(scores)[0] for scores in of_name[name].T]) for name in names
     ]
 
     def draw(*panels):
-        from matplotlib.ticker import EngFormatter
+        for name, mean, panel in zip(names, means, panels, strict=True):
+            panel.plot(x, of_name[name].T, color=figures.COLORS["start"], lw=0.6)
+            panel.plot(x, mean, color=figures.INK)
+            panel.set_title(name.replace("_", " "))
+            figures.in_frames(panel, "frames of one agent")
 
-        for i, (name, panel) in enumerate(
-            zip(names, np.atleast_1d(panels), strict=True), 1
-        ):
-            for values in found[name]:
-                panel.plot(x, values, color=figures.COLORS["start"], lw=0.6)
-            panel.plot(x, [row[i] for row in rows], color=figures.INK)
-            panel.set(xlabel="frames of one agent", title=name.replace("_", " "))
-            panel.xaxis.set_major_formatter(EngFormatter(sep=""))
-
-    return figures.figure(
-        folder,
+    return Drawing(
         "metrics",
         "Other metrics of training",
         draw,
-        (["frames", *names], rows),
+        (["frames", *names], [*zip(x, *means, strict=True)]),
         "In each segment: gray each seed, bold their mean.",
         num_panels=len(names),
     )

@@ -443,5 +443,4 @@ def _restore(job: Job) -> Progress:
 def _drawn(job: Job, state: State) -> bytes | None:
     """A PNG of the solution as it is now, for the loggers."""
     solution = job.programs.solution(state.strategy)
-    meta = job.search.space.bind(solution, job.search.tasks[0].meta)
-    return report.evolved(job.search.space, meta, solution)
+    return report.evolved(job.search.space, solution)

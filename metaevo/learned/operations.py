@@ -6,14 +6,14 @@ settings to what it returns:
     @operation("td_network", slot="td_loss", hand_made=HAND_MADE_TD)
     def td_network(base="td_square", features=(16,), ...) -> Learned:
 
-Artifacts, their numpy reference, plots, closed forms, the table in `docs/spaces.md` and
-the contract tests read the rest from here.
+Artifacts, their numpy reference, portraits, closed forms, the table in `docs/spaces.md`
+and the contract tests read the rest from here.
 
 The registry is a list of modules, `MODULES`. Lookup imports them by name and collects
 the decorated builders, so the result does not depend on earlier imports. These modules
-lie above this one in the order of layers, and plots and closed forms lie above them:
-all are text here, imported on first use. An installed package adds modules of its own
-by entry points:
+lie above this one in the order of layers, and closed forms lie above them: all are text
+here, imported on first use. An installed package adds modules of its own by entry
+points:
 
     [project.entry-points."metaevo.operations"]
     mine = "my_package.my_losses"
@@ -96,8 +96,6 @@ GUARANTEES: Mapping[str, str] = {
 }
 """Guarantees that a family may give for all parameters: name -> meaning."""
 
-DEFAULT_PLOT = "metaevo.analysis.plots.generic:curves"
-
 STORED = "stored:"
 """First part of the name of a function that runs by its stored program."""
 
@@ -123,8 +121,8 @@ class Operation(NamedTuple):
             default: `temporal`, and those whose default is None.
         hand_made: the slot's value as which it starts, or these by the setting `base`,
             or a reference; None if there is no such start.
-        plot: reference to `(Evolved) -> Portrait`, see `metaevo.analysis.plots`.
-        together: True if `plot` takes a list, and draws all of a run in one portrait.
+        portrait: `op -> ` what its portrait shows, see `metaevo.learned.portraits`;
+            None: what those of its kind show.
         closed_form: reference to a family of `metaevo.analysis.curve_fits`, or None.
         shapes: `op -> {input: shape}` where an input is not one number an element,
             ("n",); "n" elements and "a" actions are open.
@@ -146,8 +144,7 @@ class Operation(NamedTuple):
     settings: frozenset[str]
     optional: frozenset[str] = frozenset()
     hand_made: Any = None
-    plot: str = DEFAULT_PLOT
-    together: bool = False
+    portrait: Callable[[Settings], Any] | None = None
     closed_form: str | None = None
     shapes: Callable[[Settings], Mapping[str, Shape]] = lambda op: {}
     reads: Callable[[Settings], tuple[str, ...]] = lambda op: ()

@@ -18,6 +18,7 @@ from jax.tree_util import Partial
 from metaevo.learned import functions
 from metaevo.learned.functions import layers, positive
 from metaevo.learned.operations import operation
+from metaevo.learned.portraits import LIFETIME, Curve, Portrait
 from metaevo.slots import Context, Optimizer
 from metaevo.types import Key, Params, PyTree
 
@@ -77,11 +78,42 @@ class Moments(NamedTuple):
     square: PyTree
 
 
+def _adam(params: Params, eps: float, progress: Any = None) -> dict[str, Any]:
+    """Adam's numbers by name; `progress` is of a temporal member."""
+    now = params
+    if progress is not None:
+        now = {name: x[0] + (x[1] - x[0]) * progress for name, x in params.items()}
+    return {
+        "beta1": jnp.clip(1 - 0.1 * jnp.exp(now["beta1"]), 0.0, 0.9999),
+        "beta2": jnp.clip(1 - 0.001 * jnp.exp(now["beta2"]), 0.0, 0.999999),
+        "eps": eps * jnp.exp(now["eps"]),
+        "clip": 10 * jnp.exp(now["clip"]),
+        "gain": jnp.exp(now["gain"]),
+        "decay": 0.1 * now["decay"],
+    }
+
+
+def _adam_portrait(op: Mapping[str, Any]) -> Portrait:
+    def panel(name: str) -> Curve:
+        def of(optimizer, progress, context):
+            (params,) = optimizer.update.args
+            done = progress if op.get("temporal") else None
+            return _adam(params, op["eps"], done)[name] + 0 * progress
+
+        return Curve(LIFETIME, name, of)
+
+    return Portrait(
+        [panel(x) for x in ("gain", "beta1", "beta2", "eps", "decay", "clip")],
+        "The step's gain, both decays, the smallest divisor, the decay of weights and "
+        "the clip of each number. Times the learning rate.",
+    )
+
+
 @operation(
     "adam_numbers",
     slot="optimizer",
     hand_made="metaevo.optimizers:adam",
-    plot="metaevo.analysis.plots.losses:adam",
+    portrait=_adam_portrait,
 )
 def adam_numbers(eps: float = 1e-5, temporal: bool = False) -> LearnedOptimizer:
     """Adam with its numbers evolved: x = 0 is Adam with β = (0.9, 0.999) and `eps`.
@@ -115,23 +147,18 @@ def adam_numbers(eps: float = 1e-5, temporal: bool = False) -> LearnedOptimizer:
         return Moments(jnp.ones(2), zeros, zeros)
 
     def update(params, gradient, state, agent, context: Context | None = None):
-        now = params
-        if temporal:
-            done = functions.progress(context)
-            now = {name: x[0] + (x[1] - x[0]) * done for name, x in params.items()}
-        beta1 = jnp.clip(1 - 0.1 * jnp.exp(now["beta1"]), 0.0, 0.9999)
-        beta2 = jnp.clip(1 - 0.001 * jnp.exp(now["beta2"]), 0.0, 0.999999)
-        floor = eps * jnp.exp(now["eps"])
-        most = 10 * jnp.exp(now["clip"])
+        done = functions.progress(context) if temporal else None
+        now = _adam(params, eps, done)
+        beta1, beta2, most = now["beta1"], now["beta2"], now["clip"]
         forgotten = state.forgotten * jnp.stack([beta1, beta2])
         left1, left2 = 1 - forgotten
 
         def direction(g, p, mean, square):
             mean = (1 - beta1) * g + beta1 * mean
             square = (1 - beta2) * g**2 + beta2 * square
-            step = (mean / left1) / (jnp.sqrt(square / left2) + floor)
-            step = jnp.exp(now["gain"]) * jnp.clip(step, -most, most)
-            return step + 0.1 * now["decay"] * p, mean, square
+            step = (mean / left1) / (jnp.sqrt(square / left2) + now["eps"])
+            step = now["gain"] * jnp.clip(step, -most, most)
+            return step + now["decay"] * p, mean, square
 
         steps, mean, square = _each(
             direction, gradient, agent, state.mean, state.square
@@ -162,7 +189,6 @@ class RecurrentState(NamedTuple):
     "recurrent",
     slot="optimizer",
     hand_made="metaevo.optimizers:adam",
-    plot="metaevo.analysis.plots.losses:directions",
     examples=({}, {"noise": False, "hidden": 4, "features": (8,)}),
 )
 def recurrent(

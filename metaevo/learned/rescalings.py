@@ -98,7 +98,6 @@ def inverse(
     "monotone_rescaling",
     slot="rescale",
     hand_made=signed_root,
-    plot="metaevo.analysis.plots.trajectories:rescale",
     guarantees=lambda op: ("order-preserving",),
     examples=({}, {"num_cells": 2, "largest": 4.0}),
 )

@@ -24,7 +24,7 @@ import metaevo
 from metaevo import drifts, losses, optimizers, slots, spaces
 from metaevo.analysis.plots import figures, gallery
 from metaevo.errors import ArtifactError, ConfigError
-from metaevo.learned import operations
+from metaevo.learned import operations, portraits
 from metaevo.portable import tracing
 from metaevo.slots import Context
 from metaevo.storage import artifacts, numpy_reference, stored_functions
@@ -558,15 +558,19 @@ def test_artifacts_load_and_run_with_jax_numpy_and_safetensors_alone(tmp_path):
 # --- drawn, and in the docs -----------------------------------------------------------
 
 
-@each(CASES)
+def test_every_function_of_metaevo_declares_its_portrait():
+    """Its own or its kind's: none is drawn as a function of which nothing is known."""
+    known = [op for name, op in operations.everything().items() if _is_ours(name)]
+    assert all(op.portrait or op.slot in portraits.KINDS for op in known)
+
+
+@every_operation
 def test_it_has_a_portrait(name):
     """With names on its axes, something in every panel, and numbers in its table."""
     case = CASES[name]
-    params, loaded, _ = saved(name)
-    op = case.make().spec
-    (portrait,) = gallery.gallery(
-        {case.slot: loaded}, {case.slot: op}, {case.slot: params}, {case.slot: (-2, 3)}
-    )
+    made = case.make()
+    each = ({case.slot: x} for x in (made.spec, helper.away(made), (-2, 3)))
+    (portrait,) = gallery.gallery(*each)
     panels = []
 
     def draw(*axes):

@@ -110,11 +110,13 @@ def test_every_figure_has_its_data(directory):
         rows = list(csv.DictReader(file))
     loss = metaevo.load(directory).value_loss
     for row in rows[::100]:
-        error = float(row["error"])
+        error = float(row["value - target (return_std)"])
         one = metaevo.Context(return_std=1.0)
         expected = loss(error, 0.0, error, one) - loss(0.0, 0.0, 0.0, one)
-        assert float(row["solution loss"]) == pytest.approx(float(expected), abs=1e-4)
-        assert float(row["hand-made gradient"]) == pytest.approx(error, abs=1e-4)
+        assert float(row["loss, 0 at 0: evolved"]) == pytest.approx(
+            float(expected), abs=1e-4
+        )
+        assert float(row["gradient: hand-made"]) == pytest.approx(error, abs=1e-4)
 
 
 def test_it_can_be_remade_from_the_files(directory):

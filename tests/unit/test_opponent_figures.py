@@ -7,7 +7,7 @@ import io
 import numpy as np
 
 from metaevo.analysis.holdout import HeldOut
-from metaevo.analysis.plots import opponents
+from metaevo.analysis.plots import figures, opponents
 
 SITUATIONS = ("start", "CC", "CD", "DC", "DD")
 
@@ -25,7 +25,8 @@ def test_both_players_are_drawn(tmp_path):
     from PIL import Image
 
     held_out = {"solution": runs(-0.5), "hand-made": runs(-2.0)}
-    found = opponents.drawn(tmp_path, held_out, 0, "")
+    drawings = opponents.drawings(held_out, 0, "")
+    found = [figures.figure(tmp_path, *one) for one in drawings]
     assert [x["name"] for x in found] == ["payoffs", "probabilities"]
     rows = list(csv.reader((tmp_path / "payoffs.csv").read_text().splitlines()))
     assert rows[4] == ["solution", "3", "-0.5", "0.5"]
@@ -42,14 +43,14 @@ def test_both_players_are_drawn(tmp_path):
     assert len(colors) > 5
 
 
-def test_a_loop_without_a_second_player_has_none(tmp_path):
+def test_a_loop_without_a_second_player_has_none():
     one = HeldOut(np.zeros((1, 3)), np.zeros((1, 3)), ({"return": np.zeros((3, 4))},))
-    assert opponents.drawn(tmp_path, {"solution": one, "hand-made": one}, 0, "") == []
+    assert opponents.drawings({"solution": one, "hand-made": one}, 0, "") == []
 
 
-def test_probabilities_are_left_out_where_there_are_none(tmp_path):
+def test_probabilities_are_left_out_where_there_are_none():
     metrics = {"return": np.zeros((3, 4)), "opponent_return": np.ones((3, 4))}
     one = HeldOut(np.zeros((1, 3)), np.zeros((1, 3)), (metrics,))
-    found = opponents.drawn(tmp_path, {"solution": one, "hand-made": one}, 0, "here")
-    assert [x["title"] for x in found] == ["Payoffs of both players, here"]
-    assert not (tmp_path / "policies.gif").exists()
+    (found,) = opponents.drawings({"solution": one, "hand-made": one}, 0, "here")
+    assert found.title == "Payoffs of both players, here"
+    assert found.animation is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import csv
 import io
@@ -9,7 +10,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,12 +20,16 @@ from metaevo.storage._files import replace_file
 __all__ = [
     "COLORS",
     "INK",
+    "Drawing",
+    "band",
     "color",
     "figure",
+    "in_frames",
     "legend_above",
     "page",
     "plain",
     "png",
+    "style",
     "write_csv",
 ]
 
@@ -61,20 +66,49 @@ def color(name: str, i: int) -> str:
     return COLORS.get(name, OTHERS[i % len(OTHERS)])
 
 
-def figure(
-    folder: Path,
-    name: str,
-    title: str,
-    draw: Callable,
-    table: tuple[list[str], Iterable],
-    caption: str,
-    num_panels: int = 1,
-) -> dict[str, Any]:
-    """Draw a figure as PNG file and inline SVGs, and write its CSV."""
+class Drawing(NamedTuple):
+    """A figure that is not drawn yet: arguments of `figure` after the folder.
+
+    Attributes:
+        name: of its files.
+        title: on the page.
+        draw: draws it, given matplotlib axes, one a panel.
+        table: header and rows of its CSV.
+        caption: on the page.
+        num_panels: at least 1.
+        animation: name of a GIF's file and its bytes, shown below; None for none.
+    """
+
+    name: str
+    title: str
+    draw: Callable
+    table: tuple[list[str], Iterable]
+    caption: str
+    num_panels: int = 1
+    animation: tuple[str, bytes] | None = None
+
+
+def figure(folder: Path, *drawing: Any) -> dict[str, Any]:
+    """Draw a figure as PNG file and inline SVGs, and write its CSV.
+
+    Args:
+        folder: where the files are written.
+        *drawing: the attributes of a `Drawing`.
+
+    Returns:
+        what a page shows: `name`, `title`, `svgs`, `caption`, and `image`, a `data:`
+        address, if there is an animation.
+    """
+    name, title, draw, table, caption, num_panels, animation = Drawing(*drawing)
     replace_file(folder / f"{name}.png", png(draw, num_panels))
-    svgs = _svgs(draw, num_panels, name)
     write_csv(folder / f"{name}.csv", *table)
-    return {"name": name, "title": title, "svgs": svgs, "caption": caption}
+    svgs = _svgs(draw, num_panels, name)
+    shown = {"name": name, "title": title, "svgs": svgs, "caption": caption}
+    if animation is not None:
+        file, data = animation
+        replace_file(folder / file, data)
+        shown["image"] = f"data:image/gif;base64,{base64.b64encode(data).decode()}"
+    return shown
 
 
 def png(draw: Callable, num_panels: int, dpi: int = 150) -> bytes:
@@ -85,7 +119,7 @@ def png(draw: Callable, num_panels: int, dpi: int = 150) -> bytes:
     buffer = io.BytesIO()
     columns = 2 if num_panels == 4 else min(num_panels, 3)
     rows = -(-num_panels // columns)
-    with _style():
+    with style():
         figure = Figure(figsize=(PANEL[0] * columns, PANEL[1] * rows))
         panels = np.ravel(figure.subplots(rows, columns))
         draw(*panels[:num_panels])
@@ -96,7 +130,7 @@ def png(draw: Callable, num_panels: int, dpi: int = 150) -> bytes:
 
 
 @contextlib.contextmanager
-def _style() -> Iterator[None]:
+def style() -> Iterator[None]:
     """Draw in our style, whatever a `matplotlibrc` says."""
     import matplotlib
 
@@ -110,7 +144,7 @@ def _svgs(draw: Callable, num_panels: int, name: str) -> list[str]:
     """A picture per panel, so that they find their places on a page of any width."""
     from matplotlib.figure import Figure
 
-    with _style():
+    with style():
         figures = [Figure(figsize=PANEL) for _ in range(num_panels)]
         draw(*(figure.subplots() for figure in figures))
         return [_svg(figure, f"{name}{i}") for i, figure in enumerate(figures)]
@@ -170,6 +204,26 @@ def page(template: str, **values: Any) -> str:
         loader=jinja2.PackageLoader("metaevo.analysis"), autoescape=True
     )
     return printable(environment.get_template(template).render(**values), "\n\t")
+
+
+def band(panel: Any, x: Any, y: Any, ends: Any, color: str, label: str) -> None:
+    """Draw a curve, and shade what lies between two others.
+
+    Args:
+        panel: matplotlib axes.
+        x, y: [n].
+        ends: the lower and the upper one, [2, n].
+    """
+    panel.plot(x, y, color=color, label=label)
+    panel.fill_between(x, *ends, color=color, alpha=0.2)
+
+
+def in_frames(panel: Any, label: str) -> None:
+    """Name the axis of frames, and write 100,000 as 100k."""
+    from matplotlib.ticker import EngFormatter
+
+    panel.set_xlabel(label)
+    panel.xaxis.set_major_formatter(EngFormatter(sep=""))
 
 
 def legend_above(axes: Any, num_columns: int) -> None:

@@ -1,75 +1,129 @@
-"""Portraits of everything that evolved in a run.
+"""Portraits of everything that evolved in a run, beside what is hand-made.
 
-An operation names the function that draws it, see `metaevo.learned.operations`. Numbers
-are drawn together.
+What a portrait shows is declared with the function, see `metaevo.learned.portraits`.
+Numbers are drawn together, and so are those that change over a lifetime.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
+import numpy as np
+
 from metaevo import slots
-from metaevo.analysis.plots import numbers
-from metaevo.analysis.plots.portraits import Evolved, Portrait
-from metaevo.learned import operations
+from metaevo.analysis.plots import painters
+from metaevo.analysis.plots.figures import Drawing
+from metaevo.analysis.plots.painters import Evolved, Painted
+from metaevo.learned import operations, portraits
+from metaevo.learned.portraits import Inputs, Portrait
 
 __all__ = ["gallery", "portrait"]
 
+Range = tuple[float, float]
+
 
 def gallery(
-    bound: Mapping[str, Any],
     spec: Mapping[str, Mapping],
     params: Mapping[str, Any],
-    visited: Mapping[str, tuple[float, float]] | None = None,
-) -> list[Portrait]:
+    visited: Mapping[str, Range] | None = None,
+) -> list[Drawing]:
     """Portraits of everything that evolved.
 
     Args:
-        bound: slot -> function or number.
         spec: slot -> its operation and settings.
         params: slot -> its evolved numbers.
         visited: slot -> range of value - target while agents trained with it.
     """
-    seen = visited or {}
-    found = [
-        portrait(name, op, bound[name], params[name], seen.get(name))
-        for name, op in spec.items()
+    seen, schedules, numbers = visited or {}, [], {}
+    drawn = [
+        portrait(name, op, params[name], seen.get(name)) for name, op in spec.items()
     ]
-    together: dict[str, list[Evolved]] = {}
-    fixed = []
+    caption = ""
     for name, op in spec.items():
-        one = Evolved(name, op, slots.unchecked(bound[name]), params[name])
         if op["op"] == "number":
-            fixed.append(one)
-        elif operations.get(op["op"]).together:
-            together.setdefault(operations.get(op["op"]).plot, []).append(one)
-    found += [operations.resolve(plot)(several) for plot, several in together.items()]
-    if fixed:
-        found.append(numbers.fixed(fixed))
-    return [drawn for drawn in found if drawn]
+            numbers[name] = op
+        elif operations.get(op["op"]).slot == "number":
+            panels, caption = _painted(name, op, params[name], None)
+            schedules += panels
+    if schedules:
+        title = "The evolved schedules"
+        drawn.append(_portrait("schedules", title, schedules, caption))
+    if numbers:
+        drawn.append(_numbers(numbers, params))
+    return [one for one in drawn if one is not None]
 
 
 def portrait(
-    slot: str,
-    op: Mapping[str, Any],
-    function: Any,
-    params: Any,
-    visited: tuple[float, float] | None = None,
-) -> Portrait | None:
-    """A slot's portrait; None for numbers that `gallery` draws together.
+    slot: str, op: Mapping[str, Any], params: Any, visited: Range | None = None
+) -> Drawing | None:
+    """A slot's portrait; None for numbers, which `gallery` draws together.
 
     Args:
         slot: its name.
         op: its entry in `Space.spec`.
-        function: the slot's value.
         params: its evolved numbers.
         visited: range of value - target while agents trained with it.
     """
-    if op["op"] == "number":
+    if op["op"] == "number" or operations.get(op["op"]).slot == "number":
         return None
+    title = f"The evolved {slot.replace('_', ' ')}"
+    return _portrait(slot, title, *_painted(slot, op, params, visited))
+
+
+def _painted(
+    slot: str, op: Mapping[str, Any], params: Any, visited: Range | None
+) -> tuple[list[Painted], str]:
+    """The panels of a function, and its caption."""
     operation = operations.get(op["op"])
-    if operation.together:
-        return None
-    draw = operations.resolve(operation.plot)
-    return draw(Evolved(slot, op, slots.unchecked(function), params, visited))
+    declare = operation.portrait or portraits.KINDS.get(operation.slot, _of_inputs)
+    declared, learned = declare(op), operation.rebuild(op)
+    hand_made = None
+    if learned.starts_hand_made:
+        hand_made = learned.bind(learned.init(jax.random.key(0)))
+    elif declared.hand_made is not None:
+        hand_made = operations.resolve(declared.hand_made)
+        if not isinstance(hand_made, jax.tree_util.Partial):
+            hand_made = slots.function(hand_made)
+    evolved = Evolved(slot, op, learned.bind(params), hand_made, visited)
+    panels = [painters.painted(panel, evolved) for panel in declared.panels]
+    return [*itertools.chain(*panels)], declared.caption
+
+
+def _of_inputs(op: Mapping[str, Any]) -> Portrait:
+    """What is shown of a function of which nothing is declared."""
+    caption = "Its mean output against each input, the others at 0.5."
+    return Portrait((Inputs(),), caption)
+
+
+def _portrait(
+    name: str, title: str, panels: Sequence[Painted], caption: str
+) -> Drawing:
+    columns: dict[str, list] = {}
+    for panel in panels:
+        columns |= {key: np.ravel(x).tolist() for key, x in panel.columns.items()}
+    rows = [*itertools.zip_longest(*columns.values(), fillvalue="")]
+
+    def draw(*axes):
+        for panel, one in zip(panels, axes, strict=True):
+            panel.draw(one)
+
+    return Drawing(name, title, draw, ([*columns], rows), caption, len(panels))
+
+
+def _numbers(ops: Mapping[str, Mapping], params: Mapping[str, Any]) -> Drawing:
+    """Moves of numbers away from their defaults, each on its own scale."""
+    moved = {
+        slot: float(params[slot]) * op.get("scale", 1.0) for slot, op in ops.items()
+    }
+    what = "moved by, on its own scale"
+    if all("prior" in op for op in ops.values()):
+        what = "place in its range"
+    scales = {
+        slot: op.get("transform", op.get("prior", "")) for slot, op in ops.items()
+    }
+    caption = "Scales: " + ", ".join(f"{x}: {y}" for x, y in scales.items()) + "."
+    panel = painters.bars(moved, "number", what)
+    return _portrait("numbers", "The evolved numbers", [panel], caption)
