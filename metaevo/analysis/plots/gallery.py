@@ -78,7 +78,11 @@ def _painted(
 ) -> tuple[list[Painted], str]:
     """The panels of a function, and its caption."""
     operation = operations.get(op["op"])
-    declare = operation.portrait or portraits.KINDS.get(operation.slot, _of_inputs)
+    shapes = itertools.chain(*operation.shapes(op).values())
+    usual = portraits.KINDS.get(operation.slot, _of_inputs)
+    if any(isinstance(size, int) for size in shapes):
+        usual = _of_inputs  # its inputs are not those of its kind
+    declare = operation.portrait or usual
     declared, learned = declare(op), operation.rebuild(op)
     hand_made = None
     if learned.starts_hand_made:
@@ -118,12 +122,12 @@ def _numbers(ops: Mapping[str, Mapping], params: Mapping[str, Any]) -> Drawing:
     moved = {
         slot: float(params[slot]) * op.get("scale", 1.0) for slot, op in ops.items()
     }
-    what = "moved by, on its own scale"
+    what, ends = "moved by, on its own scale", None
     if all("prior" in op for op in ops.values()):
-        what = "place in its range"
+        what, ends = "place in its range", (0.0, 1.0)
     scales = {
         slot: op.get("transform", op.get("prior", "")) for slot, op in ops.items()
     }
     caption = "Scales: " + ", ".join(f"{x}: {y}" for x, y in scales.items()) + "."
-    panel = painters.bars(moved, "number", what)
+    panel = painters.bars(moved, "number", what, ends)
     return _portrait("numbers", "The evolved numbers", [panel], caption)

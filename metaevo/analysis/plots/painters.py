@@ -33,7 +33,6 @@ OURS, THEIRS = figures.COLORS["solution"], figures.COLORS["hand-made"]
 STYLES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1)))
 CLIPS = dict.fromkeys(("rho_clip", "c_clip", "pg_clip"), 1.0)
 STATS = {"gamma": 0.95, "gae_lambda": 0.95, "leak": 0.0, "clip_eps": 0.2, **CLIPS}
-MIDDLE = Context(0.5, 1.0, STATS)
 SAMPLES, SIDE = 512, 41  # inputs drawn for bars, and points a side of a contour
 MOST_BARS, MOST_OUTPUTS = 64, 3
 
@@ -73,12 +72,18 @@ def painted(panel: Any, evolved: Evolved) -> Iterator[Painted]:
     return _PAINTERS[type(panel)](panel, evolved)
 
 
+def _middle(op: Mapping[str, Any]) -> Context:
+    """Return the context of the middle of a lifetime, with what a function reads."""
+    others = dict.fromkeys(operations.get(op["op"]).reads(op), 0.5)
+    return Context(0.5, 1.0, others | STATS)
+
+
 def _moments(op: Mapping[str, Any], x: Axis) -> dict[str, Context]:
     """Return the moments of a lifetime that are drawn: label -> context."""
     if not op.get("temporal") or x == LIFETIME:
-        return {"evolved": MIDDLE}
+        return {"evolved": _middle(op)}
     names = {"evolved, start": 0.0, "middle": 0.5, "end of life": 1.0}
-    return {name: MIDDLE._replace(progress=t) for name, t in names.items()}
+    return {name: _middle(op)._replace(progress=t) for name, t in names.items()}
 
 
 def _points(axis: Axis) -> np.ndarray:
@@ -97,19 +102,19 @@ def _thin(draw: Callable, place: float, low: float, high: float) -> None:
 
 def _curve(one: Curve, evolved: Evolved) -> Iterator[Painted]:
     """Paint the curves; several by name are those of the middle of a lifetime."""
-    x, of = _points(one.x), jax.jit(one.of)
+    x, of, middle = _points(one.x), jax.jit(one.of), _middle(evolved.op)
 
     def values(function, context):
         return np.asarray(of(function, x, context)).reshape(len(x), -1).T
 
     if one.names:
-        ours = dict(zip(one.names, values(evolved.function, MIDDLE), strict=True))
+        ours = dict(zip(one.names, values(evolved.function, middle), strict=True))
     else:
         moments = _moments(evolved.op, one.x)
         ours = {name: values(evolved.function, x)[0] for name, x in moments.items()}
     theirs = None
     if evolved.hand_made is not None:
-        theirs = values(evolved.hand_made, MIDDLE)
+        theirs = values(evolved.hand_made, middle)
 
     def draw(panel):
         if evolved.visited is not None:
@@ -191,10 +196,10 @@ def _inputs(one: Inputs, evolved: Evolved) -> Iterator[Painted]:
 
 def _contour(one: Contour, evolved: Evolved) -> Iterator[Painted]:
     x, y = np.meshgrid(_points(one.x), _points(one.y))
-    of = jax.jit(one.of)
+    of, middle = jax.jit(one.of), _middle(evolved.op)
     drawn = {"evolved": evolved.function, "hand-made": evolved.hand_made}
     heights = {
-        name: np.asarray(of(function, x.ravel(), y.ravel(), MIDDLE)).reshape(x.shape)
+        name: np.asarray(of(function, x.ravel(), y.ravel(), middle)).reshape(x.shape)
         for name, function in drawn.items()
         if function is not None
     }
@@ -247,10 +252,10 @@ def _contours(
 def _strongest(one: Strongest, evolved: Evolved) -> Iterator[Painted]:
     """Contours over the two inputs that change most; a curve if there is only one."""
     units, names = [*one.inputs.values()], [*one.inputs][:MOST_BARS]
-    of = jax.jit(one.of)
+    of, middle = jax.jit(one.of), _middle(evolved.op)
 
     def values(x):
-        return np.asarray(of(evolved.function, x, MIDDLE)).reshape(len(x), -1)
+        return np.asarray(of(evolved.function, x, middle)).reshape(len(x), -1)
 
     rng = np.random.default_rng(0)
     x = np.array(rng.uniform(-1, 1, (SAMPLES, len(units))) * units, np.float32)
@@ -288,16 +293,22 @@ def _strongest(one: Strongest, evolved: Evolved) -> Iterator[Painted]:
     yield bars(dict(zip(names, changes, strict=True)), one.what, label)
 
 
-def bars(values: Mapping[str, float], what: str, label: str) -> Painted:
-    """Paint a bar for each name."""
+def bars(
+    values: Mapping[str, float],
+    what: str,
+    label: str,
+    ends: tuple[float, float] | None = None,
+) -> Painted:
+    """Paint a bar for each name; `ends` are those of the panel, if they are known."""
     names, place = [*values], np.arange(len(values))
 
     def draw(panel):
         panel.bar(place, [*values.values()], color=OURS, width=0.7)
         panel.set_xticks(place, names)
+        panel.set_xlim(-0.6, max(len(names), 4) - 0.4)  # one bar fills no panel
         if sum(map(len, names)) > 30:
             panel.tick_params(axis="x", rotation=90)
-        panel.set(xlabel=what, ylabel=label)
+        panel.set(xlabel=what, ylabel=label, ylim=ends)
         _thin(panel.axhline, 0.0, *panel.get_ylim())
 
     return Painted(draw, {what: names, label: [*values.values()]})
