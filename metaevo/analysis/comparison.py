@@ -12,7 +12,7 @@ import numpy as np
 
 from metaevo.analysis import differences, stats, verdicts
 from metaevo.analysis.plots import figures
-from metaevo.analysis.verdicts import HAND_MADE, Cell, Table, Verdict, average
+from metaevo.analysis.verdicts import HAND_MADE, Table, TableCell, Verdict, average
 from metaevo.fitness import final_return as FINAL_RETURN  # noqa: N812
 from metaevo.storage._files import replace_file
 
@@ -73,9 +73,9 @@ def _rows(
 
 def _sentences(scores: Table, judged: Sequence[Verdict], controls: Table) -> list[str]:
     """Return a sentence per place, group and measure, and one per random control."""
-    groups: dict[Cell, list[Verdict]] = {}
+    groups: dict[TableCell, list[Verdict]] = {}
     for x in judged:
-        groups.setdefault(Cell(x.place, x.subject, x.measure), []).append(x)
+        groups.setdefault(TableCell(x.place, x.subject, x.measure), []).append(x)
     lines = []
     for cell, group in groups.items():
         about = [f"the {x.rival} one" for x in group if x.paired.about_results]

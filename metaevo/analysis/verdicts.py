@@ -19,7 +19,7 @@ NOISE_LEVEL = 0.05
 """Level at which two evaluations must agree in rank for members to be told apart."""
 
 
-class Cell(NamedTuple):
+class TableCell(NamedTuple):
     """Place in a table of scores.
 
     Attributes:
@@ -33,7 +33,7 @@ class Cell(NamedTuple):
     measure: str
 
 
-Table = Mapping[Cell, np.ndarray]
+Table = Mapping[TableCell, np.ndarray]
 """Scores [searches, N], not finite where a run failed. The N seeds are the same for all
 candidates of a place; what no search found has one row."""
 
@@ -100,7 +100,7 @@ def measures(measure: str) -> dict[str, str]:
 
 def table(
     candidate: str, searches: Sequence[HeldOut], places: Sequence[str], measure: str
-) -> dict[Cell, np.ndarray]:
+) -> dict[TableCell, np.ndarray]:
     """Return the scores of a candidate in each place and measure.
 
     Args:
@@ -109,7 +109,9 @@ def table(
         measure: name of the fitness.
     """
     return {
-        Cell(place, candidate, name): np.stack([getattr(x, field)[i] for x in searches])
+        TableCell(place, candidate, name): np.stack(
+            [getattr(x, field)[i] for x in searches]
+        )
         for i, place in enumerate(places)
         for name, field in measures(measure).items()
     }

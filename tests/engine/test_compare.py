@@ -14,7 +14,7 @@ import toys
 import metaevo
 from metaevo.analysis import comparison, differences, holdout, verdicts
 from metaevo.analysis.comparison import AS_TRAINED, TUNED
-from metaevo.analysis.verdicts import HAND_MADE, Cell
+from metaevo.analysis.verdicts import HAND_MADE, TableCell
 from metaevo.cli.options import CompareOptions
 from metaevo.engine import compare
 from metaevo.errors import ConfigError
@@ -139,11 +139,11 @@ def written(tmp_path, found, groups, **controls):
     """Sentences and rows; the final return of all candidates is their fitness."""
     frames = dict.fromkeys(groups, 1000)
     table = {
-        Cell(AS_TRAINED, name, measure): x
+        TableCell(AS_TRAINED, name, measure): x
         for name, x in found.items()
         for measure in verdicts.measures(MEASURE)
     }
-    controls = {Cell(AS_TRAINED, name, MEASURE): x for name, x in controls.items()}
+    controls = {TableCell(AS_TRAINED, name, MEASURE): x for name, x in controls.items()}
     lines = comparison.write(tmp_path, table, frames, MEASURE, controls)
     rows = list(csv.DictReader((tmp_path / "table.csv").open()))
     return lines, {row["candidate"]: row for row in rows}

@@ -27,7 +27,7 @@ from metaevo.analysis.steps import Steps
 from metaevo.analysis.verdicts import (
     HAND_MADE,
     SOLUTION,
-    Cell,
+    TableCell,
     Verdict,
     compared,
     corrected,
@@ -211,7 +211,7 @@ def compare(
         tasks: their names.
     """
     returns = {
-        Cell(place, candidate, measure): x
+        TableCell(place, candidate, measure): x
         for candidate, runs in ((SOLUTION, solution), (HAND_MADE, hand_made))
         for place, run in zip(places({"tasks": tasks}, len(tasks)), runs, strict=True)
         for measure, x in zip(MEASURES, run, strict=True)
@@ -222,7 +222,7 @@ def compare(
 
     def at_each(verdict: Verdict) -> Verdict:
         pair = (
-            returns[Cell(verdict.place, candidate, verdict.measure)]
+            returns[TableCell(verdict.place, candidate, verdict.measure)]
             for candidate in (verdict.subject, verdict.rival)
         )
         at = tuple(map(differences.paired_difference, *pair))
