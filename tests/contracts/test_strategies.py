@@ -164,25 +164,24 @@ MAKE["dvd"] = Case(
 NAMES = [m.name for m in pkgutil.iter_modules(strategies.__path__) if m.name[0] != "_"]
 
 
+STAYING = [name for name in NAMES if MAKE[name].stays]
+every_strategy = pytest.mark.parametrize("name", NAMES)
+
+
+@functools.cache
+def plain(name):
+    return MAKE[name].make(MAKE[name].space, SIZE)
+
+
 @functools.cache
 def made(name):
     """The strategy of this name, its programs compiled once for all tests."""
-    return compiled(MAKE[name].make(MAKE[name].space, SIZE))
+    return compiled(plain(name))
 
 
-@pytest.fixture(params=NAMES)
-def name(request):
-    return request.param
-
-
-@pytest.fixture
-def case(name):
-    return MAKE[name]
-
-
-@pytest.fixture
-def strategy(name):
-    return made(name)
+def total(params):
+    """The sum of each member's numbers, [P]."""
+    return flat(params).sum(1)
 
 
 # --- the contract ---------------------------------------------------------------------
@@ -194,62 +193,56 @@ def test_every_strategy_in_the_folder_is_tested():
         assert callable(getattr(importlib.import_module(f"strategies.{name}"), name))
 
 
-def test_climbs(case, strategy):
-    """In the solution, and not only in the best member."""
+@every_strategy
+def test_climbs(name):
+    """In the solution, and not only in the best member; a slope is followed up, and
+    its mirror image the other way."""
+    case, strategy = MAKE[name], made(name)
     start = one(case.start)
     for function in case.functions:
         state, means = climb(strategy, function, case.num_generations)
         solution = one(strategy.solution(state))
         assert function(solution)[0] > case.left * function(start)[0]
         assert means[-1] >= means[0]
-
-
-def test_higher_is_better(strategy):
-    """A slope is followed up, and its mirror image the other way."""
     ends = []
     for sign in (1.0, -1.0):
-        state = after(strategy, lambda x: sign * flat(x).sum(1), 8)
+        state = after(strategy, lambda x: sign * total(x), 8)
         ends.append(flat(one(strategy.solution(state))).sum())
     assert ends[0] > ends[1]
-
-
-def test_ask_and_tell_are_pure(case):
-    """Traced twice: what Python remembers of the first time would change the second."""
-    made = case.make(case.space, SIZE)
-    key = jax.random.key(0)
-    state = compiled(made).init(key)
-    before = jax.tree.map(jnp.copy, state)
-    results = []
-    for _ in range(2):
-        strategy = compiled(made)
-        proposal, asked = strategy.ask(key, state)
-        fitness = flat(proposal.params).sum(1)
-        results.append((proposal, strategy.tell(key, asked, proposal, fitness)))
-    assert_equal(*results)
-    assert_equal(before, state)
 
 
 def kinds_of(tree):
     return jax.tree.map(lambda x: (x.shape, x.dtype, x.aval.weak_type), tree)
 
 
-def test_programs_compile_once(case):
-    """Shapes, dtypes and weak types are the same after a generation."""
-    strategy = compiled(case.make(case.space, SIZE))
-    state = strategy.init(jax.random.key(0))
-    kinds = [kinds_of(state)]
+@every_strategy
+def test_programs_are_pure_and_compile_once(name):
+    """Traced twice: what Python remembers of the first time would change the second.
+    Shapes, dtypes and weak types are the same after a generation."""
+    key = jax.random.key(0)
+    results = []
+    for strategy in made(name), compiled(plain(name)):
+        state = strategy.init(key)
+        before = jax.tree.map(jnp.copy, state)
+        proposal, asked = strategy.ask(key, state)
+        told = strategy.tell(key, asked, proposal, total(proposal.params))
+        results.append((proposal, told))
+        assert_equal(before, state)
+    assert_equal(*results)
+    kinds = kinds_of(state)
     for i in range(3):
         key = jax.random.fold_in(jax.random.key(0), i)
         proposal, state = strategy.ask(key, state)
-        state = strategy.tell(key, state, proposal, flat(proposal.params).sum(1))
-        kinds.append(kinds_of(state))
-    assert kinds[0] == kinds[1] == kinds[2] == kinds[3]
+        state = strategy.tell(key, state, proposal, total(proposal.params))
+        assert kinds_of(state) == kinds
     for x in jax.tree.leaves((state, proposal)):
         assert not x.aval.weak_type
     assert strategy.ask._cache_size() == strategy.tell._cache_size() == 1
 
 
-def test_population_and_solution_have_the_shape_of_params(case, strategy):
+@every_strategy
+def test_population_and_solution_have_the_shape_of_params(name):
+    case, strategy = MAKE[name], made(name)
     state = strategy.init(jax.random.key(0))
     proposal, _ = strategy.ask(jax.random.key(1), state)
     params = case.start
@@ -267,8 +260,10 @@ def test_population_and_solution_have_the_shape_of_params(case, strategy):
         assert (proposal.parents == -1).all(), "nobody has an agent yet"
 
 
-def test_mirrored_populations_are_declared(strategy):
-    state = after(strategy, lambda x: flat(x).sum(1), 2)
+@every_strategy
+def test_mirrored_populations_are_declared(name):
+    strategy = made(name)
+    state = after(strategy, total, 2)
     x = flat(strategy.ask(jax.random.key(1), state)[0].params)
     mean = flat(one(strategy.solution(state)))
     half = SIZE // 2
@@ -276,17 +271,19 @@ def test_mirrored_populations_are_declared(strategy):
     assert mirrored == strategy.mirrored
 
 
-def test_rank_methods_are_invariant_under_monotone_maps(case, strategy):
+@every_strategy
+def test_rank_methods_are_invariant_under_monotone_maps(name):
     """The solution and the next population are the same, to the bit."""
+    strategy = made(name)
 
     def results(transform):
-        state = after(strategy, lambda x: transform(flat(x).sum(1)), 3)
+        state = after(strategy, lambda x: transform(total(x)), 3)
         proposal, _ = strategy.ask(jax.random.key(2), state)
         return strategy.solution(state), proposal
 
     maps = (lambda f: 3 * f + 7, lambda f: f**3, lambda f: jnp.exp(f / 50))
     expected = results(lambda f: f)
-    if case.rank_based is not False:
+    if MAKE[name].rank_based is not False:
         for transform in maps:
             assert_equal(expected, results(transform))
     else:
@@ -294,13 +291,11 @@ def test_rank_methods_are_invariant_under_monotone_maps(case, strategy):
         assert (one != other).any(), "it is rank-based: set rank_based in its Case"
 
 
-def test_equal_members_leave_the_solution(case, strategy):
-    if not case.stays:
-        pytest.skip("it moves")
-    state = after(strategy, lambda x: flat(x).sum(1), 2)
-    if strategy.mirrored:
-        # An optimizer with momentum goes on.
-        state = strategy.init(jax.random.key(0))
+@pytest.mark.parametrize("name", STAYING)
+def test_equal_members_leave_the_solution(name):
+    strategy = made(name)
+    # An optimizer with momentum goes on.
+    state = after(strategy, total, 0 if strategy.mirrored else 2)
     before = strategy.solution(state)
     for value in (0.0, -3.7e4):
         proposal, asked = strategy.ask(jax.random.key(7), state)
@@ -312,123 +307,98 @@ def test_equal_members_leave_the_solution(case, strategy):
 
 
 BAD = (np.nan, np.inf, -np.inf)
+FAILED = {"one": 1, "half": SIZE // 2, "all but one": SIZE - 1, "all": SIZE}
 
 
-@pytest.mark.parametrize("bad", ["one", "half", "all but one", "all", "huge", "tied"])
-def test_states_stay_finite(strategy, bad):
+@every_strategy
+def test_states_and_metrics_stay_finite(name):
     """Failures of any kind, after `fitness.sanitize`, as the engine passes them on."""
-    state = strategy.init(jax.random.key(0))
-    for i in range(4):
-        key = jax.random.fold_in(jax.random.key(4), i)
-        proposal, state = strategy.ask(key, state)
-        raw = np.array(flat(proposal.params).sum(1))
-        members = np.random.default_rng(i).permutation(SIZE)
-        count = {"one": 1, "half": SIZE // 2, "all but one": SIZE - 1, "all": SIZE}
-        raw[members[: count.get(bad, 0)]] = BAD[i % 3]
-        if bad == "huge":
-            raw[members[0]], raw[members[1]] = 1e30, -1e30
-        if bad == "tied":
-            raw = np.sign(raw - np.median(raw))
-        told, failed = fitness_of.sanitize(raw, strategy.mirrored)
-        assert failed.sum() == count.get(bad, 0)
-        # A generation in which all failed is told too, if all are healthy and have no
-        # score yet.
-        state = strategy.tell(key, state, proposal, jnp.asarray(told))
-        assert_finite((state, strategy.solution(state), strategy.metrics(state)))
-    assert_finite(strategy.ask(key, state)[0])
-
-
-def test_metrics_are_finite_scalars(strategy):
-    for generations in (0, 2):
-        state = after(strategy, lambda x: flat(x).sum(1), generations)
-        metrics = strategy.metrics(state)
-        assert metrics
-        for x in metrics.values():
-            assert np.shape(x) == ()
-            assert np.isfinite(x)
+    strategy = made(name)
+    metrics = strategy.metrics(strategy.init(jax.random.key(0)))
+    assert metrics
+    assert_finite(metrics)
+    for bad in (*FAILED, "huge", "tied"):
+        state = strategy.init(jax.random.key(0))
+        for i in range(4):
+            key = jax.random.fold_in(jax.random.key(4), i)
+            proposal, state = strategy.ask(key, state)
+            raw = np.array(total(proposal.params))
+            members = np.random.default_rng(i).permutation(SIZE)
+            raw[members[: FAILED.get(bad, 0)]] = BAD[i % 3]
+            if bad == "huge":
+                raw[members[0]], raw[members[1]] = 1e30, -1e30
+            if bad == "tied":
+                raw = np.sign(raw - np.median(raw))
+            told, failed = fitness_of.sanitize(raw, strategy.mirrored)
+            assert failed.sum() == FAILED.get(bad, 0)
+            # A generation in which all failed is told too, if all are healthy and have
+            # no score yet.
+            state = strategy.tell(key, state, proposal, jnp.asarray(told))
+            metrics = strategy.metrics(state)
+            assert {np.shape(x) for x in metrics.values()} == {()}
+            assert_finite((state, strategy.solution(state), metrics))
+        assert_finite(strategy.ask(key, state)[0])
 
 
 # --- wrong options --------------------------------------------------------------------
 
-SGD = optax.sgd(0.1)
-WRONG = {
-    "population_size=7.* even; use 8": [
-        lambda: open_es.open_es(space(), 7, 0.1, SGD),
-        lambda: pgpe.pgpe(space(), 7, 0.1, SGD),
-        lambda: ars.ars(space(), 7, 0.1, SGD),
-        lambda: pes.pes(space(), 7, 0.1, SGD, 4),
-        lambda: shared_seed_es.shared_seed_es(space(), 7, 0.1, SGD),
-        lambda: de.de(space(), 7, 0.1),
-    ],
-    "population_size=0.* use 2": [lambda: open_es.open_es(space(), 0, 0.1, SGD)],
-    "population_size=. must be at least": [
-        lambda: snes.snes(space(), 1, 0.1),
-        lambda: cma_es.cma_es(space(), 3, 0.1),
-        lambda: sep_cma_es.sep_cma_es(space(), 3, 0.1),
-        lambda: learned_es.learned_es(space(), 1, 0.1),
-        lambda: simple_ga.simple_ga(space(), 1, 0.1),
-        lambda: de.de(space(), 6, 0.1),
-    ],
-    r"sigma=0\.0 must be positive": [
-        lambda: open_es.open_es(space(), 8, 0.0, SGD),
-        lambda: pgpe.pgpe(space(), 8, 0.0, SGD),
-        lambda: ars.ars(space(), 8, 0.0, SGD),
-        lambda: pes.pes(space(), 8, 0.0, SGD, 4),
-        lambda: shared_seed_es.shared_seed_es(space(), 8, 0.0, SGD),
-        lambda: snes.snes(space(), 8, 0.0),
-        lambda: cma_es.cma_es(space(), 8, 0.0),
-        lambda: sep_cma_es.sep_cma_es(space(), 8, 0.0),
-        lambda: learned_es.learned_es(space(), 8, 0.0),
-        lambda: simple_ga.simple_ga(space(), 8, 0.0),
-        lambda: de.de(space(), 8, 0.0),
-    ],
-    r"sigma_decay=-1\.0 must be positive": [
-        lambda: open_es.open_es(space(), 8, 0.1, SGD, sigma_decay=-1.0),
-        lambda: ars.ars(space(), 8, 0.1, SGD, sigma_decay=-1.0),
-        lambda: pes.pes(space(), 8, 0.1, SGD, 4, sigma_decay=-1.0),
-        lambda: simple_ga.simple_ga(space(), 8, 0.1, sigma_decay=-1.0),
-    ],
-    "shaping='ranks' must be one of centered_rank, standardize, pair_rank": [
-        lambda: open_es.open_es(space(), 8, 0.1, SGD, shaping="ranks"),
-        lambda: pes.pes(space(), 8, 0.1, SGD, 4, shaping="ranks"),
-        lambda: shared_seed_es.shared_seed_es(space(), 8, 0.1, SGD, shaping="ranks"),
-    ],
-    "shaping='pair_rank' must be one of": [
-        lambda: ars.ars(space(), 8, 0.1, SGD, shaping="pair_rank"),
-        lambda: pgpe.pgpe(space(), 8, 0.1, SGD, shaping="pair_rank"),
-    ],
-    r"elite_ratio=1\.5 must be in \[0, 1\]": [
-        lambda: ars.ars(space(), 8, 0.1, SGD, elite_ratio=1.5),
-        lambda: simple_ga.simple_ga(space(), 8, 0.1, elite_ratio=1.5),
-    ],
-    r"crossover_rate=-0\.5 must be in \[0, 1\]": [
-        lambda: simple_ga.simple_ga(space(), 8, 0.1, crossover_rate=-0.5),
-        lambda: de.de(space(), 8, 0.1, crossover_rate=-0.5),
-    ],
-    r"weight=3\.0 must be in \[0, 2\]": [
-        lambda: de.de(space(), 8, 0.1, weight=3.0),
-    ],
-    "base='worst' must be one of best, random": [
-        lambda: de.de(space(), 8, 0.1, base="worst"),
-    ],
-    "sigma_learning_rate=-1 must be at least 0": [
-        lambda: snes.snes(space(), 8, 0.1, sigma_learning_rate=-1),
-        lambda: pgpe.pgpe(space(), 8, 0.1, SGD, sigma_learning_rate=-1),
-    ],
-    "max_sigma_change=2 must be in": [
-        lambda: pgpe.pgpe(space(), 8, 0.1, SGD, max_sigma_change=2)
-    ],
-    "Lamarckian": [
-        lambda: shared_seed_es.shared_seed_es(
-            space()._replace(inherit=lambda params, state: params), 8, 0.1, SGD
+GRADIENT = ("open_es", "pgpe", "ars", "pes", "shared_seed_es")
+SHAPED_BY_PAIRS = ("open_es", "pes", "shared_seed_es")
+OF_SIGMA = (*GRADIENT, "snes", "cma_es", "sep_cma_es", "learned_es", "simple_ga", "de")
+WITH_DECAY = ("open_es", "ars", "pes", "simple_ga")
+LAMARCKIAN = space()._replace(inherit=lambda params, state: params)
+
+# Message, strategies, and the options that they refuse.
+WRONG = [
+    ("population_size=7.* even; use 8", (*GRADIENT, "de"), {"population_size": 7}),
+    ("population_size=0.* use 2", ("open_es",), {"population_size": 0}),
+    *(
+        ("population_size=. must be at least", names, {"population_size": size})
+        for names, size in (
+            (("snes", "learned_es", "simple_ga"), 1),
+            (("cma_es", "sep_cma_es"), 3),
+            (("de",), 6),
         )
-    ],
-    "horizon=0 must be at least 1": [lambda: pes.pes(space(), 8, 0.1, SGD, 0)],
-}
+    ),
+    (r"sigma=0\.0 must be positive", OF_SIGMA, {"sigma": 0.0}),
+    (r"sigma_decay=-1\.0 must be positive", WITH_DECAY, {"sigma_decay": -1.0}),
+    (
+        "shaping='ranks' must be one of centered_rank, standardize, pair_rank",
+        SHAPED_BY_PAIRS,
+        {"shaping": "ranks"},
+    ),
+    ("shaping='pair_rank' must be one of", ("ars", "pgpe"), {"shaping": "pair_rank"}),
+    (
+        r"elite_ratio=1\.5 must be in \[0, 1\]",
+        ("ars", "simple_ga"),
+        {"elite_ratio": 1.5},
+    ),
+    (
+        r"crossover_rate=-0\.5 must be in \[0, 1\]",
+        ("simple_ga", "de"),
+        {"crossover_rate": -0.5},
+    ),
+    (r"weight=3\.0 must be in \[0, 2\]", ("de",), {"weight": 3.0}),
+    ("base='worst' must be one of best, random", ("de",), {"base": "worst"}),
+    (
+        "sigma_learning_rate=-1 must be at least 0",
+        ("snes", "pgpe"),
+        {"sigma_learning_rate": -1},
+    ),
+    ("max_sigma_change=2 must be in", ("pgpe",), {"max_sigma_change": 2}),
+    ("Lamarckian", ("shared_seed_es",), {"space": LAMARCKIAN}),
+    ("horizon=0 must be at least 1", ("pes",), {"horizon": 0}),
+]
 
 
-@pytest.mark.parametrize("message", WRONG)
-def test_wrong_options_are_refused(message):
-    for make in WRONG[message]:
-        with pytest.raises(ConfigError, match=message):
-            make()
+def test_wrong_options_are_refused():
+    for message, names, wrong in WRONG:
+        for name in names:
+            options = {"space": space(), "population_size": 8, "sigma": 0.1}
+            if name in GRADIENT:
+                options["optimizer"] = optax.sgd(0.1)
+            if name == "pes":
+                options["horizon"] = 4
+            make = getattr(importlib.import_module(f"strategies.{name}"), name)
+            with pytest.raises(ConfigError, match=message):
+                make(**options | wrong)
