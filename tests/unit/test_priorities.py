@@ -5,12 +5,14 @@ windows in a ring.
 """
 
 import functools
+import itertools
 from collections import Counter
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from rings import compiled
 
 from inner_loops import apex_ddpg, r2d2
 from metaevo import envs
@@ -55,9 +57,10 @@ def test_leaves_that_follow_each_other_are_written_as_others(size):
 def test_the_order_of_repeated_writes_does_not_matter():
     levels = sum_tree.build(jnp.ones(40))
     indices, masses = np.array([3, 9, 3, 3, 9]), np.float32([2, 0.1, 7, 1, 0.5])
-    assert sum_tree.assign(levels, indices, masses)[0][3] == 7
+    assign = jax.jit(sum_tree.assign)
+    assert assign(levels, indices, masses)[0][3] == 7
     first, *others = (
-        sum_tree.assign(levels, indices[order], masses[order])
+        assign(levels, indices[order], masses[order])
         for order in map(np.random.default_rng(1).permutation, [5] * 6)
     )
     for other in others:
@@ -171,26 +174,18 @@ ROWS, WARMUP, ENVS, STEPS = 12, 8, 2, 2
 
 
 @functools.cache
-def ring(window, steps=STEPS):
-    """`start`, `add`, `draw` and `update` of priorities, compiled once each."""
-    made = priorities.make(ROWS, ENVS, WARMUP, steps, window)
-    draw = jax.jit(made.draw, static_argnums=4)
-    return made._replace(
-        start=jax.jit(made.start),
-        add=jax.jit(made.add),
-        draw=draw,
-        update=jax.jit(made.update),
-    )
+def ring(rows, warmup, steps, window, stride=1, num_envs=ENVS):
+    return compiled(priorities.make(rows, num_envs, warmup, steps, window, stride))
 
 
 @functools.cache
-def uniform(window):
-    """The windows that uniform sampling draws."""
-    made = replay.make({"x": jnp.zeros(())}, ROWS, ENVS, WARMUP, STEPS, window)
-    return jax.jit(made.draw, static_argnums=3)
+def uniform(rows, warmup, window):
+    """The ring whose windows uniform sampling draws."""
+    made = replay.make({"x": jnp.zeros(())}, rows, ENVS, warmup, STEPS, window)
+    return compiled(made)
 
 
-def grown(born, own, window, steps=STEPS, pretended=None):
+def grown(born, own, window, pretended=None):
     """Priorities of a member born after `born` common steps that then made `own`.
 
     Masses are 1 + the number of the window's last step, of the warm-up from 50, of own
@@ -199,17 +194,16 @@ def grown(born, own, window, steps=STEPS, pretended=None):
     Returns:
         also what the ring holds: row -> number of its step.
     """
-    made = ring(window, steps)
-    first = jnp.broadcast_to(jnp.arange(50.0 + window, 59)[:, None], (9 - window, ENVS))
+    made = ring(ROWS, WARMUP, STEPS, window)
+    first = np.tile(np.arange(50.0 + window, 59, dtype="f4")[:, None], ENVS)
     kept, held = made.start(first), {row: 50 + row for row in range(WARMUP)}
-    for done in range(0, own, steps):
+    for done in range(0, own, STEPS):
         inserted = born + done
-        number = 1000 + inserted + np.arange(steps)
-        mass = jnp.broadcast_to(1.0 + number[:, None], (steps, ENVS))
-        told = done + steps if pretended is None else pretended
+        number = 1000 + inserted + np.arange(STEPS)
+        mass = np.tile(np.float32(1 + number)[:, None], ENVS)
+        told = done + STEPS if pretended is None else pretended
         kept = made.add(kept, inserted, told, mass)
-        held |= {(WARMUP + inserted + t) % ROWS: 1000 + inserted + t
-                 for t in range(steps)}  # fmt: skip
+        held |= dict(zip((number - 1000 + WARMUP) % ROWS, number, strict=True))
     return made, kept, held
 
 
@@ -221,84 +215,87 @@ def whole_windows(held, window):
     }
 
 
-BIRTHS = pytest.mark.parametrize("born", [0, 2, 4, 6, 8, 10, 26])
+BIRTHS = (0, 2, 4, 6, 8, 10, 26)
+
+
+def masses_of(kept):
+    """Masses by row and environment."""
+    return np.asarray(kept.levels[0][: ROWS * ENVS]).reshape(ROWS, ENVS)
 
 
 @pytest.mark.parametrize("window", [1, 3])
-@pytest.mark.parametrize("own", [0, 2, 4, 8, 12, 20])
-@BIRTHS
-def test_masses_of_one_that_is_born_late_are_of_its_own_windows(born, own, window):
+def test_masses_of_one_that_is_born_late_are_of_its_own_windows(window):
     """The very windows that uniform sampling draws, whatever the common cursor."""
-    _, kept, held = grown(born, own, window)
-    found = np.asarray(kept.levels[0][: ROWS * ENVS]).reshape(ROWS, ENVS)
-    expected = np.zeros((ROWS, ENVS))
-    for row, number in whole_windows(held, window).items():
-        expected[row] = number + 1
-    np.testing.assert_array_equal(found, expected)
-    drawn = uniform(window)(jax.random.key(0), born + own, own, (3000,))
-    assert set(np.asarray(drawn[-1])) == set(np.flatnonzero(expected))
+    for born, own in itertools.product(BIRTHS, (0, 2, 4, 8, 12, 20)):
+        _, kept, held = grown(born, own, window)
+        expected = np.zeros((ROWS, ENVS))
+        for row, number in whole_windows(held, window).items():
+            expected[row] = number + 1
+        np.testing.assert_array_equal(masses_of(kept), expected)
+        draw = uniform(ROWS, WARMUP, window).draw
+        drawn = draw(jax.random.key(0), born + own, own, (3000,))
+        assert set(np.asarray(drawn[-1])) == set(np.flatnonzero(expected))
 
 
-@pytest.mark.parametrize(("born", "own"), [(2, 2), (4, 4), (26, 2)])
-def test_windows_of_steps_that_did_not_follow_would_be_seen(born, own):
+def test_windows_of_steps_that_did_not_follow_would_be_seen():
     """The bug on purpose: all steps are taken for the member's own."""
-    _, kept, held = grown(born, own, 3, pretended=99)
-    found = np.asarray(kept.levels[0][: ROWS * ENVS]).reshape(ROWS, ENVS)
-    assert set(np.flatnonzero(found[:, 0])) > set(whole_windows(held, 3))
+    for born, own in ((2, 2), (4, 4), (26, 2)):
+        _, kept, held = grown(born, own, 3, pretended=99)
+        found = np.flatnonzero(masses_of(kept)[:, 0])
+        assert set(found) > set(whole_windows(held, 3))
 
 
 @pytest.mark.parametrize(("rows", "steps"), [(4, 4), (8, 4), (12, 1)])
 def test_steps_longer_than_a_window_or_as_long_as_the_ring(rows, steps):
-    made = priorities.make(rows, 1, 4, steps, 2)
-    kept = made.start(jnp.ones((3, 1)))
+    made = ring(rows, 4, steps, 2, num_envs=1)
+    kept = made.start(np.ones((3, 1), np.float32))
     history = list(range(-4, 0))
     for inserted in range(0, 3 * rows, steps):
-        mass = jnp.ones((steps, 1))
+        mass = np.ones((steps, 1), np.float32)
         kept = made.add(kept, inserted, inserted + steps, mass)
         history = (history + list(range(inserted, inserted + steps)))[-rows:]
         # Of the warm-up's last step and the first own one uniform sampling knows none.
         expected = {x for x in history if x - 1 in history and x != 0}
-        found = np.flatnonzero(kept.levels[0][:rows])
+        found = np.flatnonzero(np.asarray(kept.levels[0])[:rows])
         assert set(found) == {(4 + x) % rows for x in expected}
 
 
-@BIRTHS
-def test_age_and_visits_are_counted_from_insertion(born):
-    made, kept, held = grown(born, 6, 3)
-    drawn = made.draw(jax.random.key(0), kept, born + 6, 6, (400,))
-    again = made.update(kept, drawn.indices, drawn.mass)
-    more = made.draw(jax.random.key(1), again, born + 6, 6, (400,))
-    times = Counter(np.asarray(drawn.indices[-1]).tolist())
-    for now, seen in ((drawn, {}), (more, times)):
-        last = np.asarray(now.indices[-1])
-        number = np.array([held[row] for row in last // ENVS])
-        # The newest own step is 1000 + born + 5, the warm-up's newest 57 before them.
-        own = number >= 1000
-        age = np.where(own, 1005 + born - number, 6 + 57 - number)
-        np.testing.assert_allclose(now.age, age / ROWS, rtol=1e-6)
-        np.testing.assert_array_equal(now.visits, [seen.get(i, 0) for i in last])
-        np.testing.assert_array_equal(now.mass, number + 1)
-        rows = np.asarray(now.indices) // ENVS
-        np.testing.assert_array_equal(np.diff(rows, axis=0) % ROWS, 1)
-    fresh = made.add(again, born + 6, 8, jnp.ones((STEPS, ENVS)))
-    # Of the two rows and of those whose windows they cut.
-    rows = np.arange(8 + born + 6, 8 + born + 10) % ROWS
-    expected = np.array(again.visits).reshape(ROWS, ENVS)
-    expected[rows] = 0
-    np.testing.assert_array_equal(fresh.visits.reshape(ROWS, ENVS), expected)
+def test_age_and_visits_are_counted_from_insertion():
+    for born in BIRTHS:
+        made, kept, held = grown(born, 6, 3)
+        drawn = made.draw(jax.random.key(0), kept, born + 6, 6, (400,))
+        again = made.update(kept, drawn.indices, drawn.mass)
+        more = made.draw(jax.random.key(1), again, born + 6, 6, (400,))
+        times = Counter(np.asarray(drawn.indices[-1]).tolist())
+        for now, seen in ((drawn, {}), (more, times)):
+            rows, last = np.asarray(now.indices) // ENVS, np.asarray(now.indices[-1])
+            number = np.array([held[row] for row in rows[-1]])
+            # The newest own step is 1000 + born + 5, the warm-up's newest 57 before.
+            own = number >= 1000
+            age = np.where(own, 1005 + born - number, 6 + 57 - number)
+            np.testing.assert_allclose(now.age, age / ROWS, rtol=1e-6)
+            np.testing.assert_array_equal(now.visits, [seen.get(i, 0) for i in last])
+            np.testing.assert_array_equal(now.mass, number + 1)
+            np.testing.assert_array_equal(np.diff(rows, axis=0) % ROWS, 1)
+        fresh = made.add(again, born + 6, 8, np.ones((STEPS, ENVS), np.float32))
+        # Of the two rows and of those whose windows they cut.
+        rows = np.arange(8 + born + 6, 8 + born + 10) % ROWS
+        expected = np.array(again.visits).reshape(ROWS, ENVS)
+        expected[rows] = 0
+        found = np.reshape(fresh.visits, (ROWS, ENVS))
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_newest_windows_end_where_steps_were_added():
     """The same that `read` finds: for them an actor computes priorities."""
-    made = priorities.make(10, ENVS, 8, STEPS, 3)
-    ring = replay.make({"x": jnp.zeros(())}, 10, ENVS, 8, STEPS, 3)
-    label = jnp.arange(99.0)[:, None] + jnp.arange(ENVS) / 10
-    rows = ring.start({"x": label[:8]})
-    first = ring.read(rows, made.first())["x"]
+    made, buffer = ring(10, 8, STEPS, 3), uniform(10, 8, 3)
+    label = np.float32(np.arange(99)[:, None] + np.arange(ENVS) / 10)
+    rows = buffer.start({"x": label[:8]})
+    first = buffer.read(rows, made.first())["x"]
     np.testing.assert_array_equal(first[-1], label[2:8])
     for i in range(0, 20, STEPS):
-        rows = ring.add(rows, i, {"x": label[8 + i : 10 + i]})
-        found = ring.read(rows, made.newest(jnp.int32(i)))["x"]
+        rows = buffer.add(rows, i, {"x": label[8 + i : 10 + i]})
+        found = np.asarray(buffer.read(rows, made.newest(i))["x"])
         for back in range(3):
             expected = label[8 + i - back : 10 + i - back]
             np.testing.assert_array_equal(found[-1 - back], expected)
@@ -310,22 +307,21 @@ def test_sizes_that_do_not_fit_are_refused():
 
 
 @pytest.mark.parametrize(("window", "stride"), [(5, 2), (4, 4), (3, 4), (9, 4), (2, 1)])
-@pytest.mark.parametrize("born", [0, 4, 20])
-def test_windows_with_a_stride_start_at_its_multiples(window, stride, born):
+def test_windows_with_a_stride_start_at_its_multiples(window, stride):
     """Those with mass are the whole ones of the member's own steps, and no others."""
     rows, warmup, steps = 48, 28, 4
-    made = priorities.make(rows, ENVS, warmup, steps, window, stride)
-    update = jax.jit(made.update)
-    kept = made.start(jnp.ones(made.first().shape[1:]))
-    held = {row: 50 + row for row in range(warmup)}
-    for own in range(0, 60, steps):
-        if own:
+    made = ring(rows, warmup, steps, window, stride)
+    ones = np.ones(made.first().shape[1:], np.float32)
+    for born, own in itertools.product((0, 4, 20), range(0, 60, steps)):
+        if own == 0:
+            kept, held = made.start(ones), {row: 50 + row for row in range(warmup)}
+        else:
             inserted = born + own - steps
             rows_now = (warmup + inserted + np.arange(steps)) % rows
             held |= dict(zip(rows_now, 1000 + inserted + np.arange(steps), strict=True))
-            newest = np.asarray(made.newest(jnp.int32(inserted)))
+            newest = np.asarray(made.newest(inserted))
             assert set(newest[-1, :, 0] // ENVS) <= set(rows_now)
-            kept = made.add(kept, inserted, own, jnp.ones(newest.shape[1:]))
+            kept = made.add(kept, inserted, own, np.ones(newest.shape[1:], np.float32))
         expected = {
             (last - window + 1) % rows
             for last in whole_windows(held, window)
@@ -338,14 +334,14 @@ def test_windows_with_a_stride_start_at_its_multiples(window, stride, born):
         np.testing.assert_array_equal(np.diff(row, axis=0) % rows, 1)
         assert (indices % ENVS == indices[0] % ENVS).all()
         assert set(row[0]) == expected
-        visits = update(kept, found.indices, found.mass).visits
+        visits = np.asarray(made.update(kept, found.indices, found.mass).visits)
         assert visits.sum() == 600
         assert len(visits) == rows // stride * ENVS
 
 
 def test_only_chosen_windows_get_another_mass():
-    made = priorities.make(24, ENVS, 16, 2, 3, 2)
-    kept = made.start(jnp.ones(made.first().shape[1:]))
+    made = ring(24, 16, 2, 3, 2)
+    kept = made.start(np.ones(made.first().shape[1:], np.float32))
     indices = made.first().reshape(3, -1)[:, :6]
     chosen = jnp.array([True, False, True, False, False, True])
     after = made.update(kept, indices, jnp.full(6, 5.0), chosen)
@@ -370,6 +366,7 @@ def test_windows_in_parts_are_those_at_once(size):
     jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "env"),
     [(apex_ddpg, "gymnax/Pendulum-v1"), (r2d2, "gymnax/CartPole-v1")],

@@ -1,5 +1,6 @@
 """The replay buffer, against a list."""
 
+import functools
 from collections import Counter
 
 import jax
@@ -7,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import probes
 import pytest
+from rings import compiled
 
 from metaevo import envs
 from metaevo.rl import off_policy, replay
@@ -16,18 +18,38 @@ ENVS, STEPS = 2, 2
 STEP = off_policy.template(probes.value())
 
 
-def steps(first, num, num_envs=ENVS):
+@functools.cache
+def ring(rows, warmup, window=1):
+    return compiled(replay.make(STEP, rows, ENVS, warmup, STEPS, window=window))
+
+
+def steps(first, num):
     """Transitions whose reward says which they are: step + environment / 10."""
-    time = jnp.arange(first, first + num, dtype=jnp.float32)[:, None]
-    label = time + jnp.arange(num_envs) / 10
-    flag = jnp.zeros(label.shape, bool)
+    label = np.float32(np.arange(first, first + num)[:, None] + np.arange(ENVS) / 10)
+    flag = np.zeros(label.shape, bool)
     obs = label[..., None]
-    return Transition(obs, jnp.int32(label), label, obs + 1, flag, ~flag)
+    return Transition(obs, np.int32(label), label, obs + 1, flag, ~flag)
+
+
+def written(buffer, warmup, inserted, first, born=0):
+    """The ring after steps `born` to `inserted`, numbered from `first` on; the warm-up
+    is numbered from 50."""
+    rows = buffer.start(steps(50, warmup))
+    for i in range(born, inserted, STEPS):
+        rows = buffer.add(rows, i, steps(first + i, STEPS))
+    return rows
 
 
 def drawn(buffer, rows, inserted, own, size=4000):
     batch, _ = buffer.sample(jax.random.key(0), rows, inserted, own, (size,))
+    batch = jax.tree.map(np.asarray, batch)
     return batch, Counter(round(float(x), 1) for x in batch.reward[0])
+
+
+def assert_uniform(counts, size):
+    """Each is within six standard deviations of its share."""
+    share = size / len(counts)
+    assert all(abs(n - share) < 6 * share**0.5 for n in counts.values())
 
 
 def reference(capacity, inserted, own):
@@ -36,35 +58,29 @@ def reference(capacity, inserted, own):
     return {round(t + e / 10, 1) for t in history[-capacity:] for e in range(ENVS)}
 
 
-@pytest.mark.parametrize("inserted", [0, 2, 6, 8, 14, 30])
-def test_samples_what_a_list_of_the_last_steps_holds(inserted):
-    buffer = replay.make(STEP, 10, ENVS, 4, STEPS)
-    rows = buffer.start(steps(50, 4))
-    for i in range(0, inserted, STEPS):
-        rows = jax.jit(buffer.add)(rows, i, steps(100 + i, STEPS))
-    batch, counts = drawn(buffer, rows, inserted, inserted)
-    assert set(counts) == reference(10, inserted, inserted)
-    # Uniform: each within six standard deviations of its share.
-    share = 4000 / len(counts)
-    assert all(abs(n - share) < 6 * share**0.5 for n in counts.values())
-    np.testing.assert_array_equal(batch.next_obs[0], batch.obs[0] + 1)
-    np.testing.assert_array_equal(batch.done[0], ~batch.terminated[0])
+def test_samples_what_a_list_of_the_last_steps_holds():
+    buffer = ring(10, 4)
+    for inserted in (0, 2, 6, 8, 14, 30):
+        rows = written(buffer, 4, inserted, 100)
+        batch, counts = drawn(buffer, rows, inserted, inserted)
+        assert set(counts) == reference(10, inserted, inserted)
+        assert_uniform(counts, 4000)
+        np.testing.assert_array_equal(batch.next_obs[0], batch.obs[0] + 1)
+        np.testing.assert_array_equal(batch.done[0], ~batch.terminated[0])
 
 
-@pytest.mark.parametrize("own", [0, 2, 4, 6, 8, 10, 20])
-def test_one_that_is_born_late_samples_its_warm_up_and_its_own_steps(own):
+def test_one_that_is_born_late_samples_its_warm_up_and_its_own_steps():
     """The others' cursor is wherever it is; rows that nobody wrote are zeros."""
-    inserted = 26 + own
-    buffer = replay.make(STEP, 10, ENVS, 4, STEPS)
-    rows = buffer.start(steps(50, 4))
-    for i in range(26, inserted, STEPS):
-        rows = buffer.add(rows, i, steps(100 + i, STEPS))
-    _, counts = drawn(buffer, rows, inserted, own)
-    assert set(counts) <= reference(14, inserted, own)
-    assert {t for t in reference(10, inserted, own) if t > 100} <= set(counts)
+    buffer = ring(10, 4)
+    for own in (0, 2, 4, 6, 8, 10, 20):
+        inserted = 26 + own
+        rows = written(buffer, 4, inserted, 100, born=26)
+        _, counts = drawn(buffer, rows, inserted, own)
+        assert set(counts) <= reference(14, inserted, own)
+        assert {t for t in reference(10, inserted, own) if t > 100} <= set(counts)
 
 
-def check_windows_of_a_late_member(buffer, born, own, window, pretended=None):
+def check_windows_of_a_late_member(born, own, window, pretended=None):
     """All windows of steps that followed each other, of rows that it has, as often.
 
     The ring has 12 rows and a warm-up of 8.
@@ -72,57 +88,51 @@ def check_windows_of_a_late_member(buffer, born, own, window, pretended=None):
     Args:
         pretended: own steps that the sampler is told of, if not `own`.
     """
-    rows = buffer.start(steps(50, 8))
-    ring = {row: float(50 + row) for row in range(8)}  # what it has, by row
-    for i in range(born, born + own, STEPS):
-        rows = buffer.add(rows, i, steps(1000 + i, STEPS))
-        ring |= {(8 + i + t) % 12: float(1000 + i + t) for t in range(STEPS)}
-    has = set(ring.values())
+    buffer = ring(12, 8, window)
+    rows = written(buffer, 8, born + own, 1000, born)
+    # What it has, by row.
+    has = {row: float(50 + row) for row in range(8)}
+    has |= {(8 + i) % 12: float(1000 + i) for i in range(born, born + own)}
+    has = set(has.values())
     expected = {x for x in has if all(x + n in has for n in range(window))}
     told = own if pretended is None else pretended
     batch, counts = drawn(buffer, rows, born + own, told, 2000)
-    np.testing.assert_array_equal(jnp.diff(batch.reward, axis=0).round(), 1)
+    np.testing.assert_array_equal(np.diff(batch.reward, axis=0).round(), 1)
     assert set(counts) == {round(x + e / 10, 1) for x in expected for e in range(ENVS)}
-    share = 2000 / len(counts)
-    assert all(abs(n - share) < 6 * share**0.5 for n in counts.values())
+    assert_uniform(counts, 2000)
 
 
 @pytest.mark.parametrize("window", [1, 3])
-@pytest.mark.parametrize("own", [0, 2, 4, 8, 12, 20])
-@pytest.mark.parametrize("born", [0, 2, 4, 6, 8, 10, 26])
-def test_windows_of_one_that_is_born_late_are_its_own(born, own, window):
+def test_windows_of_one_that_is_born_late_are_its_own(window):
     """The common cursor may stand anywhere: in the warm-up, too, of which then a part
     before and a part behind the own steps is left."""
-    buffer = replay.make(STEP, 12, ENVS, 8, STEPS, window=window)
-    check_windows_of_a_late_member(buffer, born, own, window)
+    for born in (0, 2, 4, 6, 8, 10, 26):
+        for own in (0, 2, 4, 8, 12, 20):
+            check_windows_of_a_late_member(born, own, window)
 
 
-@pytest.mark.parametrize(("born", "own"), [(2, 2), (4, 4), (10, 4), (26, 2)])
-def test_windows_that_join_what_did_not_follow_would_be_seen(born, own):
+def test_windows_that_join_what_did_not_follow_would_be_seen():
     """The bug on purpose: a sampler that believes that all steps are the member's own
     joins warm-up and own steps, or the ring's two ends."""
-    buffer = replay.make(STEP, 12, ENVS, 8, STEPS, window=3)
-    with pytest.raises(AssertionError):
-        check_windows_of_a_late_member(buffer, born, own, 3, pretended=born + own)
+    for born, own in ((2, 2), (4, 4), (10, 4), (26, 2)):
+        with pytest.raises(AssertionError):
+            check_windows_of_a_late_member(born, own, 3, pretended=born + own)
 
 
-@pytest.mark.parametrize("inserted", [0, 4, 12, 30])
-def test_windows_are_consecutive_and_end_at_the_newest(inserted):
-    buffer = replay.make(STEP, 10, ENVS, 8, STEPS, window=3)
-    rows = buffer.start(steps(92, 8))
-    for i in range(0, inserted, STEPS):
-        rows = buffer.add(rows, i, steps(100 + i, STEPS))
-    batch, _ = drawn(buffer, rows, inserted, inserted)
-    np.testing.assert_allclose(jnp.diff(batch.reward, axis=0), 1, atol=1e-4)
-    last = batch.reward[-1]
-    assert int(last.max()) == 99 + inserted
-    # Of the oldest complete windows all are there, but for those across the seam.
-    assert int(batch.reward[0].min()) == max(92, 100 + inserted - 10)
+def test_windows_are_consecutive_and_end_at_the_newest():
+    buffer = ring(10, 8, 3)
+    for inserted in (0, 4, 12, 30):
+        rows = written(buffer, 8, inserted, 58)
+        batch, _ = drawn(buffer, rows, inserted, inserted)
+        np.testing.assert_allclose(np.diff(batch.reward, axis=0), 1, atol=1e-4)
+        assert int(batch.reward[-1].max()) == 57 + inserted
+        # Of the oldest complete windows all are there, but for those across the seam.
+        assert int(batch.reward[0].min()) == max(50, 58 + inserted - 10)
 
 
 def test_whatever_a_transition_holds_comes_back():
     env = envs.make("gymnax/Pendulum-v1")
-    buffer = replay.make(off_policy.template(env), 4, 3, 2)
+    buffer = compiled(replay.make(off_policy.template(env), 4, 3, 2))
     key = jax.random.key(0)
     obs = jax.random.normal(key, (2, 3, 3))
     action = jax.random.normal(key, (2, 3, 1))
@@ -171,7 +181,7 @@ def test_any_pytree_is_kept_to_the_bit():
         "odd": jnp.full(shape, jnp.nan).at[0].set(-jnp.inf).at[1].set(1e-42),
     }
     step = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), kept)
-    buffer = replay.make(step, 8, 3, 4, 2)
+    buffer = compiled(replay.make(step, 8, 3, 4, 2))
     rows = buffer.start(jax.tree.map(lambda x: x[:4], kept))
     rows = buffer.add(rows, 0, jax.tree.map(lambda x: x[4:], kept))
     assert {x.dtype for x in jax.tree.leaves(rows)} == {np.dtype("f4"), np.dtype("u4")}
@@ -184,11 +194,12 @@ def test_any_pytree_is_kept_to_the_bit():
 
 def test_indices_say_where_a_window_lies():
     """Row and environment of each of its steps: a priority can be kept for them."""
-    buffer = replay.make(STEP, 10, ENVS, 8, STEPS, window=3)
+    buffer = ring(10, 8, 3)
     rows = buffer.start(steps(0, 8))
     batch, indices = buffer.sample(jax.random.key(0), rows, 0, 0, (5, 7))
     assert indices.shape == (3, 5, 7) == batch.reward.shape
-    np.testing.assert_allclose(indices // ENVS + indices % ENVS / 10, batch.reward)
+    where = np.asarray(indices)
+    np.testing.assert_allclose(where // ENVS + where % ENVS / 10, batch.reward)
     again = buffer.read(rows, indices[0, :, :2])
     np.testing.assert_array_equal(again.obs, batch.obs[0, :, :2])
 
@@ -204,17 +215,16 @@ def test_a_window_of_any_length_is_one_gather(window):
     assert program.count('"stablehlo.gather"') == 2
 
 
-@pytest.mark.parametrize("dtype", ["complex64", "float64", "int64"])
-def test_what_cannot_be_kept_exactly_is_refused(dtype):
-    step = {"x": jax.ShapeDtypeStruct((), np.dtype(dtype))}
-    with pytest.raises(TypeError, match=dtype):
-        replay.make(step, 10, ENVS, 4)
+def test_what_cannot_be_kept_exactly_is_refused():
+    for dtype in ("complex64", "float64", "int64"):
+        step = {"x": jax.ShapeDtypeStruct((), np.dtype(dtype))}
+        with pytest.raises(TypeError, match=dtype):
+            replay.make(step, 10, ENVS, 4)
 
 
-@pytest.mark.parametrize(
-    "sizes", [(10, 4, 3, 1), (9, 4, 2, 1), (4, 6, 2, 1), (10, 6, 2, 3), (10, 0, 2, 1)]
-)
-def test_sizes_that_do_not_fit_are_refused(sizes):
-    num_rows, num_warmup, num_steps, window = sizes
-    with pytest.raises(ValueError, match=r"warm-up|rows"):
-        replay.make(STEP, num_rows, ENVS, num_warmup, num_steps, window)
+def test_sizes_that_do_not_fit_are_refused():
+    rows_warmup_steps_window = [(10, 4, 3, 1), (9, 4, 2, 1), (4, 6, 2, 1)]
+    rows_warmup_steps_window += [(10, 6, 2, 3), (10, 0, 2, 1)]
+    for rows, *others in rows_warmup_steps_window:
+        with pytest.raises(ValueError, match=r"warm-up|rows"):
+            replay.make(STEP, rows, ENVS, *others)
