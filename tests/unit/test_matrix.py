@@ -27,20 +27,18 @@ def drawn(game, num=32):
 # --- values ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "payoffs"),
-    [
+def test_fixed_policies_have_their_payoffs():
+    payoffs = jax.jit(DILEMMA.payoffs)
+    for first, second, expected in (
         ("always cooperate", "always cooperate", (-1, -1)),
         ("always defect", "always defect", (-2, -2)),
         ("always defect", "always cooperate", (0, -3)),
         ("tit-for-tat", "tit-for-tat", (-1, -1)),
         ("tit-for-tat", "always defect", (-2.04, -1.92)),
         ("extortion", "always cooperate", (-0.716, -1.569)),
-    ],
-)
-def test_fixed_policies_have_their_payoffs(first, second, payoffs):
-    found = DILEMMA.payoffs(KNOWN[first], KNOWN[second])
-    np.testing.assert_allclose(found, payoffs, atol=1e-2)
+    ):
+        found = payoffs(KNOWN[first], KNOWN[second])
+        np.testing.assert_allclose(found, expected, atol=1e-2)
 
 
 def test_extortion_earns_three_times_the_surplus_of_any_other():
@@ -56,13 +54,11 @@ def test_extortion_earns_three_times_the_surplus_of_any_other():
 @pytest.mark.parametrize("game", [DILEMMA, CHICKEN], ids=lambda x: x.name)
 def test_payoffs_swap_with_the_players(game):
     first, second = drawn(game)
-    found = jax.vmap(game.values)(first, second)
-    np.testing.assert_allclose(
-        jax.vmap(game.values)(second, first)[:, ::-1], found, rtol=1e-4
-    )
-    np.testing.assert_allclose(
-        jax.vmap(matrix.swapped(game).values)(first, second), found, rtol=1e-4
-    )
+    values = jax.jit(jax.vmap(game.values))
+    swapped = jax.jit(jax.vmap(matrix.swapped(game).values))
+    found = np.asarray(values(first, second))
+    np.testing.assert_allclose(values(second, first)[:, ::-1], found, rtol=1e-4)
+    np.testing.assert_allclose(swapped(first, second), found, rtol=1e-4)
     # Had the other not seen its own move first, they would not.
     assert np.abs(found[:, 0] - found[:, 1]).max() > 0.5 * game.unit
 
@@ -103,10 +99,9 @@ def rounds(own, other, num=400):
 
 def test_values_are_those_of_playing_round_by_round():
     first, second = drawn(DILEMMA, 3)
-    for own, other in zip(first, second, strict=True):
-        np.testing.assert_allclose(
-            DILEMMA.values(own, other), rounds(own, other), rtol=1e-3
-        )
+    found = jax.jit(jax.vmap(DILEMMA.values))(first, second)
+    expected = [rounds(own, other) for own, other in zip(first, second, strict=True)]
+    np.testing.assert_allclose(found, expected, rtol=1e-3)
 
 
 def test_gradients_are_those_of_small_changes():
@@ -133,46 +128,53 @@ def test_an_unknown_game_is_refused_by_name():
 # --- players that learn ---------------------------------------------------------------
 
 
-@functools.cache
-def life(num_envs=512, **players):
-    """Mean payoffs of both, by step."""
-    config = opponents.Config(num_envs=num_envs)
-    loop = opponents.make(DILEMMA, config, opponents.Meta(**players))
-    return lived(loop)
-
-
 def lived(loop, key=0):
-    @jax.jit
-    def run(key):
-        state = loop.init(key, loop.meta)
-        step = functools.partial(loop.train, key, loop.meta)
-        return jax.lax.scan(lambda s, _: step(s), state, None, loop.num_segments)
-
-    return run(jax.random.key(key))
+    """The last state, and mean payoffs of both by step."""
+    return jax.jit(functools.partial(life, loop))(loop.meta, jax.random.key(key))
 
 
-LOLA = game_players.lola(DILEMMA)
+def life(loop, meta, key):
+    step = functools.partial(loop.train, key, meta)
+    state = loop.init(key, meta)
+    return jax.lax.scan(lambda s, _: step(s), state, None, loop.num_segments)
+
+
 FIXED = {name: game_players.static(p) for name, p in DILEMMA.fixed.items()}
+PLAYERS = {
+    "NL": game_players.naive(DILEMMA),
+    "LOLA": game_players.lola(DILEMMA),
+    **FIXED,
+}
 
 
-@pytest.mark.parametrize(
-    ("shaper", "opponent", "payoffs"),
-    [
-        (None, None, (-1.98, -1.98)),
-        (None, LOLA, (-1.52, -1.30)),
-        (LOLA, LOLA, (-1.10, -1.10)),
-        (FIXED["tit-for-tat"], None, (-1.04, -1.04)),
-        (FIXED["always defect"], None, (-1.98, -2.00)),
-        (FIXED["always cooperate"], None, (-2.97, -0.02)),
-        (FIXED["extortion"], None, (-0.82, -1.60)),
-    ],
-    ids=["NL-NL", "NL-LOLA", "LOLA-LOLA", *("tft", "alld", "allc", "zd")],
-)
-def test_fixed_learners_reach_their_payoffs(shaper, opponent, payoffs):
+def test_fixed_learners_reach_their_payoffs():
     """Means over the meta-episode, of Lu et al. (2022) and as measured elsewhere."""
-    _, metrics = life(shaper=shaper, opponent=opponent)
-    found = metrics["return"].mean(), metrics["opponent_return"].mean()
-    np.testing.assert_allclose(found, payoffs, atol=0.03)
+    loop = opponents.make(DILEMMA, opponents.Config(num_envs=512))
+
+    def chosen(index):
+        players = list(PLAYERS.values())
+        return slots.function(lambda *args: jax.lax.switch(index, players, *args))
+
+    @jax.jit
+    def means(shaper, opponent):
+        """One program for all pairs."""
+        meta = opponents.Meta(chosen(shaper), chosen(opponent))
+        _, metrics = life(loop, meta, jax.random.key(0))
+        return metrics["return"].mean(), metrics["opponent_return"].mean()
+
+    for shaper, opponent, payoffs in (
+        ("NL", "NL", (-1.98, -1.98)),
+        ("NL", "LOLA", (-1.52, -1.30)),
+        ("LOLA", "LOLA", (-1.10, -1.10)),
+        ("tit-for-tat", "NL", (-1.04, -1.04)),
+        ("always defect", "NL", (-1.98, -2.00)),
+        ("always cooperate", "NL", (-2.97, -0.02)),
+        ("extortion", "NL", (-0.82, -1.60)),
+    ):
+        found = means(*(list(PLAYERS).index(x) for x in (shaper, opponent)))
+        np.testing.assert_allclose(
+            found, payoffs, atol=0.03, err_msg=f"{shaper} and {opponent}"
+        )
 
 
 @pytest.mark.parametrize(

@@ -23,19 +23,16 @@ SIZES = {"total_timesteps": 128, "num_envs": 4, "num_steps": 16, "features": (8,
 # --- the Coin Game --------------------------------------------------------------------
 
 
-@functools.cache
-def program():
-    return jax.jit(COINS.step_raw)
+STEP = jax.jit(COINS.step_raw)
 
 
 def stepped(players, coins, actions, time=0):
     state = State(jnp.array(players), jnp.array(coins), jnp.int32(time))
-    return program()(jax.random.key(0), state, jnp.array(actions))
+    return STEP(jax.random.key(0), state, jnp.array(actions))
 
 
-@pytest.mark.parametrize(
-    ("players", "coins", "actions", "rewards"),
-    [
+def test_coins_are_paid_to_who_takes_them_and_by_whose_they_were():
+    for players, coins, actions, expected in (
         ((0, 4), (1, 8), (RIGHT, DOWN), (1, 0)),  # red takes its own
         ((0, 5), (8, 1), (RIGHT, UP), (1, -2)),  # red takes blue's
         ((0, 4), (3, 1), (DOWN, UP), (1, 1)),  # each its own
@@ -43,15 +40,11 @@ def stepped(players, coins, actions, time=0):
         ((0, 2), (1, 8), (RIGHT, LEFT), (-1, 1)),  # both take red's
         ((0, 4), (2, 7), (LEFT, DOWN), (1, 1)),  # around the edge
         ((0, 4), (8, 8), (UP, RIGHT), (0, 0)),
-    ],
-)
-def test_coins_are_paid_to_who_takes_them_and_by_whose_they_were(
-    players, coins, actions, rewards
-):
-    state, out = stepped(players, coins, actions)
-    np.testing.assert_array_equal(out.reward, rewards)
-    left = [c for c in coins if c not in np.asarray(state.players)]
-    assert all(c in np.asarray(state.coins) for c in left)
+    ):
+        state, out = stepped(players, coins, actions)
+        np.testing.assert_array_equal(out.reward, expected)
+        left = [c for c in coins if c not in np.asarray(state.players)]
+        assert all(c in np.asarray(state.coins) for c in left)
 
 
 def test_players_see_themselves_first():
@@ -69,48 +62,48 @@ def test_an_episode_ends_by_its_time_limit():
     assert not out.terminated
 
 
-@functools.cache
-def rewards_of(first, second, num_games=512):
-    """Mean rewards a step of two functions of an observation."""
-
-    @jax.jit
-    def run(key):
-        state, obs = jax.vmap(COINS.reset)(jax.random.split(key, num_games))
-
-        def step(now, key):
-            state, obs = now
-            a, b = jax.random.split(key)
-            actions = jnp.stack(
-                [f(obs[:, i], k) for i, (f, k) in enumerate(((first, a), (second, b)))],
-                1,
-            )
-            keys = jax.random.split(key, num_games)
-            state, out = jax.vmap(COINS.step_raw)(keys, state, actions)
-            return (state, out.obs), out.reward.mean(0)
-
-        keys = jax.random.split(key, COINS.max_steps)
-        return jax.lax.scan(step, (state, obs), keys)[1].mean(0)
-
-    return np.asarray(run(jax.random.key(1)))
-
-
-def greedy(obs, key):
-    return jax.vmap(coin_game.greedy)(obs)
-
-
-def considerate(obs, key):
-    return jax.vmap(coin_game.considerate)(obs)
-
-
 def random(obs, key):
     return jax.random.randint(key, (len(obs),), 0, 4)
 
 
+PLAYERS = {
+    "greedy": lambda obs, key: jax.vmap(coin_game.greedy)(obs),
+    "considerate": lambda obs, key: jax.vmap(coin_game.considerate)(obs),
+    "random": random,
+}
+
+
+@jax.jit
+def rewards(first, second):
+    """Mean rewards a step of two players, by their places in `PLAYERS`."""
+
+    num_games = 512
+
+    def act(player, obs, key):
+        return jax.lax.switch(player, list(PLAYERS.values()), obs, key)
+
+    def step(now, key):
+        state, obs = now
+        a, b = jax.random.split(key)
+        actions = act(first, obs[:, 0], a), act(second, obs[:, 1], b)
+        keys = jax.random.split(key, num_games)
+        state, out = jax.vmap(COINS.step_raw)(keys, state, jnp.stack(actions, 1))
+        return (state, out.obs), out.reward.mean(0)
+
+    key = jax.random.key(1)
+    start = jax.vmap(COINS.reset)(jax.random.split(key, num_games))
+    return jax.lax.scan(step, start, jax.random.split(key, COINS.max_steps))[1].mean(0)
+
+
+def rewards_of(*players):
+    return np.asarray(rewards(*map(list(PLAYERS).index, players)))
+
+
 def test_who_takes_all_coins_gains_nothing_from_its_like():
-    assert np.abs(rewards_of(greedy, greedy)).max() < 0.08
-    assert np.abs(rewards_of(random, random)).max() < 0.08
-    assert (rewards_of(considerate, considerate) > 0.2).all()
-    own, other = rewards_of(greedy, random)
+    assert np.abs(rewards_of("greedy", "greedy")).max() < 0.08
+    assert np.abs(rewards_of("random", "random")).max() < 0.08
+    assert (rewards_of("considerate", "considerate") > 0.2).all()
+    own, other = rewards_of("greedy", "random")
     assert own > 0.3
     assert other < -0.2
 
@@ -128,6 +121,18 @@ def test_states_are_drawn():
 
 
 # --- seats ----------------------------------------------------------------------------
+
+
+def lived(loop, num_segments=1):
+    """The state and metrics [segments] after some segments."""
+
+    @jax.jit
+    def run(key):
+        state = loop.init(key, loop.meta)
+        step = functools.partial(loop.train, key, loop.meta)
+        return jax.lax.scan(lambda s, _: step(s), state, None, num_segments)
+
+    return run(jax.random.key(0))
 
 
 def test_each_seat_of_a_game_is_an_environment_of_a_rollout():
@@ -161,9 +166,7 @@ def test_each_seat_of_a_game_is_an_environment_of_a_rollout():
 def test_one_ppo_learns_all_seats():
     """Parameter sharing; it needs a multiple of the players."""
     loop = ppo.make(COINS, ppo.Config(**SIZES, num_segments=2))
-    state, metrics = jax.jit(
-        lambda key: loop.train(key, loop.meta, loop.init(key, loop.meta))
-    )(jax.random.key(0))
+    state, metrics = lived(loop)
     assert state.agent.age == 1
     assert metrics["episodes"] == 4
     assert metrics["length"] == 16
@@ -190,10 +193,10 @@ def test_evaluation_and_play_let_all_players_act():
 def test_against_a_partner_one_seat_is_left():
     env = envs.against(COINS, coin_game.greedy)
     assert env.num_players == 1
-    state, _ = env.reset(jax.random.key(0))
+    state, _ = jax.jit(env.reset)(jax.random.key(0))
     actions = jnp.stack([coin_game.greedy(state[1]), jnp.int32(UP)])
-    _, out = env.step_raw(jax.random.key(1), state, jnp.int32(UP))
-    _, both = COINS.step_raw(jax.random.key(1), state[0], actions)
+    _, out = jax.jit(env.step_raw)(jax.random.key(1), state, jnp.int32(UP))
+    _, both = STEP(jax.random.key(1), state[0], actions)
     np.testing.assert_array_equal(out.obs, both.obs[1])
     assert out.reward == both.reward[1]
     paid = out.info["metrics"]
@@ -205,9 +208,7 @@ def test_against_a_partner_one_seat_is_left():
 def test_what_an_environment_measures_is_a_metric_of_training():
     env = envs.against(COINS, coin_game.greedy)
     loop = ppo.make(env, ppo.Config(**SIZES, num_segments=2))
-    _, metrics = jax.jit(
-        lambda key: loop.train(key, loop.meta, loop.init(key, loop.meta))
-    )(jax.random.key(0))
+    metrics = lived(loop)[1]
     assert metrics["own_reward"] * 16 == pytest.approx(float(metrics["return"]))
     assert metrics["partner_reward"] > 0.1
 
@@ -222,12 +223,7 @@ def test_the_shaper_is_told_of_the_last_segment():
     learner = ppo.make(COINS, ppo.Config(**SIZES | {"num_envs": 2}, num_segments=4))
     loop = partner.make(learner, partner.Config(4), partner.Meta(told))
 
-    @jax.jit
-    def life(key):
-        state = loop.init(key, loop.meta)
-        return jax.lax.scan(lambda s, _: loop.train(key, loop.meta, s), state, None, 4)
-
-    state, metrics = life(jax.random.key(0))
+    state, metrics = lived(loop, 4)
     np.testing.assert_allclose(
         state.agent.memory,
         [metrics["return"][-1], metrics["opponent_return"][-1], 1.0],
@@ -244,12 +240,7 @@ def test_pay_counts_in_segments_in_which_no_episode_ends():
     learner = ppo.make(COINS, ppo.Config(**SIZES | sizes))
     loop = partner.make(learner, partner.Config(4), partner.Meta(coin_game.greedy))
 
-    @jax.jit
-    def life(key):
-        state = loop.init(key, loop.meta)
-        return jax.lax.scan(lambda s, _: loop.train(key, loop.meta, s), state, None, 4)
-
-    _, metrics = life(jax.random.key(0))
+    _, metrics = lived(loop, 4)
     np.testing.assert_array_equal(metrics["episodes"], learner.frames_per_segment)
     np.testing.assert_array_equal(metrics["length"], 1)
     score = fitness.area_under_curve.score(metrics, {})

@@ -54,13 +54,24 @@ def lives(lr=1e-2):
 # --- rescaling ------------------------------------------------------------------------
 
 
+def rescaled(x):
+    """h(x), Kapturowski et al., 2019, with ε = 1e-3."""
+    return np.sign(x) * (np.sqrt(np.abs(np.float64(x)) + 1) - 1) + 1e-3 * x
+
+
+def unscaled(y):
+    """h⁻¹(y), Pohlen et al., 2018, proposition A.2."""
+    root = np.sqrt(1 + 4e-3 * (np.abs(np.float64(y)) + 1 + 1e-3))
+    return np.sign(y) * (((root - 1) / 2e-3) ** 2 - 1)
+
+
 def test_the_rescaling_is_that_of_the_paper():
     h = rescalings.signed_root
     np.testing.assert_allclose(h(jnp.float32(10.0)), 2.32662, atol=5e-6)
     np.testing.assert_allclose(h(jnp.float32(-10.0)), -2.32662, atol=5e-6)
     x = np.sinh(np.linspace(-12, 12, 401)).astype(np.float32)
-    expected = np.sign(x) * (np.sqrt(np.abs(np.float64(x)) + 1) - 1) + 1e-3 * x
-    np.testing.assert_allclose(h(x), expected, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(h(x), rescaled(x), rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(unscaled(rescaled(x)), x, rtol=1e-6, atol=1e-9)
     back = rescalings.inverse(h, h(jnp.array(x)))
     np.testing.assert_allclose(back, x, rtol=1e-5, atol=1e-6)
 
@@ -138,13 +149,13 @@ def by_hand(params, target_params, given, size, double=True, kept=1.0, bug=""):
             action, reward = steps.action[t], steps.reward[t]
             x = inputs(weights, steps.next_obs[t], action, reward)
             ahead[who, t] = np.asarray(values(weights, remember(weights, after, x)))
+            after = np.asarray(after)
             ends = steps.done[t]
             if bug == "shifted":
                 ends = steps.done[t - 1] if t else np.zeros_like(ends)
             hidden = np.where(ends[:, None], 0.0, after)
             action = np.where(steps.done[t], last_step.NO_ACTION, action)
             reward = np.where(steps.done[t], 0.0, reward)
-    h = rescalings.signed_root
     target, q = np.zeros((2, size.learned, batch))
     for i, b in np.ndindex(target.shape):
         t, total, factor = size.burn_in + i, 0.0, 1.0
@@ -154,16 +165,24 @@ def by_hand(params, target_params, given, size, double=True, kept=1.0, bug=""):
             if steps.done[j, b] or j == t + size.ahead - 1:
                 who = "online" if double else "target"
                 best = ahead[who, j][b].argmax()
-                value = rescalings.inverse(h, ahead["target", j][b][best])
+                value = unscaled(ahead["target", j][b][best])
                 total += 0.0 if steps.terminated[j, b] else factor * value
                 break
-        target[i, b] = h(jnp.float32(total))
+        target[i, b] = rescaled(total)
         q[i, b] = every["online", t][b][steps.action[t, b]]
     return target, q
 
 
-def learned(params, target_params, given, size, double=True, kept=1.0):
-    net, _, _ = nets()
+def cut(size):
+    """The sequences' first steps, as many as are read."""
+    steps, start = sequences()
+    return Sequences(jax.tree.map(lambda x: x[: size.total], steps), start)
+
+
+@functools.cache
+def learned(size, double=True, kept=1.0):
+    """Targets and q [L, B] of the code under test."""
+    net, params, target_params = nets()
 
     @jax.jit
     def run(params, target_params, given):
@@ -177,9 +196,10 @@ def learned(params, target_params, given, size, double=True, kept=1.0):
         again = recurrent_q.unroll(net, params, found.hidden, x, steps.done)
         return found.target, net.values(params, again)
 
+    given = cut(size)
     target, q = run(params, target_params, given)
-    action = size.of_learned(given.steps.action)[..., None]
-    return target, np.take_along_axis(np.asarray(q), np.asarray(action), -1)[..., 0]
+    action = np.asarray(size.of_learned(given.steps.action))[..., None]
+    return target, np.take_along_axis(np.asarray(q), action, -1)[..., 0]
 
 
 @pytest.mark.parametrize(
@@ -194,43 +214,38 @@ def learned(params, target_params, given, size, double=True, kept=1.0):
 def test_targets_are_those_of_the_definition(size, double, kept):
     """Without a burn-in and of one step: n-step Q-learning of rescaled values."""
     _, params, target_params = nets()
-    given = jax.tree.map(lambda x: x[: size.total], sequences().steps)
-    given = Sequences(given, sequences().start)
-    expected = by_hand(params, target_params, given, size, double, kept)
-    found = learned(params, target_params, given, size, double, kept)
-    for x, y in zip(found, expected, strict=True):
+    expected = by_hand(params, target_params, cut(size), size, double, kept)
+    for x, y in zip(learned(size, double, kept), expected, strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("bug", ["shifted", "unburnt", "forgets"])
-def test_a_memory_with_a_bug_would_be_seen(bug):
+def test_a_memory_with_a_bug_would_be_seen():
     """A reset of the memory one step late, a target network that was not burnt in, an
     agent that does not see its last action."""
     _, params, target_params = nets()
     size = SequenceLength(3, 4, 2)
-    found, _ = learned(params, target_params, sequences(), size)
-    wrong, _ = by_hand(params, target_params, sequences(), size, bug=bug)
-    assert np.mean(np.abs(np.asarray(found) - wrong) > 1e-3) > 0.3
+    found = np.asarray(learned(size)[0])
+    for bug in ("shifted", "unburnt", "forgets"):
+        wrong, _ = by_hand(params, target_params, sequences(), size, bug=bug)
+        assert np.mean(np.abs(found - wrong) > 1e-3) > 0.3, bug
 
 
 def test_one_step_without_memory_is_dqn_on_rescaled_values():
     """R2D2 with no burn-in, one step and no stored memory: the value of an observation
     alone, and of the next one after it."""
-    net, params, target_params = nets()
-    size, given = SequenceLength(0, 1, 1), sequences()
-    given = Sequences(jax.tree.map(lambda x: x[:1], given.steps), given.start)
-    found, q = learned(params, target_params, given, size, kept=0.0)
+    net, params, _ = nets()
+    size = SequenceLength(0, 1, 1)
+    found, q = map(np.asarray, learned(size, kept=0.0))
+    given = cut(size)
     steps, start = jax.tree.map(lambda x: x[0], given.steps), given.start
-    nothing = jnp.zeros((40, 6))
     x = net.inputs(params, steps.obs, start.action, start.reward)
-    mine = net.values(params, net.remember(params, nothing, x))
-    np.testing.assert_allclose(
-        q[0], mine[jnp.arange(40), steps.action], rtol=1e-5, atol=1e-6
-    )
+    mine = np.asarray(net.values(params, net.remember(params, jnp.zeros((40, 6)), x)))
+    taken = mine[np.arange(40), np.asarray(steps.action)]
+    np.testing.assert_allclose(q[0], taken, rtol=1e-5, atol=1e-6)
     ended = np.asarray(steps.terminated)
-    expected = rescalings.signed_root(steps.reward)
+    expected = rescaled(np.asarray(steps.reward))
     np.testing.assert_allclose(found[0, ended], expected[ended], rtol=1e-5)
-    assert np.abs(np.asarray(found[0] - expected)[~ended]).min() > 0
+    assert np.abs(found[0] - expected)[~ended].min() > 0
 
 
 # --- stored memory --------------------------------------------------------------------
@@ -250,45 +265,50 @@ def drawn(state, parts, number=200):
     return found.indices
 
 
-@pytest.mark.parametrize("updates", [0, 3, 5])
-def test_a_sequence_starts_with_the_memory_that_the_agent_had(updates):
+@jax.jit
+def seen_again(params, given, hidden, done):
+    """Memories after each step of a period that starts with `hidden`."""
+    net = made()[0].network
+    x = net.inputs(params, given.steps.obs, *recurrent_q.led_by(given))
+    memories = recurrent_q.unroll(net, params, hidden, x, done)
+    first = net.remember(params, hidden, x[0])
+    return recurrent_q.forget(memories[-1], given.steps.done[-1]), first
+
+
+def test_a_sequence_starts_with_the_memory_that_the_agent_had():
     """Seen again from a start, with parameters that did not change, it arrives at the
     memory that was stored at the next start. Bugs on purpose: the memory after the
     first step, the memory of another start, and one that no end resets."""
     parts, states = lives(lr=0.0)
-    state = states[updates]
-    indices = drawn(state, parts)
-    given = parts.read(state.experience, indices)
-    steps = jax.tree.map(lambda x: x[:PERIOD], given.steps)
-    params, net = state.agent.params, parts.network
-    start_row = indices[PERIOD] // 4
-    assert set(np.unique(start_row % PERIOD)) == {0}
-    later = parts.read(state.experience, indices[PERIOD:]).start
+    for state in (states[0], states[3], states[5]):
+        indices = drawn(state, parts)
+        given = parts.read(state.experience, indices)
+        steps = jax.tree.map(lambda x: x[:PERIOD], given.steps)
+        given = given._replace(steps=steps)
+        assert set(np.unique(np.asarray(indices[PERIOD]) // 4 % PERIOD)) == {0}
+        later = parts.read(state.experience, indices[PERIOD:]).start
 
-    def seen_again(hidden, done):
-        x = net.inputs(
-            params, steps.obs, *recurrent_q.led_by(given._replace(steps=steps))
-        )
-        memories = recurrent_q.unroll(net, params, hidden, x, done)
-        return np.asarray(recurrent_q.forget(memories[-1], steps.done[-1])), x
+        def again(hidden, done, state=state, given=given):
+            return seen_again(state.agent.params, given, hidden, done)
 
-    found, x = seen_again(given.start.hidden, steps.done)
-    np.testing.assert_allclose(found, later.hidden, rtol=1e-4, atol=1e-5)
-    expected = np.where(steps.done[-1], last_step.NO_ACTION, steps.action[-1])
-    np.testing.assert_array_equal(later.action, expected)
-    np.testing.assert_array_equal(
-        later.reward, np.where(steps.done[-1], 0.0, steps.reward[-1])
-    )
+        start, done = given.start.hidden, steps.done
+        found, after = again(start, done)
+        np.testing.assert_allclose(found, later.hidden, rtol=1e-4, atol=1e-5)
+        ended = np.asarray(done[-1])
+        expected = np.where(ended, last_step.NO_ACTION, steps.action[-1])
+        np.testing.assert_array_equal(later.action, expected)
+        expected = np.where(ended, 0.0, steps.reward[-1])
+        np.testing.assert_array_equal(later.reward, expected)
 
-    def wrong(hidden, done=steps.done):
-        return np.abs(seen_again(hidden, done)[0] - later.hidden).max(-1) > 1e-3
+        def wrong(hidden, done, again=again, later=later):
+            distance = np.abs(np.asarray(again(hidden, done)[0]) - later.hidden)
+            return distance.max(-1) > 1e-3
 
-    after = net.remember(params, given.start.hidden, x[0])
-    assert wrong(after).mean() > 0.5
-    assert wrong(jnp.roll(given.start.hidden, 1, 0)).mean() > 0.5
-    ended = np.asarray(steps.done.any(0))
-    assert ended.any()
-    assert wrong(given.start.hidden, steps.done & False)[ended].mean() > 0.5
+        assert wrong(after, done).mean() > 0.5
+        assert wrong(jnp.roll(start, 1, 0), done).mean() > 0.5
+        ended = np.asarray(done.any(0))
+        assert ended.any()
+        assert wrong(start, done & False)[ended].mean() > 0.5
 
 
 def test_an_episode_begins_without_a_last_action():

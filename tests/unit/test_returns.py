@@ -2,6 +2,7 @@
 
 import functools
 import importlib.util
+import itertools
 from pathlib import Path
 
 import jax
@@ -25,28 +26,20 @@ THIRD_ENDS = jnp.array([False, False, True, False])
 NEVER = jnp.zeros(4, bool)
 
 
-def test_gae_golden():
-    advantage = generalized_advantage(
-        REWARD, VALUE, NEXT_VALUE, THIRD_ENDS, THIRD_ENDS, 0.9, 0.8
-    )
-    np.testing.assert_allclose(advantage, [1.64768, 1.094, 1.7, -0.66], rtol=1e-5)
-
-
-def test_gae_lambda_one_golden():
-    advantage = generalized_advantage(
-        REWARD, VALUE, NEXT_VALUE, THIRD_ENDS, THIRD_ENDS, 0.9, 1.0
-    )
-    np.testing.assert_allclose(advantage, [2.12, 1.4, 1.7, -0.66], rtol=1e-5)
-
-
-def test_three_step_return_golden():
-    returns = n_step_return(REWARD, NEXT_VALUE, THIRD_ENDS, THIRD_ENDS, 0.9, 3)
-    np.testing.assert_allclose(returns, [2.62, 1.8, 2.0, -0.46], rtol=1e-5)
-
-
-def test_one_step_return_is_the_td_target():
-    returns = n_step_return(REWARD, NEXT_VALUE, THIRD_ENDS, THIRD_ENDS, 0.9, 1)
-    np.testing.assert_allclose(returns, [1.36, 0.27, 2.0, -0.46], rtol=1e-5)
+def test_advantages_and_returns_golden():
+    ended = THIRD_ENDS, THIRD_ENDS
+    for trace, expected in (
+        (0.8, [1.64768, 1.094, 1.7, -0.66]),
+        (1.0, [2.12, 1.4, 1.7, -0.66]),
+    ):
+        found = generalized_advantage(REWARD, VALUE, NEXT_VALUE, *ended, 0.9, trace)
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+    for n, expected in (
+        (3, [2.62, 1.8, 2.0, -0.46]),
+        (1, [1.36, 0.27, 2.0, -0.46]),  # the target of a temporal difference
+    ):
+        found = n_step_return(REWARD, NEXT_VALUE, *ended, 0.9, n)
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 def test_truncation_bootstraps_but_cuts_the_trace():
@@ -61,13 +54,13 @@ def test_truncation_bootstraps_but_cuts_the_trace():
     np.testing.assert_allclose(advantage, [first, second, third, -0.66], rtol=1e-5)
 
 
-@pytest.mark.parametrize("n", [2, 3, 5])
-def test_n_step_window_stops_at_truncation_with_bootstrap(n):
+def test_n_step_window_stops_at_truncation_with_bootstrap():
     next_value = NEXT_VALUE.at[2].set(5.0)
-    returns = n_step_return(REWARD, next_value, NEVER, THIRD_ENDS, 0.9, n)
-    assert returns[2] == pytest.approx(2.0 + 0.9 * 5.0)
-    assert returns[1] == pytest.approx(0.9 * (2.0 + 0.9 * 5.0))
-    assert returns[3] == pytest.approx(-1.0 + 0.9 * 0.6)
+    for n in (2, 3, 5):
+        returns = n_step_return(REWARD, next_value, NEVER, THIRD_ENDS, 0.9, n)
+        third = 2.0 + 0.9 * 5.0
+        expected = [0.9 * third, third, -1.0 + 0.9 * 0.6]
+        np.testing.assert_allclose(returns[1:], expected, rtol=1e-6)
 
 
 def test_long_n_equals_gae_with_lambda_one():
@@ -90,21 +83,19 @@ def test_lambda_returns_are_gae_plus_values(trace):
         np.testing.assert_allclose(returns, advantage + VALUE, rtol=1e-5)
 
 
-@pytest.mark.parametrize("ends", [THIRD_ENDS, NEVER], ids=["end", "no end"])
-@pytest.mark.parametrize("terminates", [True, False])
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_windows_give_the_n_step_returns(n, terminates, ends):
+def test_windows_give_the_n_step_returns():
     """The window from each step on, against the returns of the whole trajectory."""
     next_value = NEXT_VALUE.at[2].set(5.0)
-    terminated = ends & terminates
-    expected = n_step_return(REWARD, next_value, terminated, ends, 0.9, n)
-    for t in range(4 - n + 1):
-        window = slice(t, t + n)
+    ways_to_end = (THIRD_ENDS, THIRD_ENDS), (NEVER, THIRD_ENDS), (NEVER, NEVER)
+    for n, (terminated, ends) in itertools.product((1, 2, 3), ways_to_end):
+        expected = n_step_return(REWARD, next_value, terminated, ends, 0.9, n)
+        # [n, windows]: step t of each window.
+        steps = np.arange(4 - n + 1) + np.arange(n)[:, None]
         total, factor, last = n_step_window(
-            REWARD[window], terminated[window], ends[window], 0.9
+            REWARD[steps], terminated[steps], ends[steps], 0.9
         )
-        found = total + factor * next_value[t + int(last)]
-        assert found == pytest.approx(float(expected[t]), rel=1e-5)
+        found = total + factor * next_value[steps[0] + last]
+        np.testing.assert_allclose(found, expected[: 4 - n + 1], rtol=1e-5)
 
 
 def test_windows_are_elementwise():
