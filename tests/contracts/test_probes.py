@@ -1,10 +1,10 @@
-"""Probe environments for all loops but PPO, whose are in test_ppo.py.
+"""Probe environments: each is passed by a correct loop and failed by one kind of bug.
 
-Each is passed by a correct loop and failed by one kind of bug; `test_a_broken_loop`
-makes the bugs.
+The bugs are made, too. All probes of a loop are one population.
 """
 
 import functools
+import inspect
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +12,9 @@ import numpy as np
 import probes
 import pytest
 
-from inner_loops import a2c, apex, dqn, gorila, impala, pqn, qtopt, sac, td3
-from metaevo.envs import Env
+from inner_loops import a2c, apex, dqn, gorila, impala, ppo, pqn, qtopt, sac, td3
+from metaevo import envs
+from metaevo.evaluators.lift import OVER_MEMBERS
 from metaevo.rl import networks, returns
 
 GAMMA = 0.9
@@ -25,7 +26,7 @@ ON_POLICY |= {"features": (32,), "num_segments": 1, "anneal_lr": False}
 
 ONE_STEP = {"total_timesteps": 65_536, "num_envs": 8, "num_steps": 8}
 ONE_STEP |= {"features": (32,), "num_segments": 1, "anneal_lr": False}
-ACTOR_CRITICS = ("a2c", "impala")
+ACTOR_CRITICS = ("ppo", "a2c", "impala")
 
 # name: (module, config, meta)
 LOOPS = {
@@ -45,6 +46,7 @@ LOOPS = {
         OFF_POLICY,
         apex.Meta(lr=2e-3, gamma=GAMMA, target_rate=0.5),
     ),
+    "ppo": (ppo, ON_POLICY, ppo.Meta(lr=2e-3, gamma=GAMMA, ent_coef=0.0)),
     "a2c": (
         a2c,
         ONE_STEP,
@@ -80,185 +82,164 @@ OFTEN = {"target_period": 10}
 period = dict.fromkeys(("dqn", "double-dueling-3-step", "gorila", "apex"), OFTEN)
 
 
+def policy(action):
+    return probes.policy() if action == TWO else probes.continuous_policy()
+
+
+def matching(action):
+    return probes.matching() if action == TWO else probes.continuous_matching()
+
+
+def limits_are_ends(action):
+    """A bug: a time limit is taken for an end."""
+
+    def change(step):
+        nothing = jnp.zeros_like(step.truncated)
+        return step._replace(terminated=step.done, truncated=nothing)
+
+    return probes.with_steps(probes.truncated(action=action), change)
+
+
+def resets_are_followed(action):
+    """A bug: the last observation of an episode is that of the next reset, as in many
+    libraries."""
+
+    def change(step):
+        obs = jnp.where(step.truncated, jnp.array(probes.START), step.obs)
+        return step._replace(obs=obs, final_obs=obs)
+
+    return probes.with_steps(probes.truncated(action=action), change)
+
+
+TWO = envs.Discrete(2)
+PROBES = {
+    "value": lambda action: probes.value(action),
+    "observation": lambda action: probes.observation(action),
+    "discount": lambda action: probes.discount(action),
+    "policy": policy,
+    "matching": matching,
+    "truncated": lambda action: probes.truncated(action=action),
+    "terminated": lambda action: probes.terminated(action=action),
+    "limits are ends": limits_are_ends,
+    "resets are followed": resets_are_followed,
+}
+# What agents are shown; the truncation probe starts with the second.
+SHOWN = {"zero": (0.0, 0.0), "plus": probes.START, "minus": (-1.0, 0.0)}
+SHOWN |= {"later": probes.LATER}
+
+
 @functools.cache
-def trained(name, probe, **change):
-    """`act(obs)` and `value(obs)` of an agent trained on a probe."""
+def trained(name, names=tuple(PROBES)):
+    """Actions and values by probe and by what agents are shown: one program trains an
+    agent on each probe."""
     module, config, meta = LOOPS[name]
-    continuous = name not in DISCRETE
-    env = probe if isinstance(probe, Env) else probe(continuous)
     config = module.Config(**config | period.get(name, {}))
-    meta = meta._replace(**change)
-    loop = module.make(env, config, meta)
+    action = TWO if name in DISCRETE else probes.CONTINUOUS
+    environments = [PROBES[probe](action) for probe in names]
+    shown = jnp.array(list(SHOWN.values()))
+
+    def value(agent, actions):
+        """Of the best action, from the weights."""
+        if name in ACTOR_CRITICS:
+            net = networks.mlp((32,), 1, activation="tanh")
+            return net.apply(agent.params["critic"], shown)[..., 0]
+        if name not in DISCRETE:
+            net = networks.mlp((32,), 1, activation="relu")
+            params = jax.tree.map(lambda x: x[0], agent.critic.params)
+            return net.apply(params, jnp.concatenate([shown, actions], -1))[..., 0]
+        dueling = getattr(config, "dueling", False)
+        options = {"layer_norm": name == "pqn", "dueling": dueling}
+        net = networks.mlp((32,), 2, activation="relu", **options)
+        return net.apply(agent.params, shown).max(-1)
+
+    def made(index):
+        return module.make(probes.chosen(index, environments), config)
+
+    def train(index, state):
+        return made(index).train(jax.random.key(9), meta, state)[0]
+
+    def show(index, state):
+        loop, key = made(index), jax.random.key(0)
+        actions = loop.act(key, meta, state.agent, (), shown)[0]
+        return actions.reshape(len(shown)), value(state.agent, actions)
 
     @jax.jit
     def run(key):
-        state = loop.init(key, meta)
-        return loop.train(jax.random.key(9), meta, state)[0].agent
-
-    agent = run(jax.random.key(0))
-
-    def act(*obs):
-        return loop.act(jax.random.key(0), meta, agent, (), jnp.asarray(obs))[0]
-
-    def value(*obs):
-        """Of the best action, from the weights."""
-        obs = jnp.asarray(obs, jnp.float32)
-        if name in ACTOR_CRITICS:
-            net = networks.mlp((32,), 1, activation="tanh")
-            return net.apply(agent.params["critic"], obs)[..., 0]
-        if continuous:
-            net = networks.mlp((32,), 1, activation="relu")
-            joined = jnp.concatenate([obs, act(*obs)], -1)
-            return net.apply(jax.tree.map(lambda x: x[0], agent.critic.params), joined)[
-                ..., 0
-            ]
-        net = networks.mlp(
-            (32,),
-            env.action.num,
-            activation="relu",
-            layer_norm=name == "pqn",
-            dueling=getattr(config, "dueling", False),
+        indices = jnp.arange(len(environments))
+        state = jax.vmap(lambda i: made(i).init(key, meta), out_axes=OVER_MEMBERS)(
+            indices
         )
-        return net.apply(agent.params, obs).max(-1)
+        state = jax.vmap(train, (0, OVER_MEMBERS), OVER_MEMBERS)(indices, state)
+        return jax.vmap(show, (0, OVER_MEMBERS))(indices, state)
 
-    return act, value
-
-
-def probe(make):
-    """A probe for either kind of action."""
-    return lambda continuous: make(action=probes.CONTINUOUS) if continuous else make()
-
-
-VALUE, OBSERVATION = probe(probes.value), probe(probes.observation)
-DISCOUNT, TRUNCATED = probe(probes.discount), probe(probes.truncated)
-TERMINATED = probe(probes.terminated)
-
-
-def policy(continuous):
-    return probes.continuous_policy() if continuous else probes.policy()
-
-
-def matching(continuous):
-    return probes.continuous_matching() if continuous else probes.matching()
-
-
-@pytest.mark.parametrize("name", LOOPS)
-def test_value_and_observation(name):
-    _, value = trained(name, VALUE)
-    np.testing.assert_allclose(value([0.0]), [1.0], atol=0.1)
-    _, value = trained(name, OBSERVATION)
-    np.testing.assert_allclose(value([1.0], [-1.0]), [1.0, -1.0], atol=0.1)
-
-
-@pytest.mark.parametrize("name", LOOPS)
-def test_discount(name):
-    _, value = trained(name, DISCOUNT)
-    np.testing.assert_allclose(value([0.0], [1.0]), [GAMMA, 1.0], atol=0.1)
-
-
-@pytest.mark.parametrize("name", LOOPS)
-def test_policy_and_matching(name):
-    best = {True: 1, False: 0} if name in DISCRETE else {True: 0.5, False: -0.5}
-    act, value = trained(name, policy)
-    np.testing.assert_allclose(np.ravel(act([0.0])), [best[True]], atol=0.15)
-    np.testing.assert_allclose(value([0.0]), [1.0], atol=0.1)
-    act, value = trained(name, matching)
-    actions = np.ravel(act([1.0], [-1.0]))
-    np.testing.assert_allclose(actions, [best[True], best[False]], atol=0.15)
-    np.testing.assert_allclose(value([1.0], [-1.0]), [1.0, 1.0], atol=0.1)
+    return [
+        {
+            probe: dict(zip(SHOWN, row, strict=True))
+            for probe, row in zip(names, np.asarray(table), strict=True)
+        }
+        for table in run(jax.random.key(0))
+    ]
 
 
 LATER, START = 1 / (1 - GAMMA), -10 + GAMMA / (1 - GAMMA)
 
 
 @pytest.mark.parametrize("name", LOOPS)
-def test_truncation(name):
-    """A loop that takes a time limit for an end, or bootstraps from a reset, fails."""
-    _, value = trained(name, TRUNCATED)
-    later, start = value(probes.LATER, probes.START)
-    assert later == pytest.approx(LATER, rel=0.05)
-    assert start == pytest.approx(START, abs=0.5)
+def test_probes(name):
+    """Values, actions, and time limits that are neither ends nor resets."""
+    actions, values = trained(name)
+    best, other = (1, 0) if name in DISCRETE else (0.5, -0.5)
+    expected = {
+        ("value", "zero"): 1.0,
+        ("observation", "plus"): 1.0,
+        ("observation", "minus"): -1.0,
+        ("discount", "zero"): GAMMA,
+        ("discount", "plus"): 1.0,
+        ("policy", "zero"): 1.0,
+        ("matching", "plus"): 1.0,
+        ("matching", "minus"): 1.0,
+    }
+    found = {(probe, obs): values[probe][obs] for probe, obs in expected}
+    assert found == pytest.approx(expected, abs=0.1)
+    assert values["truncated"]["later"] == pytest.approx(LATER, rel=0.05)
+    assert values["truncated"]["plus"] == pytest.approx(START, abs=0.5)
+    expected = {("policy", "zero"): best, ("matching", "plus"): best}
+    expected |= {("matching", "minus"): other}
+    found = {(probe, obs): actions[probe][obs] for probe, obs in expected}
+    assert found == pytest.approx(expected, abs=0.15)
 
 
 @pytest.mark.parametrize("name", ["dqn", "td3", "sac"])
 def test_termination_twin(name):
     """The same with a true end: V = 1 + γ (1 − p) V with p = 1 in 10 steps."""
-    _, value = trained(name, TERMINATED)
+    _, values = trained(name)
     expected = 1 / (1 - GAMMA * 0.9)
-    assert float(value([1.0])[0]) == pytest.approx(expected, rel=0.1)
+    assert values["terminated"]["plus"] == pytest.approx(expected, rel=0.1)
 
 
 # --- the same with a bug --------------------------------------------------------------
 
 
-def _wrapped(change):
-    """The truncation probe with each step changed by a bug."""
-
-    def make(continuous):
-        env = TRUNCATED(continuous)
-
-        def step_raw(key, state, action):
-            state, step = env.step_raw(key, state, action)
-            return state, change(step)
-
-        return env._replace(step_raw=step_raw)
-
-    return make
-
-
-def _limits_are_ends(step):
-    nothing = jnp.zeros_like(step.truncated)
-    return step._replace(terminated=step.done, truncated=nothing)
-
-
-LIMITS_ARE_ENDS = _wrapped(_limits_are_ends)
-
-
 @pytest.mark.parametrize("name", LOOPS)
-def test_a_loop_that_takes_limits_for_ends_fails(name):
-    _, value = trained(name, LIMITS_ARE_ENDS)
-    (later,) = value(probes.LATER)
-    assert abs(later - LATER) > 0.1 * LATER
+def test_a_loop_that_takes_limits_for_ends_or_bootstraps_from_a_reset_fails(name):
+    _, values = trained(name)
+    for bug in ("limits are ends", "resets are followed"):
+        assert abs(values[bug]["later"] - LATER) > 0.1 * LATER, bug
 
 
-@pytest.mark.parametrize("name", LOOPS)
-def test_a_loop_that_bootstraps_from_a_reset_fails(name, monkeypatch):
-    """`auto_reset` that overwrites the last observation, as many libraries do."""
-    from metaevo import envs
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [("pqn", "lambda_return"), ("double-dueling-3-step", "n_step_window")],
+)
+def test_a_return_that_leaks_across_episodes_fails(name, function, monkeypatch):
+    """λ-returns and n-step returns that go on with the next episode's rewards."""
 
-    def overwrite(state, step, fresh_state, fresh_obs):
-        state, step = correct(state, step, fresh_state, fresh_obs)
-        return state, step._replace(final_obs=step.obs)
+    def leaking(*args, **kwargs):
+        given = inspect.signature(correct).bind(*args, **kwargs)
+        given.arguments["done"] = given.arguments["done"] & False
+        return correct(*given.args, **given.kwargs)
 
-    correct = envs.auto_reset
-    monkeypatch.setattr(envs, "auto_reset", overwrite)
-    _, value = trained(name, lambda continuous: TRUNCATED(continuous))
-    (later,) = value(probes.LATER)
-    assert abs(later - LATER) > 0.1 * LATER
-
-
-def test_a_trace_that_leaks_across_episodes_fails(monkeypatch):
-    """λ-returns that go on through an episode's end."""
-
-    def leaking(reward, next_value, terminated, done, gamma, trace):
-        return correct(reward, next_value, terminated, done & False, gamma, trace)
-
-    correct = returns.lambda_return
-    monkeypatch.setattr(returns, "lambda_return", leaking)
-    _, value = trained("pqn", lambda continuous: TRUNCATED(continuous))
-    (later,) = value(probes.LATER)
-    assert abs(later - LATER) > 0.05 * LATER
-
-
-def test_a_window_that_leaks_across_episodes_fails(monkeypatch):
-    """n-step returns that add the next episode's rewards."""
-
-    def leaking(reward, terminated, done, gamma):
-        return correct(reward, terminated, done & False, gamma)
-
-    correct = returns.n_step_window
-    monkeypatch.setattr(returns, "n_step_window", leaking)
-    name = "double-dueling-3-step"
-    _, value = trained(name, lambda continuous: TRUNCATED(continuous))
-    (later,) = value(probes.LATER)
-    assert abs(later - LATER) > 0.05 * LATER
+    correct = getattr(returns, function)
+    monkeypatch.setattr(returns, function, leaking)
+    _, values = trained(name, ("truncated",))
+    assert abs(values["truncated"]["later"] - LATER) > 0.05 * LATER

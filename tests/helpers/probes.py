@@ -4,6 +4,8 @@ The five of Andy Jones' list (as in rejax), a truncation probe whose resets look
 other states, and its twin that terminates instead.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
@@ -149,6 +151,52 @@ def terminated(horizon=10, action=Discrete(1)) -> Env:
         lambda t, obs, a: (obs, 1.0, t + 1 >= horizon, False),
         action=action,
         max_steps=horizon,
+    )
+
+
+def with_steps(env, change) -> Env:
+    """A probe with a bug: `change` is applied to each of its steps."""
+
+    def step_raw(key, state, action):
+        state, step = env.step_raw(key, state, action)
+        return state, change(step)
+
+    return env._replace(step_raw=step_raw)
+
+
+def chosen(index, environments) -> Env:
+    """One of several probes; its index is traced.
+
+    Observations have the size of the largest, filled with zeros; actions are those of
+    the first probe.
+    """
+    size = max(env.observation.shape[0] for env in environments)
+
+    def widened(tree):
+        return jax.tree.map(
+            lambda x: jnp.pad(x, (0, size - len(x))) if jnp.ndim(x) else x, tree
+        )
+
+    def reset(key):
+        resets = [lambda key, env=env: widened(env.reset(key)) for env in environments]
+        return jax.lax.switch(index, resets, key)
+
+    def step(env, key, state, action):
+        time, obs = state
+        own = obs[: env.observation.shape[0]]
+        return widened(env.step_raw(key, (time, own), action))
+
+    def step_raw(key, state, action):
+        steps = [functools.partial(step, env) for env in environments]
+        return jax.lax.switch(index, steps, key, state, action)
+
+    return Env(
+        reset=reset,
+        step=with_auto_reset(reset, step_raw),
+        step_raw=step_raw,
+        observation=Box((size,)),
+        action=environments[0].action,
+        max_steps=max(env.max_steps for env in environments),
     )
 
 
