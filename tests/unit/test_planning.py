@@ -13,8 +13,21 @@ from metaevo.envs import Discrete
 from metaevo.errors import ConfigError
 from metaevo.rl import matches, planning
 
-GAME = envs.make("pgx/tic_tac_toe")
-STEP = jax.jit(GAME.step_raw)
+
+@functools.cache
+def game():
+    """Tic-tac-toe; to import Pgx takes seconds."""
+    return envs.make("pgx/tic_tac_toe")
+
+
+@functools.cache
+def programs():
+    return jax.jit(game().reset), jax.jit(game().step_raw)
+
+
+def step(state, move):
+    return programs()[1](jax.random.key(1), state, jnp.int32(move))
+
 
 # Moves of both players so far, and the move to find.
 WIN = (0, 3, 1, 4), 2
@@ -23,43 +36,46 @@ BLOCK = (0, 4, 1), 2
 
 
 def position(moves, key=0):
-    state, obs = GAME.reset(jax.random.key(key))
+    state, obs = programs()[0](jax.random.key(key))
     for move in moves:
-        state, out = STEP(jax.random.key(1), state, jnp.int32(move))
+        state, out = step(state, move)
         obs = out.obs
-    return state, obs, envs.legal_actions(GAME, state)
+    return state, obs, envs.legal_actions(game(), state)
 
 
 @functools.cache
 def untrained(module, num_simulations):
-    loop = module.make(GAME, module.Config(num_simulations=num_simulations))
-    state = loop.init(jax.random.key(0), loop.meta)
+    config = module.Config(num_simulations=num_simulations, features=(16,))
+    loop = module.make(game(), config)
 
-    def act(state_, obs, mask):
+    @jax.jit
+    def act(state, obs, mask):
         key = jax.random.key(3)
-        return loop.act(key, loop.meta, state.agent, (), obs, state_, mask)[0]
+        agent = loop.init(jax.random.key(0), loop.meta).agent
+        return loop.act(key, loop.meta, agent, (), obs, state, mask)[0]
 
-    return jax.jit(act)
+    return act
 
 
 # --- the game -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("key", [0, 1, 2, 3])  # Pgx's players begin in either order
-def test_player_0_moves_first_and_rewards_are_by_seat(key):
-    state, _, mask = position((), key)
-    assert int(GAME.player(state)) == 0
-    assert mask.all()
-    state, _, _ = position(WIN[0], key)
-    assert int(GAME.player(state)) == 0
-    _, out = STEP(jax.random.key(0), state, jnp.int32(WIN[1]))
-    assert bool(out.terminated)
-    assert float(out.reward) == 1
-    np.testing.assert_array_equal(out.info["rewards"], [1, -1])
-    state, _, _ = position(WIN_OF_THE_SECOND[0], key)
-    _, out = STEP(jax.random.key(0), state, jnp.int32(WIN_OF_THE_SECOND[1]))
-    assert float(out.reward) == 1
-    np.testing.assert_array_equal(out.info["rewards"], [-1, 1])
+def test_player_0_moves_first_and_rewards_are_by_seat():
+    """Pgx's players begin in either order."""
+    for key in range(4):
+        state, _, mask = position((), key)
+        assert int(game().player(state)) == 0
+        assert mask.all()
+        for (moves, best), player, rewards in (
+            (WIN, 0, [1, -1]),
+            (WIN_OF_THE_SECOND, 1, [-1, 1]),
+        ):
+            state, _, _ = position(moves, key)
+            assert int(game().player(state)) == player
+            _, out = step(state, best)
+            assert bool(out.terminated)
+            assert float(out.reward) == 1
+            np.testing.assert_array_equal(out.info["rewards"], rewards)
 
 
 def test_other_games_are_refused():
@@ -71,7 +87,7 @@ def test_other_games_are_refused():
 
 def test_algorithms_that_plan_for_one_player_refuse_a_game_of_two():
     with pytest.raises(ConfigError, match="two players who take turns; see alphazero"):
-        ppo.make(GAME)
+        ppo.make(game())
 
 
 def test_games_in_which_all_act_at_once_are_refused():
@@ -83,50 +99,63 @@ def test_games_in_which_all_act_at_once_are_refused():
 
 
 @pytest.mark.parametrize("module", [alphazero, gumbel_alphazero])
-@pytest.mark.parametrize(("moves", "best"), [WIN, WIN_OF_THE_SECOND])
-def test_a_win_is_found_with_16_simulations_and_an_untrained_net(module, moves, best):
-    assert int(untrained(module, 16)(*position(moves))) == best
+def test_a_win_is_found_with_16_simulations_and_an_untrained_net(module):
+    for moves, best in (WIN, WIN_OF_THE_SECOND):
+        assert int(untrained(module, 16)(*position(moves))) == best
 
 
 def test_a_loss_is_seen_coming_with_64():
     assert int(untrained(alphazero, 64)(*position(BLOCK[0]))) == BLOCK[1]
 
 
-def root_value(env, moves, num_simulations=256):
-    """Of a search whose values are zero but at ends."""
-    state, _, mask = jax.tree.map(lambda x: x[None], position(moves))
+@functools.cache
+def searched(explore=False, num_simulations=256, **changes):
+    """`(key, position) -> found`, by a search whose values are zero but at ends.
+
+    Args:
+        changes: fields of the environment that the search believes in.
+    """
 
     def evaluate(keys, obs, state):
         return jnp.zeros((len(obs), 9)), jnp.zeros(len(obs))
 
-    meta = alphazero.Meta(dirichlet_fraction=0.0)
-    found = planning.puct(
-        jax.random.key(0),
-        planning.model(env, evaluate, 1.0),
-        planning.Root(jnp.zeros((1, 9)), jnp.zeros(1), state, mask),
-        meta,
-        None,
-        num_simulations=num_simulations,
-        bounds=(-1.0, 1.0),
-        explore=False,
-    )
+    @jax.jit
+    def search(key, state, mask):
+        state, mask = jax.tree.map(lambda x: x[None], (state, mask))
+        return planning.puct(
+            key,
+            planning.model(game()._replace(**changes), evaluate, 1.0),
+            planning.Root(jnp.zeros((1, 9)), jnp.zeros(1), state, mask),
+            alphazero.Meta(temperature=1e3 if explore else 1.0, dirichlet_fraction=0.0),
+            None,
+            num_simulations=num_simulations,
+            bounds=(-1.0, 1.0),
+            explore=explore,
+        )
+
+    return search
+
+
+LOST = (0, 4, 1, 8, 3)  # the first player has two lines to finish
+
+
+def root_value(moves, **changes):
+    state, _, mask = position(moves)
+    found = searched(**changes)(jax.random.key(0), state, mask)
     return float(found.value[0]), np.asarray(found.visits[0])
 
 
 def test_a_won_position_is_worth_1_to_who_is_to_move():
     for moves, best in (WIN, WIN_OF_THE_SECOND):
-        value, visits = root_value(GAME, moves)
+        value, visits = root_value(moves)
         assert value > 0.85  # a mean over the simulations
         assert visits.argmax() == best
-    lost = (0, 4, 1, 8, 3)  # the first player has two lines to finish
-    assert root_value(GAME, lost)[0] < -0.5
+    assert root_value(LOST)[0] < -0.5
 
 
 def test_the_search_is_lost_if_values_do_not_change_sides():
     """The bug that a planner for games has first."""
-    one_side = GAME._replace(player=None)
-    lost = (0, 4, 1, 8, 3)
-    assert root_value(one_side, lost)[0] > 0.5
+    assert root_value(LOST, player=None)[0] > 0.5
 
 
 def test_nothing_is_gained_behind_an_end():
@@ -136,7 +165,7 @@ def test_nothing_is_gained_behind_an_end():
     def evaluate(keys, obs, state):
         return jnp.zeros((len(obs), 9)), jnp.ones(len(obs))
 
-    model = planning.model(GAME, evaluate, 1.0)
+    model = jax.jit(planning.model(game(), evaluate, 1.0), static_argnums=0)
     no = jnp.array(False)
     at = planning.Node(state, no, no, jnp.float32(0.0))
     at = jax.tree.map(lambda x: x[None], at)
@@ -152,29 +181,13 @@ def test_nothing_is_gained_behind_an_end():
 
 def test_no_move_is_drawn_that_the_search_did_not_visit():
     """At a high temperature moves without a visit would have a share, illegal too."""
-    state, _, mask = jax.tree.map(lambda x: x[None], position((0, 4, 1)))
-
-    def evaluate(keys, obs, state):
-        return jnp.zeros((len(obs), 9)), jnp.zeros(len(obs))
-
-    meta = alphazero.Meta(temperature=1e3, dirichlet_fraction=0)
-
-    def draw(key):
-        return planning.puct(
-            key,
-            planning.model(GAME, evaluate, 1.0),
-            planning.Root(jnp.zeros((1, 9)), jnp.zeros(1), state, mask),
-            meta,
-            None,
-            num_simulations=8,
-            bounds=(-1.0, 1.0),
-            explore=True,
-        )
-
-    found = jax.jit(jax.vmap(draw))(jax.random.split(jax.random.key(0), 200))
+    state, _, mask = position((0, 4, 1))
+    search = searched(explore=True, num_simulations=8)
+    keys = jax.random.split(jax.random.key(0), 200)
+    found = jax.jit(jax.vmap(search, (0, None, None)))(keys, state, mask)
     drawn = jnp.take_along_axis(found.visits[:, 0], found.action, -1)
     assert (drawn > 0).all()
-    assert mask[0][found.action].all()
+    assert mask[found.action].all()
     assert len(np.unique(found.action)) > 3
 
 
@@ -182,13 +195,13 @@ def test_no_move_is_drawn_that_the_search_did_not_visit():
 
 
 def match(a, b, num_games=200):
-    return jax.jit(lambda key: matches.play(key, GAME, a, b, num_games))(
+    return jax.jit(lambda key: matches.play(key, game(), a, b, num_games))(
         jax.random.key(0)
     )
 
 
 def test_perfect_play_never_loses_from_either_seat():
-    perfect = matches.minimax(GAME)
+    perfect = matches.minimax(game())
     results = match(perfect, matches.random)
     assert (results.score >= 0).all()
     np.testing.assert_array_equal(results.seat[:4], [0, 1, 0, 1])
@@ -203,14 +216,14 @@ def test_perfect_play_never_loses_from_either_seat():
 
 
 def test_playing_on_at_random_beats_random_moves():
-    results = match(matches.player(GAME, "rollouts-20"), matches.random, 40)
+    results = match(matches.player(game(), "rollouts-20"), matches.random, 40)
     assert float(results.score.mean()) > 0.5
 
 
 def test_unknown_opponents_are_refused():
     for name in ("perfect", "rollouts-0", "rollouts-", "rollouts-x"):
         with pytest.raises(ConfigError, match=r"inner\.opponent="):
-            matches.player(GAME, name)
+            matches.player(game(), name)
     with pytest.raises(ConfigError, match=r"solves pgx/tic_tac_toe alone"):
         matches.minimax(envs.make("pgx/connect_four"))
 
