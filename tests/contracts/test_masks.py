@@ -71,9 +71,7 @@ def test_without_the_mask_it_would_be():
     assert not finite(state.agent)
 
 
-@pytest.mark.parametrize(
-    "name", sorted({"apex", "dqn", "gorila", "pqn", "r2d2", "r2d3"} & set(HONORING))
-)
+@pytest.mark.parametrize("name", ["apex", "dqn", "gorila", "pqn", "r2d2", "r2d3"])
 def test_targets_are_of_legal_actions(name):
     """A huge value of an action that is never legal enters no target."""
     small = EVERY[name]
@@ -87,27 +85,29 @@ def test_targets_are_of_legal_actions(name):
         env=env, **({"dueling": False} if name in ("apex", "r2d2", "r2d3") else {})
     )
 
-    state = loop.init(jax.random.key(0), loop.meta)
-    params = jax.tree.map(
-        lambda x: x.at[1].add(1e6) if x.shape == (3,) else x, state.agent.params
-    )
-    agent = state.agent._replace(params=params)
-    if hasattr(agent, "target_params"):
-        agent = agent._replace(target_params=params)
-    state = state._replace(agent=agent)
-    _, metrics = jax.jit(loop.train)(jax.random.key(1), loop.meta, state)
-    assert abs(metrics["value_error_rms"]) < 100
+    @jax.jit
+    def run(key):
+        state = loop.init(key, loop.meta)
+        params = jax.tree.map(
+            lambda x: x.at[1].add(1e6) if x.shape == (3,) else x, state.agent.params
+        )
+        agent = state.agent._replace(params=params)
+        if hasattr(agent, "target_params"):
+            agent = agent._replace(target_params=params)
+        return loop.train(key, loop.meta, state._replace(agent=agent))[1]
+
+    assert abs(run(jax.random.key(0))["value_error_rms"]) < 100
 
 
-@pytest.mark.parametrize("name", sorted(EVERY))
-def test_what_cannot_honor_a_mask_refuses_it(name):
+def test_what_cannot_honor_a_mask_refuses_it():
     """Loops of continuous actions, and all loops where the actions are continuous."""
     box = envs.Box((3,), -1.0, 1.0)
-    with pytest.raises(ConfigError, match=r"action_mask|discrete actions"):
-        EVERY[name].make(env=probes.minefield(box))
-    if name not in HONORING:
-        with pytest.raises(ConfigError, match=r"discrete|continuous"):
-            EVERY[name].make(env=probes.minefield())
+    for name, small in EVERY.items():
+        with pytest.raises(ConfigError, match=r"action_mask|discrete actions"):
+            small.make(env=probes.minefield(box))
+        if name not in HONORING:
+            with pytest.raises(ConfigError, match=r"discrete|continuous"):
+                small.make(env=probes.minefield())
 
 
 def test_a_search_refuses_a_loop_of_ones_own_that_does_not_say_that_it_honors_masks():
@@ -123,13 +123,17 @@ def test_a_search_refuses_a_loop_of_ones_own_that_does_not_say_that_it_honors_ma
     checks.check(search(loop._replace(masks=True)))
 
 
-@pytest.mark.parametrize("name", sorted({"ppo", "ppo_rnn"} & set(HONORING)))
+@pytest.mark.parametrize("name", ["ppo", "ppo_rnn"])
 def test_the_loss_is_of_the_policy_that_acted(name):
     """Of one minibatch, the first: no divergence, and the entropy of two actions."""
     small = EVERY[name]
     config = {"num_epochs": 1, "num_minibatches": 1, "num_steps": 320}
     loop = small.make(env=probes.minefield(), **config)
-    state = loop.init(jax.random.key(0), loop.meta)
-    _, metrics = jax.jit(loop.train)(jax.random.key(1), loop.meta, state)
+
+    @jax.jit
+    def run(key):
+        return loop.train(key, loop.meta, loop.init(key, loop.meta))[1]
+
+    metrics = run(jax.random.key(0))
     assert abs(metrics["kl"]) < 1e-6
     np.testing.assert_allclose(metrics["entropy"], np.log(2), rtol=1e-3)

@@ -110,17 +110,19 @@ def test_terminating_at_the_time_limit_is_terminating():
 
 def test_resets_are_fresh():
     env = probes.observation()
-    _, steps = jax.lax.scan(
-        lambda s, k: env.step(k, s, jnp.int32(0)),
-        env.reset(jax.random.key(0))[0],
-        jax.random.split(jax.random.key(1), 64),
-    )
+
+    @jax.jit
+    def run(key):
+        state, _ = env.reset(key)
+        step = lambda s, k: env.step(k, s, jnp.int32(0))  # noqa: E731
+        return jax.lax.scan(step, state, jax.random.split(key, 64))
+
+    _, steps = run(jax.random.key(1))
     assert len(np.unique(steps.obs)) == 2
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
+def test_a_wrong_name_is_explained():
+    for name, message in (
         ("gymnax/CartPol-v1", "Did you mean gymnax/CartPole-v1"),
         ("gymnaxx/CartPole-v1", "Did you mean gymnax/CartPole-v1"),
         ("CartPole-v1", "expected SUITE/NAME"),
@@ -128,11 +130,9 @@ def test_resets_are_fresh():
         ("nowhere:make", "No module named"),
         ("probes:nothing", "no attribute"),
         ("builtins:dict", "not an Env"),
-    ],
-)
-def test_a_wrong_name_is_explained(name, message):
-    with pytest.raises(ConfigError, match=message):
-        envs.make(name)
+    ):
+        with pytest.raises(ConfigError, match=message):
+            envs.make(name)
 
 
 def test_an_import_path_makes_an_environment():
@@ -151,52 +151,57 @@ def test_only_the_first_episode_of_each_environment_counts():
     assert out["length"] == 10.0
 
 
+def assert_selected(env, indices, action, num_steps=1):
+    """The chosen components are shown, and nothing else changes; returns the steps."""
+    masked, shown = envs.select(env, indices), np.array(indices)
+
+    @jax.jit
+    def run(key):
+        def step(states, key):
+            key, outs = jax.random.fold_in(key, 7), {}
+            for name in ("step_raw", "step"):
+                pairs = [
+                    getattr(one, name)(key, state, action)
+                    for one, state in zip((env, masked), states, strict=True)
+                ]
+                states_after, outs[name] = zip(*pairs, strict=True)
+            return states_after, outs
+
+        resets = [one.reset(key) for one in (env, masked)]
+        states, first = zip(*resets, strict=True)
+        keys = jax.random.split(key, num_steps)
+        return first, jax.lax.scan(step, states, keys)[1]
+
+    first, outs = run(jax.random.key(3))
+    np.testing.assert_array_equal(first[1], np.asarray(first[0])[..., shown])
+    for out, seen in outs.values():
+        for kind in ("obs", "final_obs"):
+            expected = np.asarray(getattr(out, kind))[..., shown]
+            np.testing.assert_array_equal(getattr(seen, kind), expected)
+        np.testing.assert_array_equal(seen.reward, out.reward)
+        np.testing.assert_array_equal(seen.done, out.done)
+    return outs["step"][0]
+
+
 def test_select_shows_some_components_and_changes_nothing_else():
     env = envs.make("gymnax/CartPole-v1")
     masked = envs.select(env, (2, 0))
-    key, action = jax.random.key(3), 1
-    state, obs = env.reset(key)
-    masked_state, masked_obs = masked.reset(key)
-    np.testing.assert_array_equal(masked_obs, obs[jnp.array([2, 0])])
-    np.testing.assert_array_equal(
-        masked.observation.high, np.asarray(env.observation.high)[[2, 0]]
-    )
+    high = np.asarray(env.observation.high)[[2, 0]]
+    np.testing.assert_array_equal(masked.observation.high, high)
     assert masked.observation.shape == (2,)
-    ended = 0
-    for i in range(30):  # always to the right: falls in about ten
-        key = jax.random.fold_in(key, i)
-        for name in ("step_raw", "step"):
-            after, out = getattr(env, name)(key, state, action)
-            masked_after, seen = getattr(masked, name)(key, masked_state, action)
-            for kind in ("obs", "final_obs"):
-                np.testing.assert_array_equal(
-                    getattr(seen, kind), getattr(out, kind)[jnp.array([2, 0])]
-                )
-            assert (seen.reward, seen.done) == (out.reward, out.done)
-        state, masked_state = after, masked_after
-        ended += bool(out.done)
-    assert ended >= 2
+    # Always to the right: falls in about ten.
+    assert assert_selected(env, (2, 0), jnp.int32(1), 30).done.sum() >= 2
 
 
 def test_select_shows_the_same_components_to_each_player():
     env = envs.make("coin_game/3x3")
-    masked, chosen = envs.select(env, (5, 0, 30)), jnp.array([5, 0, 30])
-    key, actions = jax.random.key(3), jnp.array([0, 1])
-    state, obs = env.reset(key)
-    np.testing.assert_array_equal(masked.reset(key)[1], obs[:, chosen])
-    for name in ("step_raw", "step"):
-        _, out = getattr(env, name)(key, state, actions)
-        _, seen = getattr(masked, name)(key, state, actions)
-        for kind in ("obs", "final_obs"):
-            np.testing.assert_array_equal(
-                getattr(seen, kind), getattr(out, kind)[:, chosen]
-            )
+    assert_selected(env, (5, 0, 30), jnp.array([0, 1]))
 
 
-@pytest.mark.parametrize("indices", [(), (4,), (-1,)])
-def test_components_that_are_not_there_are_refused(indices):
-    with pytest.raises(ConfigError, match=r"CartPole-v1.*shape \(4,\)"):
-        envs.select(envs.make("gymnax/CartPole-v1"), indices)
+def test_components_that_are_not_there_are_refused():
+    for indices in ((), (4,), (-1,)):
+        with pytest.raises(ConfigError, match=r"CartPole-v1.*shape \(4,\)"):
+            envs.select(envs.make("gymnax/CartPole-v1"), indices)
 
 
 def test_only_flat_observations_have_components():
