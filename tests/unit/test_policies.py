@@ -32,8 +32,8 @@ def space_on(name):
 
 def away(space):
     """Params that are not those of a start."""
-    params = space.init(jax.random.key(0))
-    return jax.tree.map(lambda x: x + 0.1, params)
+    params = jax.jit(space.init)(jax.random.key(0))
+    return jax.tree.map(lambda x: np.asarray(x) + np.float32(0.1), params)
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_a_loaded_policy_acts_as_the_searched_one(saved, name):
     meta = space.bind(away(space), loop.meta)
     agent = loop.init(jax.random.key(0), meta).agent
     loaded = metaevo.load(saved(name)).actor
-    obs = jax.random.normal(jax.random.key(1), (64, *env.observation.shape))
+    obs = jax.random.normal(jax.random.key(1), (16, *env.observation.shape))
     expected = [loop.act(jax.random.key(2), meta, agent, (), x)[0] for x in obs]
     expected = jnp.stack(expected)
     assert len(np.unique(expected)) > 1
@@ -101,35 +101,33 @@ def test_loading_a_policy_needs_jax_numpy_and_safetensors_alone(saved):
     assert np.isfinite(float(out.stdout.strip("[]\n")))
 
 
-ALTERED = [
-    {"activation": "__import__"},
-    {"activation": "softmax"},
-    {"observation": [4]},
-    {"observation": [3.0]},
-    {"observation": "3"},
-    {"features": [16, 9]},
-    {"features": []},
-    {"features": [10**9]},
-    {"action": {"num": 2}},
-    {"action": {"low": [-2.0], "high": [float("inf")]}},
-    {"action": {"low": [2.0], "high": [-2.0]}},
-    {"action": {"low": [-2.0, 0.0], "high": [2.0]}},
-    {"action": {"low": ["a"], "high": [2.0]}},
-    {"action": {"low": [-2.0]}},
-    {"action": [1]},
-    {"gain": 2.0},
-]
-
-
 def test_an_altered_policy_is_refused(saved):
     path = saved(PENDULUM)
-    sound = (path / "manifest.json").read_text()
-    metaevo.load(path)
-    for change in ALTERED:
-        (path / "manifest.json").write_text(sound)
-        edit(path, lambda manifest, x=change: manifest["slots"]["actor"].update(x))
+    manifest = path / "manifest.json"
+    given = manifest.read_text()
+    for change in (
+        {"activation": "__import__"},
+        {"activation": "softmax"},
+        {"observation": [4]},
+        {"observation": [3.0]},
+        {"observation": "3"},
+        {"features": [16, 9]},
+        {"features": []},
+        {"features": [10**9]},
+        {"action": {"num": 2}},
+        {"action": {"low": [-2.0], "high": [float("inf")]}},
+        {"action": {"low": [2.0], "high": [-2.0]}},
+        {"action": {"low": [-2.0, 0.0], "high": [2.0]}},
+        {"action": {"low": ["a"], "high": [2.0]}},
+        {"action": {"low": [-2.0]}},
+        {"action": [1]},
+        {"gain": 2.0},
+    ):
+        edit(path, lambda x, change=change: x["slots"]["actor"].update(change))
         with pytest.raises(metaevo.ArtifactError):
             metaevo.load(path)
+        manifest.write_text(given)
+    metaevo.load(path)
 
 
 @pytest.mark.parametrize("activation", ["hard_silu", "log_sigmoid", "relu6"])
