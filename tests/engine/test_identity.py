@@ -246,9 +246,9 @@ def test_sources_are_those_of_search_loop_and_strategy():
 
 
 def test_sources_have_the_frame_of_a_search():
-    made = identity.sources(ppo_pbt.search(), ppo_pbt.__file__)
-    names = "ppo_pbt", "_pbt", "_frame"
-    assert {f"searches/{name}.py" for name in names} <= set(made)
+    files = identity.source_files(ppo_pbt.search(), ppo_pbt.__file__)
+    names = {file.name for file in files if file.parent.name == "searches"}
+    assert {"ppo_pbt.py", "_pbt.py", "_frame.py"} <= names
 
 
 def test_source_of_a_loop_is_found_behind_functions_of_others():

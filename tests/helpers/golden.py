@@ -25,6 +25,7 @@ import metaevo
 from metaevo import losses, spaces
 from metaevo.cli import listing
 from metaevo.engine import identity
+from metaevo.evaluators import devices
 from metaevo.learned import operations
 from metaevo.storage import artifacts, checkpoint
 from metaevo.types import arguments
@@ -94,6 +95,7 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 if __name__ == "__main__":
+    devices.configure()  # before JAX runs, which messages would say
     write_artifact(GOLDEN / f"artifact-{artifacts.SCHEMA}")
     write_checkpoint(GOLDEN / f"checkpoint-{checkpoint.SCHEMA}")
     (GOLDEN / "defaults.txt").write_text(defaults())

@@ -167,7 +167,7 @@ def test_nothing_is_gained_behind_an_end():
 
     model = jax.jit(planning.model(game(), evaluate, 1.0), static_argnums=0)
     no = jnp.array(False)
-    at = planning.Node(state, no, no, jnp.float32(0.0))
+    at = planning.TreeNode(state, no, no, jnp.float32(0.0))
     at = jax.tree.map(lambda x: x[None], at)
     out, at = model((), jax.random.key(0), jnp.array([WIN[1]]), at)
     assert (float(out.reward[0]), float(out.discount[0])) == (1.0, 0.0)

@@ -209,8 +209,8 @@ def test_what_an_environment_measures_is_a_metric_of_training():
     env = envs.against(COINS, coin_game.greedy)
     loop = ppo.make(env, ppo.Config(**SIZES, num_segments=2))
     metrics = lived(loop)[1]
-    assert metrics["own_reward"] * 16 == pytest.approx(float(metrics["return"]))
-    assert metrics["partner_reward"] > 0.1
+    np.testing.assert_allclose(metrics["own_reward"] * 16, metrics["return"], rtol=1e-6)
+    assert np.all(metrics["partner_reward"] > 0.1)
 
 
 def test_the_shaper_is_told_of_the_last_segment():

@@ -49,7 +49,7 @@ def test_messages_are_deleted_once_all_have_read_them(monkeypatch):
         def wait_at_barrier(name, limit):
             barriers.append(dict(held))
 
-    monkeypatch.setattr(_messages, "_client", Client)
+    monkeypatch.setattr(_messages, "distributed_client", Client)
     monkeypatch.setattr(_messages, "_sent", [])
     for _ in range(3):
         _messages.send({"do": "begin"})
