@@ -789,7 +789,9 @@ def readers(tmp_path_factory):
         commands = planted.Commands(root, env)
         arguments = ["run", "pbt_toy", "num_generations=3", "run.directory=whole"]
         arguments += ["run.held_out_seeds=2", "run.wandb=offline", "run.devices=1"]
-        code, *_, said = commands.run([*arguments, "run.tensorboard=true"], root)
+        code, *_, said = commands.run(
+            [*arguments, "run.tensorboard=true"], root, limit=300
+        )
         assert code == 0, said
         shutil.rmtree(root / "cache" / "metaevo" / "runs")  # it is a stranger's
         (root / "usual").mkdir()
