@@ -133,7 +133,7 @@ def _optimizer(
     del public
     if dialect is TORCH:
         yield "model = torch.nn.Linear(4, 2)"
-        yield "optimizer = EvolvedProgram(model.parameters(), lr=1e-3)"
+        yield "optimizer = Evolved(model.parameters(), lr=1e-3)"
         yield "model(torch.randn(8, 4)).square().mean().backward()"
         if "progress" in one.value.inputs:
             yield "optimizer.progress = 0.5"

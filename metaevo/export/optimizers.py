@@ -18,7 +18,7 @@ from metaevo.portable import numpy_functions
 __all__ = ["PUBLIC", "helpers", "parts"]
 
 PUBLIC: Mapping[str, tuple[str, ...]] = {
-    "torch": ("EvolvedProgram",),
+    "torch": ("Evolved",),
     "jax": ("optimizer_init", "optimizer_update"),
     "numpy": ("optimizer_init", "optimizer_update"),
 }
@@ -121,7 +121,7 @@ def _layers(params):
 '''
 
 _TORCH = '''
-class EvolvedProgram(torch.optim.Optimizer):
+class Evolved(torch.optim.Optimizer):
     """An evolved optimizer: a step is params -= lr * direction.
 
     Args:

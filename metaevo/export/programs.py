@@ -1,4 +1,4 @@
-"""EvolvedProgram functions as short programs of elementary operations, weights inside.
+"""Evolved functions as short programs of elementary operations, weights inside.
 
 `tracing` writes a function down as JAX traces it. Here whatever does not depend on
 the inputs is computed, copies and unused equations are dropped, and values get names.

@@ -1,4 +1,4 @@
-"""EvolvedProgram functions as one file of source code, for numpy, JAX or PyTorch.
+"""Evolved functions as one file of source code, for numpy, JAX or PyTorch.
 
 The file needs the framework alone. It has the weights, a docstring with where they come
 from, a function for each slot, and a class for an optimizer.
