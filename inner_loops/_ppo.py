@@ -305,7 +305,7 @@ def check_config(config: Any) -> None:
 
 
 class Acted(NamedTuple):
-    """What an agent did; leaves [T, E, ...]."""
+    """Steps of a rollout with the actions taken; leaves [T, E, ...]."""
 
     steps: rollouts.Transition
     sample: Any  # of the policy, see `heads.PolicyHead`

@@ -34,7 +34,7 @@ from metaevo.types import Params, Space
 
 
 class _Run(NamedTuple):
-    """What the files of a run hold; a run that has not ended lacks parts.
+    """Contents of a run's files; a run that has not ended lacks parts.
 
     Attributes:
         directory: the run's.

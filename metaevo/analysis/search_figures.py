@@ -203,7 +203,7 @@ def ancestry(records: list[dict], scores: Scores | None) -> Drawing | None:
     )
 
 
-# What a record holds besides the strategy's own metrics.
+# Keys of a record besides the strategy's own metrics.
 _KNOWN = {"generation", "failed", "not_scored", "frames", "seconds"}
 _KNOWN |= {"frames_per_second", "population", "parents"}
 

@@ -207,4 +207,4 @@ CHECKS: dict[str, Callable[[Path], tuple[bool, str]]] = {
     "wandb": _wandb,
     "extras": _extras,
 }
-"""What is checked, in a folder that exists."""
+"""Checks of a folder that exists."""

@@ -1,4 +1,4 @@
-"""What the portrait of a learned function shows: panels, axes and captions, as data.
+"""Portraits of learned functions as data: panels, axes and captions.
 
 `metaevo.analysis.plots` draws it. `KINDS` has an entry for each kind of slot whose
 functions are alike; `Operation.portrait` holds that of a function that is not. A
@@ -116,7 +116,7 @@ class Inputs(NamedTuple):
 
 
 class Portrait(NamedTuple):
-    """What a portrait shows.
+    """Contents of a portrait.
 
     Attributes:
         panels: in order.

@@ -123,7 +123,7 @@ PROBES = {
     "limits are ends": limits_are_ends,
     "resets are followed": resets_are_followed,
 }
-# What agents are shown; the truncation probe starts with the second.
+# Observations; the truncation probe starts with the second.
 SHOWN = {"zero": (0.0, 0.0), "plus": probes.START, "minus": (-1.0, 0.0)}
 SHOWN |= {"later": probes.LATER}
 

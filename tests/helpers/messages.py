@@ -1,4 +1,4 @@
-"""What metaevo says of wrong input: the command lines and calls of `messages.txt`.
+"""Messages about wrong input: the command lines and calls of `messages.txt`.
 
 That file holds command lines, `$ metaevo ...`, and calls in Python, `>>> ...`, under
 headings, each with what it prints. `python tests/helpers/golden.py` runs them again and
@@ -54,7 +54,7 @@ NOT_EVERYWHERE = {
     r"there are \d+ devices": "there are N devices",
     r"(such environment; expected one of [^,]+, [^,]+, ).*": r"\1...",
 }
-"""What depends on the machine and on versions, and what stands for it."""
+"""Texts that depend on the machine or on versions, and their replacements."""
 
 NAMES = {
     "metaevo": metaevo,
@@ -64,7 +64,7 @@ NAMES = {
     "RunConfig": RunConfig,
     "arguments": lambda **given: api._arguments(ppo_value_loss.search, given),
 }
-"""What calls in Python may use."""
+"""Names that calls in Python may use."""
 
 
 def sections(text: str) -> dict[str, str]:

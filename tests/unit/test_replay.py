@@ -90,7 +90,7 @@ def check_windows_of_a_late_member(born, own, window, pretended=None):
     """
     buffer = ring(12, 8, window)
     rows = written(buffer, 8, born + own, 1000, born)
-    # What it has, by row.
+    # Contents by row.
     has = {row: float(50 + row) for row in range(8)}
     has |= {(8 + i) % 12: float(1000 + i) for i in range(born, born + own)}
     has = set(has.values())

@@ -97,7 +97,7 @@ def _painted(
 
 
 def _of_inputs(op: Mapping[str, Any]) -> Portrait:
-    """What is shown of a function of which nothing is declared."""
+    """Portrait of a function that declares none."""
     caption = "Its mean output against each input, the others at 0.5."
     return Portrait((Inputs(),), caption)
 
