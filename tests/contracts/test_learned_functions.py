@@ -609,7 +609,7 @@ TEN_STEPS: dict[str, dict[str, Any]] = {
     "apex": {"total_timesteps": 144},
     "r2d2": {"total_timesteps": 144},
     "r2d3": {"total_timesteps": 144},
-    "alphazero": {"num_epochs": 8},
+    "alphazero": {"num_epochs": 3, "num_simulations": 12},
     "pqn": {"total_timesteps": 640, "num_epochs": 4},
     "td3": {"total_timesteps": 64 + 8, "num_gradient_steps": 10},
     "apex_ddpg": {"total_timesteps": 64 + 8, "num_gradient_steps": 10},
