@@ -31,7 +31,8 @@ PYTEST := $(BIN)/python -m pytest -m "not slow and not gpu" -n 3
 # targets share the compilation cache, ~/.cache/metaevo. Nine tenths of the time of these
 # tests is compilation, so their programs are compiled with few optimizations; the other
 # targets compile as users do.
-QUICK_XLA := --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true
+QUICK_XLA := --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true \
+    --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1
 QUICK_TESTS := --dist loadgroup --doctest-modules metaevo inner_loops strategies \
     tests/unit tests/contracts tests/engine
 test: lint

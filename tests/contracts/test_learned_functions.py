@@ -656,23 +656,30 @@ class Candidate:
         self.compared = self.made.starts_hand_made or self.hand_made is not None
 
 
+def dealt(kind, loop):
+    """Names of the functions of a kind of slot that are tried in a loop.
+
+    Each function is tried in a loop at least, and each loop with a function at least.
+    """
+    # A temporal function starts as the plain one, which is tested above.
+    names = [k for k, x in CASES.items() if x.operation.slot == kind and not x.temporal]
+    places = [other for other, kinds in IN_LOOPS.items() if kind in kinds]
+    i = places.index(loop)
+    return names[i :: len(places)] or [names[i % len(names)]]
+
+
 @functools.cache
 def loop_program(loop):
     """`(which, params) -> (the agent's params, metrics)`, and choices of each slot.
 
-    One program holds every function that the loop's slots can have; which of them
-    acts is traced. A minibatch is a rollout: their targets are the same numbers.
+    One program holds all functions that are tried in the loop; which of them acts is
+    traced. A minibatch is a rollout: their targets are the same numbers.
     """
     small = helper.LOOPS[loop]
     whole = {"num_minibatches": 1} if hasattr(small.make().config, "num_epochs") else {}
     inner = small.make(**whole, **TEN_STEPS.get(loop, {}))
     candidates = {
-        kind: [
-            Candidate(name, loop)
-            for name, case in CASES.items()
-            # A temporal function starts as the plain one, which is tested above.
-            if case.operation.slot == kind and not case.temporal
-        ]
+        kind: [Candidate(name, loop) for name in dealt(kind, loop)]
         for kind in IN_LOOPS[loop]
     }
     hand_made = {

@@ -163,7 +163,8 @@ def trained(name, names=tuple(PROBES)):
         actions = loop.act(key, meta, state.agent, (), shown)[0]
         return actions.reshape(len(shown)), value(state.agent, actions)
 
-    @jax.jit
+    # Its time is that of thousands of updates, not of compilation as elsewhere.
+    @functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 1})
     def run(key):
         indices = jnp.arange(len(environments))
         state = jax.vmap(lambda i: made(i).init(key, meta), out_axes=OVER_MEMBERS)(
