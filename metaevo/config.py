@@ -118,8 +118,9 @@ class RunConfig:
             this machine.
         distributed: use the devices of all processes of a job that `mpiexec` or `srun`
             started; see `docs/cluster.md`.
-        coordinator: `HOST:PORT` of the first process; for other launchers than those.
-        num_processes: number of processes of the job; likewise.
+        coordinator: `HOST:PORT` of the first process; for other launchers than those,
+            and for Open MPI 5 on several hosts.
+        num_processes: number of processes of the job; for other launchers.
         process_id: index of this process; likewise.
         watchdog: seconds after which a distributed process that waits for another
             gives up, with exit code 75. Compiling counts as waiting.
@@ -162,7 +163,8 @@ def _checks(run: RunConfig) -> Iterator[tuple[bool, str]]:
     """Yield whether an option is wrong, and its key, its value and the remedy."""
     several, ray = run.seeds > 1, run.evaluator == "ray"
     hosts = run.distributed or ray
-    job = [run.coordinator, run.num_processes, run.process_id]
+    rank = [run.num_processes, run.process_id]
+    job = [run.coordinator, *rank]
     yield (
         not 0 <= run.seed < 1 << 32,
         f"seed={run.seed} must be at least 0 and below 2**32: keys have 32 bits, and "
@@ -194,9 +196,10 @@ def _checks(run: RunConfig) -> Iterator[tuple[bool, str]]:
         "per run.seed, then: metaevo compare RUN RUN ...",
     )
     yield (
-        any(x is not None for x in job) and (None in job or not run.distributed),
-        "coordinator, run.num_processes and run.process_id go together, and with "
-        "run.distributed=true",
+        any(x is not None for x in job)
+        and (not run.distributed or (None in job and rank != [None, None])),
+        "coordinator, run.num_processes and run.process_id go together (mpiexec and "
+        "srun give the last two), and with run.distributed=true",
     )
     yield (
         run.distributed and ray,

@@ -16,7 +16,12 @@ Build = Callable[[InnerLoop, Space, Mapping[str, Any]], Search]
 
 
 def framed(
-    loop: ModuleType, inner: Any, meta: Any, shared: Mapping[str, Any], build: Build
+    loop: ModuleType,
+    inner: Any,
+    meta: Any,
+    shared: Mapping[str, Any],
+    build: Build,
+    kinds: Mapping[str, Any] | None = None,
 ) -> Callable[[Callable[..., Space]], Callable[..., Search]]:
     """Make a decorator: of a function that makes a space, it makes a search function.
 
@@ -30,6 +35,7 @@ def framed(
         inner, meta: defaults of the loop's `Config` and `Meta`.
         shared: default of each parameter that searches of this kind have, with `env`.
         build: `(inner loop, space, arguments of the search) -> Search`.
+        kinds: types of those of `shared` that are more than the type of the default.
     """
 
     def decorate(space_of: Callable[..., Space]) -> Callable[..., Search]:
@@ -56,10 +62,8 @@ def framed(
             return build(made, space, inside)
 
         hints = typing.get_type_hints(space_of)
-        search.__annotations__ = {
-            name: hints[name] if name in own else type(x)
-            for name, x in defaults.items()
-        }
+        types = {name: type(x) for name, x in defaults.items()} | dict(kinds or {})
+        search.__annotations__ = types | {name: hints[name] for name in own}
         search.__dict__["__signature__"] = signature
         return search
 

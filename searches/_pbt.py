@@ -7,12 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 from metaevo import fitness
 from metaevo.types import Search, Space
 from searches import _frame
 from strategies.pbt import pbt
+
+# Arguments of `pbt` that are keys of each search, with its defaults.
+OPTIONS = {
+    "exploit": "truncation",
+    "fraction": 0.25,
+    "factors": (0.8, 1.2),
+    "resample": 0.25,
+    "copies": "both",
+}
+KINDS = {
+    "exploit": Literal["truncation", "tournament", "winner"],
+    "factors": tuple[float, ...],
+    "copies": Literal["both", "agent", "params"],
+}
 
 
 def search(
@@ -26,15 +40,10 @@ def search(
         loop, inner, meta: as in `_frame.framed`.
         env, population_size: defaults of the search's parameters of these names.
     """
-    shared = {
-        "env": env,
-        "population_size": population_size,
-        "fraction": 0.25,
-        "resample": 0.25,
-    }
+    shared = {"env": env, "population_size": population_size, **OPTIONS}
 
     def build(made, space, given):
-        options = {name: given[name] for name in ("fraction", "resample")}
+        options = {name: given[name] for name in OPTIONS}
         return Search(
             inner_loop=made,
             space=space,
@@ -44,4 +53,4 @@ def search(
             segments_per_generation=1,
         )
 
-    return _frame.framed(loop, inner, meta, shared, build)
+    return _frame.framed(loop, inner, meta, shared, build, KINDS)

@@ -1,7 +1,8 @@
 """Population-based training of SAC: step sizes, discount and reward scale.
 
 The priors of step sizes and reward scale are those of fastpbrl (Flajolet et al., 2022).
-Its discount is uniform in [0.9, 1], here the horizon is log-uniform.
+Its discount is uniform in [0.9, 1], here the horizon is log-uniform. It draws all
+numbers of the worst 0.4 again: resample=1 fraction=0.4.
 
 Losers keep their own replay buffers. One population lives one lifetime, and leaves its
 best agent and the schedule of numbers along that agent's line.

@@ -6,6 +6,8 @@ the best, learned or not; the solution is its mean. A generation is a segment of
 frames of each, one critic step per frame.
 """
 
+from typing import Any
+
 import metaevo
 from inner_loops import td3_shared
 from metaevo import envs, fitness
@@ -16,6 +18,11 @@ def search(
     env: str = "gymnax/Pendulum-v1",
     population_size: int = 10,
     sigma: float = 0.1,
+    num_elites: int | None = None,
+    num_learners: int | None = None,
+    noise: float = 0.1,
+    final_noise: float = 0.003,
+    mirrored: bool = False,
     inner: td3_shared.Config = td3_shared.Config(
         5_000,
         learning_starts=200,
@@ -27,9 +34,18 @@ def search(
     ),
     meta: td3_shared.Meta = td3_shared.Meta(1e-3, 1e-3, exploration_noise=0.0),
 ) -> metaevo.Search:
+    """
+    Args:
+        num_elites, num_learners: members that make the next distribution, and that
+            learn; null: half of them.
+        noise, final_noise: standard deviation that updates add, at first and at last.
+        mirrored: whether members come in mirrored pairs.
+    """
     task = envs.make(env)
     space = td3_shared.policy_space(task, inner)
-    strategy = cem_rl(space, population_size, sigma=sigma)
+    options: dict[str, Any] = {"num_elites": num_elites, "num_learners": num_learners}
+    options |= {"sigma": sigma, "noise": noise, "final_noise": final_noise}
+    strategy = cem_rl(space, population_size, mirrored=mirrored, **options)
     return metaevo.Search(
         inner_loop=td3_shared.make(task, inner, meta),
         space=space,

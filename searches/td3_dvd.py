@@ -14,6 +14,7 @@ def search(
     env: str = "gymnax/Pendulum-v1",
     population_size: int = 5,
     coefficients: tuple[float, ...] = (0.0, 0.5),
+    boundaries: tuple[float, ...] = (),
     inner: td3_shared.Config = td3_shared.Config(
         10_000,
         learning_starts=200,
@@ -27,9 +28,15 @@ def search(
     """
     Args:
         coefficients: weights of diversity, >= 0, among which a bandit chooses.
+        boundaries: frames of all members after which the next coefficient holds; none:
+            the bandit chooses. [0,0.3,0.5,0.2] and [50000,300000,700000] are
+            fastpbrl's schedule.
     """
+    warm_up = population_size * inner.learning_starts
+    frames = population_size * inner.total_timesteps - warm_up
+    switches = tuple((x - warm_up) / frames * inner.num_segments for x in boundaries)
     space = spaces.tune(diversity_coef=spaces.linear())
-    strategy = dvd(space, population_size, coefficients)
+    strategy = dvd(space, population_size, coefficients, boundaries=switches)
     return metaevo.Search(
         inner_loop=td3_shared.make(envs.make(env), inner, meta),
         space=space,

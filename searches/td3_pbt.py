@@ -1,8 +1,9 @@
-"""Population-based training of TD3: step sizes, discount and the three noises.
+"""Population-based training of TD3: step sizes, discount, three noises and the delay.
 
-The priors of step sizes and noises are those of fastpbrl (Flajolet et al., 2022). Its
-discount is uniform in [0.9, 1], here the horizon is log-uniform, and its delay of the
-actor evolves, which is fixed here.
+The priors of step sizes, noises and delay of the actor are those of fastpbrl (Flajolet
+et al., 2022), but its delays are whole. Its discount is uniform in [0.9, 1], here the
+horizon is log-uniform. It draws all numbers of the worst 0.4 again: resample=1
+fraction=0.4.
 
 Losers keep their own replay buffers. One population lives one lifetime, and leaves its
 best agent and the schedule of numbers along that agent's line.
@@ -17,7 +18,7 @@ from searches import _pbt
 @_pbt.search(
     td3,
     td3.Config(20_000, batch_size=64, features=(64, 64)),
-    td3.Meta(),
+    td3.Meta(policy_delay=2.0),
     env="gymnax/Pendulum-v1",
     population_size=8,
 )
@@ -26,6 +27,7 @@ def search() -> metaevo.Space:
     noises = ("exploration_noise", "smoothing_noise", "noise_clip")
     numbers = dict.fromkeys(noises, spaces.uniform(0.0, 1.0))
     numbers |= {"actor_lr": rate, "critic_lr": rate}
+    numbers |= {"policy_delay": spaces.uniform(1.0, 5.0)}
     return spaces.prior(gamma=spaces.horizon_uniform(0.9, 0.999), **numbers)
 
 

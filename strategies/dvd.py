@@ -41,6 +41,7 @@ def dvd(
     population_size: int,
     coefficients: Sequence[float] | Callable[[jax.Array], jax.Array] = (0.0, 0.5),
     *,
+    boundaries: Sequence[float] = (),
     memory: int = 5,
 ) -> Strategy:
     """DvD over persistent agents; `space` has the slot `diversity_coef`.
@@ -51,18 +52,29 @@ def dvd(
         population_size: P, at least 2.
         coefficients: the arms λ, each >= 0, or a schedule, generation -> λ, as those
             of optax.
+        boundaries: increasing generations from which on the next of `coefficients`
+            holds, one fewer than those; in place of the bandit.
         memory: generations whose mean must be exceeded, at least 1.
 
     Raises:
         ConfigError: an option is out of its range, or the space has no such slot.
     """
-    schedule = coefficients if callable(coefficients) else None
     values = (0.0,) if callable(coefficients) else tuple(coefficients)
-    arms = np.asarray(values, np.float32)
+    given = np.asarray(values, np.float32)
+    starts = np.asarray(boundaries, np.float32)
+    arms = given[:1] if starts.size else given  # a schedule is none of the bandit's
+    orderly = bool((starts[1:] > starts[:-1]).all())
     for name, value, good, expected in (
         ("population_size", population_size, population_size >= 2, "2 or more"),
-        ("coefficients", coefficients, arms.size > 0, "at least one"),
-        ("coefficients", coefficients, (arms >= 0).all(), "numbers of 0 or more"),
+        ("coefficients", coefficients, given.size > 0, "at least one"),
+        ("coefficients", coefficients, (given >= 0).all(), "numbers of 0 or more"),
+        ("boundaries", boundaries, orderly, "increasing generations"),
+        (
+            "number of boundaries",
+            starts.size,
+            starts.size in (0, given.size - 1),
+            f"{given.size - 1} for {given.size} coefficients, or none",
+        ),
         ("memory", memory, memory >= 1, "1 or more"),
     ):
         if not good:
@@ -70,6 +82,13 @@ def dvd(
     shapes = jax.eval_shape(space.init, jax.random.key(0))
     if not (isinstance(shapes, dict) and SLOT in shapes):
         raise ConfigError(f"dvd needs a space with the slot {SLOT}")
+
+    def stepwise(generation):
+        reached = (generation.astype(jnp.float32) >= starts).sum()
+        return jnp.asarray(given)[reached]
+
+    given_schedule = coefficients if callable(coefficients) else None
+    schedule = stepwise if starts.size else given_schedule
 
     def pulled(arm):
         return jnp.asarray(arms)[arm]

@@ -7,6 +7,7 @@ one of `factors`, or drawn again. Experience and random keys stay with the membe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -76,7 +77,7 @@ def pbt(
         ConfigError: An option is out of its range.
     """
     _pbt.check(population_size, exploit, fraction)
-    if not factors or min(factors) <= 0:
+    if not factors or not all(0 < x < math.inf for x in factors):
         raise ConfigError(f"factors={tuple(factors)} must be positive numbers")
     _options.fraction(resample=resample)
     _options.one_of(("both", "agent", "params"), copies=copies)

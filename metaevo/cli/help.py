@@ -32,6 +32,10 @@ COMMON = {
     "num_seeds": "lifetimes, each in a world of its own, that a member is judged by",
     "sigma": "standard deviation of the members around the solution",
     "learning_rate": "step size of the strategy's optimizer",
+    "copies": "what a member takes over: agent and numbers, or one of them",
+    "exploit": "who follows whom: the worst `fraction` the best, each a random other "
+    "that is better, or all the best one",
+    "factors": "a number that is continued is multiplied by one of them",
     "fraction": "share of members that continue the agent of a better one",
     "resample": "probability that a continued number is drawn from the prior again",
     "hidden": "hidden units of the function that evolves",

@@ -23,6 +23,7 @@ import numpy as np
 
 from metaevo.config import RunConfig
 from metaevo.errors import ConfigError, InterruptedRunError
+from metaevo.evaluators import _launchers
 from metaevo.evaluators._messages import (
     FOREVER,
     barrier,
@@ -52,10 +53,11 @@ _busy = threading.Event()  # set while the workers evaluate with the coordinator
 def join(config: RunConfig) -> None:
     """Join the job, before JAX's backend starts, and configure the devices.
 
-    Open MPI's mpiexec, Slurm's srun and other launchers that JAX knows need no
-    settings; for others give `run.coordinator`, `run.num_processes` and
-    `run.process_id`. The processes of a host share its cores and take one GPU each. A
-    process that is alone on its host takes all GPUs.
+    The mpiexec of Open MPI, MPICH and Intel MPI, Slurm's srun and other launchers that
+    JAX knows need no settings, but Open MPI 5 on several hosts `run.coordinator`; for
+    others give `run.coordinator`, `run.num_processes` and `run.process_id`. The
+    processes of a host share its cores and take one GPU each. A process that is alone
+    on its host takes all GPUs.
 
     Args:
         config: Configuration of the run.
@@ -67,11 +69,18 @@ def join(config: RunConfig) -> None:
     configure(max(1, num_cores() // sharing))
     # The service would replace our handler of SIGTERM.
     jax.config.update("jax_enable_preemption_service", False)
-    given = (config.coordinator, config.num_processes, config.process_id)
+    job = (config.coordinator, config.num_processes, config.process_id)
+    devices = None
+    if config.process_id is None and (here := _launchers.place()):
+        job = (job[0] or _launchers.coordinator(here), here.size, here.rank)
+        devices = [here.local_rank]
+    if job[0] is not None and job[2] == 0:
+        _launchers.check_free(job[0])
     try:
         jax.distributed.initialize(
-            *given,
-            cluster_detection_method=None if None in given else "deactivate",
+            *job,
+            local_device_ids=devices,
+            cluster_detection_method=None if None in job else "deactivate",
             shutdown_timeout_seconds=FOREVER // 1000,
         )
     except (ValueError, RuntimeError) as error:
@@ -85,10 +94,10 @@ def join(config: RunConfig) -> None:
 
 
 def _processes_on_this_host() -> int:
-    for name in ("OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE"):
-        if os.environ.get(name, "").isdigit():
-            return int(os.environ[name])
-    return 1
+    if here := _launchers.place():
+        return here.local_size
+    number = os.environ.get("SLURM_NTASKS_PER_NODE", "")
+    return int(number) if number.isdigit() else 1
 
 
 def is_coordinator() -> bool:

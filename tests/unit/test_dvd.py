@@ -6,9 +6,11 @@ import numpy as np
 import optax
 import pytest
 
+from inner_loops import td3_shared
 from metaevo import spaces
 from metaevo.errors import ConfigError
 from metaevo.types import Space
+from searches import td3_dvd
 from strategies.dvd import SLOT, dvd
 
 SPACE = spaces.tune(diversity_coef=spaces.linear())
@@ -100,6 +102,30 @@ def test_a_schedule_in_place_of_the_bandit():
     assert dvd(SPACE, 3, schedule).solution(state)[SLOT] == 0.0
 
 
+def test_coefficients_one_after_the_other():
+    strategy = dvd(SPACE, 3, (0.0, 0.3, 0.5), boundaries=(1.5, 4))
+    state, chosen = lived(strategy, lambda *_: 0.0, 6)
+    np.testing.assert_allclose(chosen, [0.0, 0.0, 0.3, 0.3, 0.5, 0.5])
+    assert strategy.solution(state)[SLOT] == np.float32(0.5)
+
+
+def test_fastpbrls_schedule_is_a_value_of_the_search():
+    """In frames of all members, with those of the warm-up."""
+    inner = td3_shared.Config(
+        200_000, learning_starts=5_000, num_segments=39, policy_delay=1
+    )
+    search = td3_dvd.search(
+        coefficients=(0.0, 0.3, 0.5, 0.2),
+        boundaries=(50_000, 300_000, 700_000),
+        inner=inner,
+    )
+    state = search.strategy.init(jax.random.key(0))
+    for generation, expected in ((0, 0.0), (1, 0.3), (10, 0.3), (11, 0.5), (27, 0.2)):
+        told = state._replace(generation=jnp.int32(generation))
+        proposal, _ = search.strategy.ask(jax.random.key(0), told)
+        assert proposal.params[SLOT][0] == np.float32(expected)
+
+
 def test_what_else_evolves_stays():
     both = spaces.combine(SPACE, spaces.tune(actor_lr=spaces.log()))
     strategy = dvd(both, 3, (0.5,))
@@ -115,6 +141,8 @@ def test_what_else_evolves_stays():
         ({"coefficients": ()}, r"coefficients=\(\): expected at least one"),
         ({"coefficients": (0.5, -0.1)}, "numbers of 0 or more"),
         ({"memory": 0}, "memory=0: expected 1 or more"),
+        ({"boundaries": (3,), "coefficients": (1.0,)}, "expected 0 for 1"),
+        ({"boundaries": (3, 2), "coefficients": (0, 1, 0)}, "increasing"),
         ({"space": spaces.tune(lr=spaces.log())}, "the slot diversity_coef"),
         ({"space": Space(lambda key: jnp.zeros(3), None)}, "the slot diversity_coef"),
     ],

@@ -376,6 +376,22 @@ def small(name, **options):
     return module.search(population_size=4, inner=config(**sizes), **options)
 
 
+@pytest.mark.parametrize("name", SEARCHES)
+def test_the_switches_of_pbt_are_keys_of_its_searches(name):
+    options = {"exploit": "winner", "factors": (0.5, 2.0), "fraction": 0.5}
+    options |= {"resample": 1.0, "copies": "params"}
+    search = small(name, **options)
+    settings = search.strategy.settings
+    assert {key: settings[key] for key in options} == options
+    before = small(name).strategy
+    assert before.settings | before.defaults == before.settings  # defaults of `pbt`
+    _, state = told(search.strategy, [0.0, 3.0, 1.0, 2.0])
+    assert state.parents.tolist() == [0, 1, 2, 3]  # each keeps its agent
+    assert _pbt.num_exploited(state) == 0
+    with pytest.raises(ConfigError, match=r"factors=\(\) must be positive"):
+        small(name, factors=())
+
+
 def test_a_run_leaves_its_lineage_and_a_schedule_to_replay(tmp_path):
     search = small("dqn_pbt")
     config = metaevo.RunConfig(
