@@ -101,7 +101,8 @@ def test_mpiexec_gives_the_bits_of_one_process(
     tmp_path, package, options, program, alone
 ):
     mpiexec = ROOT / f".venv-mpi-{package}" / "bin" / "mpiexec"
-    assert mpiexec.exists(), "make test-system makes it"
+    if not mpiexec.exists():
+        pytest.skip(f"no .venv-mpi-{package}; make test-system makes it")
     sizes = ["num_generations=6", "run.distributed=true"]
     job = [mpiexec, *options, "-n", "2", *command(tmp_path, *sizes, program=program)]
     codes, said = done([start(job)])
