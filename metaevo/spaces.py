@@ -322,7 +322,10 @@ def of_prior(space: Space, who: str) -> list[str]:
         ConfigError: it is another space; the message names `who`.
     """
     if not space.spec or not all("prior" in op for op in space.spec.values()):
-        raise ConfigError(f"{who} needs a space of ranges alone: spaces.prior(...)")
+        raise ConfigError(
+            f"{who} needs a space of ranges alone, spaces.prior(...), as that of "
+            "searches.ppo_pbt"
+        )
     return sorted(space.spec)
 
 

@@ -198,6 +198,8 @@ class Strategy(NamedTuple):
         persistent_agents: True if what it breeds are agents that live on and follow
             each other, as in PBT. The result is then the best of them, scored again,
             and the schedule of numbers along its line of ancestors.
+        from_ranges: True if members are drawn from the ranges of `spaces.prior`, as in
+            random search. In a space of another kind they would all be alike.
         with_space: the same strategy with the same settings over another space, so
             that a baseline can be tuned as what it is compared with was; see
             `remakeable`.
@@ -213,6 +215,7 @@ class Strategy(NamedTuple):
     metrics: Callable[[StrategyState], Metrics] = no_metrics
     mirrored: bool = False
     persistent_agents: bool = False
+    from_ranges: bool = False
     with_space: Callable[[Space], Strategy] | None = None
     settings: Mapping[str, Any] = {}
     defaults: Mapping[str, Any] = {}

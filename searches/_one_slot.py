@@ -52,16 +52,16 @@ def search(
     if learning_rate is not None:
         shared["learning_rate"] = learning_rate
 
+    make = snes if learning_rate is None else open_es
+
     def build(made, space, given):
-        strategy = space, given["population_size"], given["sigma"]
-        if learning_rate is None:
-            strategy = snes(*strategy)
-        else:
-            strategy = open_es(*strategy, optax.adam(given["learning_rate"]))
+        options = space, given["population_size"], given["sigma"]
+        if learning_rate is not None:
+            options = *options, optax.adam(given["learning_rate"])
         return Search(
             inner_loop=made,
             space=space,
-            strategy=strategy,
+            strategy=make(*options),
             num_generations=given["num_generations"],
             fitness=fitness,
             num_seeds=given["num_seeds"],

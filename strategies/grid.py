@@ -67,4 +67,4 @@ def grid(space: Space, num_points: int) -> Strategy:
     def metrics(state):
         return {"solution_mean": state.mean.max()}
 
-    return Strategy(init, ask, tell, solution, metrics)
+    return Strategy(init, ask, tell, solution, metrics, from_ranges=True)

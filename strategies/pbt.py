@@ -124,7 +124,13 @@ def pbt(
         return {"exploited": _pbt.num_exploited(state), "diversity": diversity}
 
     return Strategy(
-        init, _pbt.ask, tell, _pbt.solution, metrics, persistent_agents=True
+        init,
+        _pbt.ask,
+        tell,
+        _pbt.solution,
+        metrics,
+        persistent_agents=True,
+        from_ranges=True,
     )
 
 

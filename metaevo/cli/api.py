@@ -11,7 +11,7 @@ from typing import Any
 
 from metaevo import slots
 from metaevo.cli import config as keys
-from metaevo.cli import resolve, runs, values
+from metaevo.cli import resolve, runs, strategies, values
 from metaevo.config import RunConfig
 from metaevo.engine import loop
 from metaevo.engine.job import Result
@@ -76,6 +76,7 @@ def run(
         search = resolve.function(search, "searches")
     if not callable(search):
         raise ConfigError(_no_search(search))
+    search = strategies.in_search(search, options.get(strategies.KEY))
     given, lines, unnamed = _arguments(search, options)
     source = Source.of(search)
     problem = f"{', '.join(unnamed)} has no name to import it by" if unnamed else None

@@ -125,7 +125,7 @@ def _check_key(
         ConfigError: There is none; or it is a structure, or a slot with a function.
     """
     inside = [other for other in kinds if other.startswith(f"{key}.")]
-    if inside:
+    if inside and key not in kinds:
         raise ConfigError(
             f"{key}={value}: {key} has keys of its own, such as {inside[0]}=...; "
             "--help lists them"
@@ -186,12 +186,15 @@ def as_typed(value: Any) -> str:
 
 
 def defaults(search: Callable[..., Search]) -> dict[str, Any]:
-    """Return the default of each parameter, and of `run`."""
+    """Return the default of each parameter, of `further_keys`, and of `run`."""
     parameters = inspect.signature(search).parameters.values()
     missing = [p.name for p in parameters if p.default is inspect.Parameter.empty]
     if missing:
         raise ConfigError(f"{search.__name__}: parameter {missing[0]!r} has no default")
-    return {p.name: p.default for p in parameters} | {"run": RunConfig()}
+    further = getattr(search, "further_keys", {})  # see `strategies.in_search`
+    found = {p.name: p.default for p in parameters}
+    found |= {name: key.default for name, key in further.items()}
+    return found | {"run": RunConfig()}
 
 
 def fields_of(value: Any) -> dict[str, Any]:

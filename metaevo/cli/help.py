@@ -123,14 +123,19 @@ def grouped(search: Callable[..., Search]) -> Iterator[KeyGroup]:
     """Yield the keys of a search in groups: its own, and those of each structure."""
     given = config.defaults(search)
     hints = typing.get_type_hints(search)
+    further = getattr(search, "further_keys", {})  # see `strategies.in_search`
     described = COMMON | docstrings.descriptions(search)
-    own = [
+    described |= {name.rpartition(".")[2]: x.description for name, x in further.items()}
+    keys = [
         _key(name, value, hints.get(name, Any), described)
         for name, value in given.items()
         if not config.fields_of(value)
     ]
-    if own:
+    if own := [key for key in keys if "." not in key.name]:
         yield KeyGroup("Search", own, [])
+    if others := [key for key in keys if "." in key.name]:
+        about = docstrings.summary(getattr(search, "strategy", None))
+        yield KeyGroup(f"strategy.*  {about}", others, [])
     for name, structure in given.items():
         kinds = config.fields_of(structure)
         if not kinds:

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from metaevo.cli import config, runs, train, values
+from metaevo.cli import config, runs, strategies, train, values
 from metaevo.cli.signals import on_signals
 from metaevo.config import RunConfig
 from metaevo.engine.loggers import streams
@@ -115,6 +115,7 @@ def _run(
     # A wandb agent adds its own settings when it starts a run of a sweep again.
     argv = [arg for arg in argv if not arg.startswith("_wandb=")]
     flags = [arg for arg in argv if arg in FLAGS]
+    search = strategies.in_arguments(search, argv)
     if "-h" in flags or "--help" in flags:
         from metaevo.cli.help import help_text
 

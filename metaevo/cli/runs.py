@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from metaevo.cli import config, listing, resolve, train
+from metaevo.cli import config, listing, resolve, strategies, train
 from metaevo.errors import CheckpointError, ConfigError, MetaevoError
 from metaevo.evaluators import surroundings
 from metaevo.storage import imports, own_runs
@@ -119,7 +119,7 @@ def remade(run: Run, changes: Sequence[str] = ()) -> Search:
         CheckpointError: The settings of a run that is not this user's do not fit.
     """
     with importing(run), as_data(run):
-        search = function(run)
+        search = strategies.in_arguments(function(run), [*run.changes, *changes])
         _check_imports(run, config.parse(search, run.changes))
         arguments = config.parse(search, [*run.changes, *changes])
         del arguments["run"]
@@ -137,7 +137,7 @@ def arguments(run: Run) -> list[str]:
     given = [*run.changes]
     if not run.trusted:
         with importing(run), as_data(run):
-            search = function(run)
+            search = strategies.in_arguments(function(run), run.changes)
             parsed = config.parse(search, run.changes)
             _check_imports(run, parsed)
             given = config.changes(search, parsed)

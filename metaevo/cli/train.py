@@ -46,5 +46,6 @@ def as_search(make: Callable[..., InnerLoop]) -> Callable[..., Search]:
         ]
     )
     search.__dict__["__wrapped__"] = make
+    search.__dict__["further_keys"] = {}  # nothing evolves, so it has no strategy
     search.__module__ = module.__name__
     return search

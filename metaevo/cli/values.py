@@ -209,6 +209,9 @@ def refused(key: str, value: str, kinds: Mapping[str, Any]) -> str:
         hint = "; give each key=value as an argument of its own"
     elif not value.strip():
         hint = "; key=value has no spaces"
+    elif has_choices(kind):
+        near = nearest(value.lower(), map(str, typing.get_args(_base(kind))))
+        hint = f".{near}" if near else ""
     words = expected(kind)
     if _base(kind) is float and value.strip().lower().lstrip("+-.") == "nan":
         words = words.replace("a number", "a finite number")

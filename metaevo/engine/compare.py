@@ -317,7 +317,8 @@ def tuning(search: Search) -> Search:
             search them.
     """
     numbers, with_space = search.tasks[0].tunable, search.strategy.with_space
-    if numbers is None or with_space is None or search.strategy.persistent_agents:
+    drawn = search.strategy.persistent_agents or search.strategy.from_ranges
+    if numbers is None or with_space is None or drawn:
         raise ConfigError(
             "tuned=true: this search's algorithm names no hyperparameters, or its "
             "strategy cannot go over another space; give tuned=false"

@@ -1,5 +1,6 @@
 """The searches of the folder: each fits together."""
 
+import functools
 import importlib
 from pathlib import Path
 
@@ -9,7 +10,10 @@ import numpy as np
 import pytest
 
 from metaevo import losses, population
+from metaevo.cli import config, listing
+from metaevo.cli import strategies as cli
 from metaevo.engine import checks
+from metaevo.errors import ConfigError
 from metaevo.slots import Context
 
 FOLDER = Path(__file__).parents[2] / "searches"
@@ -20,11 +24,76 @@ def load(name):
     return importlib.import_module(f"searches.{name}").search
 
 
+@functools.cache
+def made(name):
+    return load(name)()
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_search_passes_the_checks_as_it_is(name):
-    search = load(name)()
-    shapes = checks.check(search)
+    shapes = checks.check(made(name))
     assert population.size(shapes.params) >= 2
+
+
+# --- every strategy in every search ---------------------------------------------------
+
+STRATEGIES = list(listing.modules("strategies"))
+ONE_FOR_ALL = ("td3_cem_rl", "td3_dvd", "mfos_self_play")
+"""Searches whose strategy is a part of them."""
+OF_RANGES = {"grid", "pb2", "pbt", "random_search"}
+OF_OWN_SLOTS = {"cem_rl", "dvd", "self_play"}
+GIVEN = {"num_points": 2, "sigma": 0.3, "learning_rate": 0.1, "population_size": 8}
+
+
+def with_strategy(name, strategy):
+    """The search with another strategy, its keys as they are, and what it lacks.
+
+    The search itself is made once for all strategies.
+    """
+    search = functools.wraps(load(name))(lambda **given: made(name))
+    keyed = cli.in_search(search, strategy)
+    given = config.defaults(keyed) | {"strategy": strategy}
+    lives = {"horizon": made(name).tasks[0].num_segments, **GIVEN}
+    for key in keyed.further_keys.values():
+        if key.required:
+            given[key.name] = lives[key.name.rpartition(".")[2]]
+    return keyed(**given)
+
+
+def tried(name, strategy):
+    """The search with another strategy, or what is said instead."""
+    found = []
+    try:
+        # Traced, so that no operation of a strategy's start compiles.
+        jax.eval_shape(lambda: found.append(with_strategy(name, strategy)))
+    except ConfigError as error:
+        return str(error)
+    return found[0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_strategy_fits_or_is_refused_in_one_line(name):
+    drawn = all("prior" in op for op in made(name).space.spec.values())
+    found = {strategy: tried(name, strategy) for strategy in STRATEGIES}
+    refused = OF_OWN_SLOTS if drawn else OF_OWN_SLOTS | OF_RANGES
+    refused = set(STRATEGIES) if name in ONE_FOR_ALL else refused
+    assert {x for x, search in found.items() if isinstance(search, str)} == refused
+    for strategy, search in found.items():
+        if strategy in refused:
+            assert search.startswith(f"strategy={strategy}: ")
+            assert "\n" not in search
+        else:
+            used = search.strategy.settings["strategy"]
+            assert used == f"strategies.{strategy}:{strategy}"
+            lives_on = strategy in ("pbt", "pb2", "pes")
+            assert search.segments_per_generation == (1 if lives_on else None)
+
+
+def test_a_search_with_each_strategy_that_fits_passes_the_checks():
+    for strategy in sorted(set(STRATEGIES) - OF_OWN_SLOTS):
+        of_ranges = strategy in OF_RANGES
+        search = with_strategy("sac_pbt" if of_ranges else "dqn_td_loss", strategy)
+        checks.check(search)
 
 
 # --- the learned loss of a temporal difference ----------------------------------------

@@ -15,7 +15,16 @@ import tiny_search
 
 import metaevo
 from inner_loops import ppo
-from metaevo.cli import commands, config, listing, main, program, resolve, runs
+from metaevo.cli import (
+    commands,
+    config,
+    listing,
+    main,
+    program,
+    resolve,
+    runs,
+    strategies,
+)
 from metaevo.config import RunConfig, wandb_mode
 from metaevo.errors import ConfigError, InterruptedRunError
 from metaevo.storage.own_runs import Source
@@ -187,7 +196,8 @@ def test_cfg_and_cfg_diff_print_and_start_nothing(capsys, tmp_path):
             assert lines == arguments
         else:
             assert "num_generations=150" in lines
-            parsed = config.parse(tiny_search.search, lines)  # what it prints, it takes
+            search = strategies.in_search(tiny_search.search)
+            parsed = config.parse(search, lines)  # what it prints, it takes
             assert config.assignments(parsed) == lines
     assert not (tmp_path / "x").exists()
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from inner_loops import ppo
-from metaevo.cli import config, docstrings, help, train
+from metaevo.cli import config, docstrings, help, strategies, train
 from metaevo.config import RunConfig
 
 ROOT = Path(__file__).parents[2]
@@ -45,7 +45,8 @@ def search(
 
 def shipped():
     for path in sorted(ROOT.glob("searches/[a-z]*.py")):
-        yield importlib.import_module(f"searches.{path.stem}").search
+        module = importlib.import_module(f"searches.{path.stem}")
+        yield strategies.in_search(module.search)
     for path in sorted(ROOT.glob("inner_loops/[a-z]*.py")):
         make = getattr(
             importlib.import_module(f"inner_loops.{path.stem}"), "make", None
