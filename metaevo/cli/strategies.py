@@ -60,7 +60,8 @@ def in_arguments(
     Raises:
         ConfigError: as `in_search`; or an argument of a strategy is given without one.
     """
-    given = dict(arg.partition("=")[::2] for arg in argv)
+    split = [arg.partition("=") for arg in argv]
+    given = {key: value for key, _, value in split}
     name = given.get(KEY)
     made = in_search(search, name)
     for key, value in given.items():
@@ -99,7 +100,8 @@ def in_search(
     arguments = {} if make is None else _arguments(make, hints)
     own = own_name(search)
     about = "strategy in place of the search's own" + (f", {own}" if own else "")
-    keys = [FurtherKey(KEY, Literal[names] | None, None, about), *arguments.values()]
+    kind: Any = Literal[names]
+    keys = [FurtherKey(KEY, kind | None, None, about), *arguments.values()]
     further = {x.name: x for x in keys if x.name not in parameters}
 
     @functools.wraps(search)
@@ -122,8 +124,9 @@ def named(name: str) -> Callable[..., Strategy]:
     """
     path = listing.modules("strategies")[name]
     with resolve.explained(path):
-        made = getattr(importlib.import_module(f"strategies.{name}"), name, None)
-    if not callable(made):
+        module = importlib.import_module(f"strategies.{name}")
+        made: Callable[..., Strategy] | None = getattr(module, name, None)
+    if made is None:
         raise ConfigError(f"{path} has no function {name!r}")
     return made
 

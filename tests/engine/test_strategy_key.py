@@ -89,7 +89,7 @@ def test_what_was_run_before_there_was_the_key_is_the_same_run():
         (ppo_pbt.search, ["strategy=pb2", "fraction=0.5"], {"fraction": 0.5}),
         (
             ppo_pbt.search,
-            ["strategy=pbt", "strategy.factors=[0.5,2]"],
+            ["strategy=pbt", "factors=[0.5,2]"],
             {"factors": (0.5, 2.0), "explore": None, "resample": 0.25},
         ),
     ],

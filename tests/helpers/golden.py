@@ -31,11 +31,14 @@ from metaevo.storage import artifacts, checkpoint
 from metaevo.types import arguments
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
-STATE = {
-    "strategy": {"mean": np.arange(4, dtype=np.float32), "generation": np.int32(7)},
-    "key": jax.random.key(3),
-}
 INPUTS = [[0.5, 1.0, 0.0], [-3.0, 2.0, 1.0], [40.0, -40.0, 0.0]]
+
+
+def state() -> dict[str, Any]:
+    """Return what the checkpoint holds."""
+    mean = np.arange(4, dtype=np.float32)
+    strategy = {"mean": mean, "generation": np.int32(7)}
+    return {"strategy": strategy, "key": jax.random.key(3)}
 
 
 def write_artifact(folder: Path) -> None:
@@ -56,10 +59,10 @@ def write_artifact(folder: Path) -> None:
 
 
 def write_checkpoint(folder: Path) -> None:
-    """Write `STATE` with what a run says of it."""
+    """Write `state()` with what a run says of it."""
     facts = {"generation": 7, "failures": 0, "log_bytes": 1234}
     facts |= {"log_sha256": "0" * 64, "run_manifest": "0" * 64}
-    checkpoint.write(folder, checkpoint.to_arrays(STATE), facts)
+    checkpoint.write(folder, checkpoint.to_arrays(state()), facts)
 
 
 def defaults() -> str:

@@ -11,7 +11,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
-from golden import GOLDEN, STATE, defaults
+from golden import GOLDEN, defaults, state
 
 import metaevo
 from benchmarks.reliability_artifacts import signed
@@ -37,11 +37,11 @@ def test_a_checkpoint_of_every_schema_loads(schema):
     arrays, manifest = checkpoint.read(GOLDEN / f"checkpoint-{schema}")
     assert manifest["generation"] == 7
     assert manifest["log_bytes"] == 1234
-    found = checkpoint.from_arrays(jax.eval_shape(lambda: STATE), arrays)
+    found = checkpoint.from_arrays(jax.eval_shape(state), arrays)
     jax.tree.map(
         np.testing.assert_array_equal,
         checkpoint.to_arrays(found),
-        checkpoint.to_arrays(STATE),
+        checkpoint.to_arrays(state()),
     )
 
 
