@@ -109,7 +109,8 @@ class Place:
         shutil.copytree(made / "run", self.run)
         beside = self.run.parent
         for folder in (beside, self.run):
-            for name in ("payload", "searches/evil", "searches/tiny", "toys"):
+            modules = ("searches/evil", "searches/tiny", "strategies/evil")
+            for name in ("payload", "toys", *modules):
                 (folder / name).parent.mkdir(exist_ok=True)
                 (folder / f"{name}.py").write_text(payload)
         (self.run / "__init__.py").write_text(payload)
@@ -282,6 +283,7 @@ FOLDERS = ("checkpoints", "solution", "report", "agents", "agents/solution")
 
 HOSTILE = {
     "imports": {
+        "strategy": changes("strategy=evil"),
         "environment in the run": changes("env=evil.payload:go"),
         "environment beside the run": changes("env=payload:go"),
         "environment of the library": changes("env=os:getcwd"),
