@@ -28,9 +28,10 @@ lint: install
 PYTEST := $(BIN)/python -m pytest -m "not slow and not gpu" -n 3
 
 # Units, contracts, the engine and doctests: what a change must keep, in minutes. All
-# targets share the compilation cache, ~/.cache/metaevo. Nine tenths of the time of these
-# tests is compilation, so their programs are compiled with few optimizations; the other
-# targets compile as users do.
+# targets share the compilation cache, ~/.cache/metaevo. Two thirds of the time of these
+# tests is tracing, lowering and compilation, so their programs are compiled with few
+# optimizations and XLA's older emitters, in a quarter of the time; the other targets
+# compile as users do.
 QUICK_XLA := --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true \
     --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1
 QUICK_TESTS := --dist loadgroup --doctest-modules metaevo inner_loops strategies \
