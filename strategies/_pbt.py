@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from metaevo.errors import ConfigError
-from metaevo.types import Proposal
+from metaevo.types import Proposal, Strategy
 from strategies import _options
 
 EXPLOITS = ("truncation", "tournament", "winner")
@@ -40,6 +41,21 @@ def ask(key: jax.Array, state: Any) -> tuple[Proposal, Any]:
 def solution(state: Any) -> Any:
     """Return the fittest of the last generation; reports score the agents again."""
     return jax.tree.map(lambda x: x[jnp.argmax(state.fitness)], state.told)
+
+
+def strategy(
+    init: Callable[..., Any], tell: Callable[..., Any], metrics: Callable[..., Any]
+) -> Strategy:
+    """Return the strategy of agents that live on, with numbers drawn from ranges."""
+    return Strategy(
+        init,
+        ask,
+        tell,
+        solution,
+        metrics,
+        persistent_agents=True,
+        from_ranges=True,
+    )
 
 
 def num_exploited(state: Any) -> jax.Array:

@@ -169,15 +169,7 @@ def pb2(
         diversity = points(state.params).std(0).mean()
         return {"exploited": _pbt.num_exploited(state), "diversity": diversity}
 
-    return Strategy(
-        init,
-        _pbt.ask,
-        tell,
-        _pbt.solution,
-        metrics,
-        persistent_agents=True,
-        from_ranges=True,
-    )
+    return _pbt.strategy(init, tell, metrics)
 
 
 # --- the Gaussian process -------------------------------------------------------------

@@ -123,15 +123,7 @@ def pbt(
         diversity = jnp.stack(spread).mean()
         return {"exploited": _pbt.num_exploited(state), "diversity": diversity}
 
-    return Strategy(
-        init,
-        _pbt.ask,
-        tell,
-        _pbt.solution,
-        metrics,
-        persistent_agents=True,
-        from_ranges=True,
-    )
+    return _pbt.strategy(init, tell, metrics)
 
 
 def _for_each(key, params, draw):

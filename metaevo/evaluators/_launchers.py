@@ -1,4 +1,4 @@
-"""What an MPI launcher tells the processes that it starts.
+"""The place of a process in a job that an MPI launcher started.
 
 Open MPI sets OMPI_COMM_WORLD_*. MPICH's and Intel MPI's Hydra sets PMI_* and
 MPI_LOCAL*, and passes on messages of the processes (PMI-1). MPI itself is not used.
