@@ -33,6 +33,7 @@ __all__ = [
     "Transform",
     "combine",
     "feedback",
+    "grid",
     "horizon_uniform",
     "linear",
     "log",
@@ -211,6 +212,7 @@ class Range(NamedTuple):
             may leave [0, 1].
         low, high: of the number.
         name: for the artifact.
+        values: all numbers that it can be, in equal parts of [0, 1]; None: any.
     """
 
     to_number: Callable[[jax.Array], jax.Array]
@@ -218,6 +220,7 @@ class Range(NamedTuple):
     low: float
     high: float
     name: str
+    values: tuple[float, ...] | None = None
 
 
 def uniform(low: float, high: float) -> Range:
@@ -277,6 +280,34 @@ def horizon_uniform(low: float, high: float) -> Range:
     return Range(to_number, scaled, low, high, "horizon_uniform")
 
 
+def grid(values: Sequence[float]) -> Range:
+    """One of some numbers; a factor other than 1 leads to a neighbour in the list.
+
+    A factor above 1 leads to the next one, a factor below 1 to the one before.
+
+    Raises:
+        ConfigError: fewer than two, one twice, or one that is not finite.
+    """
+    chosen = tuple(float(x) for x in values)
+    if (
+        len(chosen) < 2
+        or len({*chosen}) < len(chosen)
+        or not all(map(math.isfinite, chosen))
+    ):
+        raise ConfigError(
+            f"grid({list(values)}): expected at least two different numbers"
+        )
+
+    def to_number(x):
+        at = jnp.clip(x * len(chosen), 0, len(chosen) - 1).astype(jnp.int32)
+        return jnp.asarray(chosen)[at]
+
+    def scaled(x, factor):
+        return x + jnp.sign(factor - 1) / len(chosen)
+
+    return Range(to_number, scaled, min(chosen), max(chosen), "grid", chosen)
+
+
 def _ordered(name: str, low: float, high: float) -> None:
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise ConfigError(f"{name}({low}, {high}): expected two numbers, low < high")
@@ -290,7 +321,7 @@ def prior(**ranges: Range) -> Space:
 
     Args:
         **ranges: slot name -> `log_uniform(1e-5, 1e-2)`, `uniform()`,
-            `horizon_uniform()`.
+            `horizon_uniform()`, `grid([0.1, 0.01])`.
     """
 
     def bind(params, meta):
@@ -309,6 +340,7 @@ def prior(**ranges: Range) -> Space:
 
     spec = {
         name: {"op": "number", "prior": r.name, "low": r.low, "high": r.high}
+        | ({} if r.values is None else {"values": list(r.values)})
         for name, r in ranges.items()
     }
     init = _init(dict.fromkeys(ranges, jax.random.uniform))

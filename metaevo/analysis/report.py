@@ -20,6 +20,7 @@ from metaevo.analysis import (
     search_figures,
     stats,
     training_curve,
+    trials,
     verdicts,
 )
 from metaevo.analysis.holdout import HeldOut
@@ -141,6 +142,8 @@ def _drawings(run: _Run, between: Callable[[], None]) -> Iterator[Drawing]:
     if run.replayed:
         ancestry = search_figures.ancestry(records, run.scores)
         yield from [ancestry] if ancestry else []
+    elif tried := trials.drawing(records):
+        yield tried
     if records and not run.trained:
         yield search_figures.strategy(records)
 

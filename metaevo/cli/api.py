@@ -76,7 +76,7 @@ def run(
         search = resolve.function(search, "searches")
     if not callable(search):
         raise ConfigError(_no_search(search))
-    search = strategies.in_search(search, options.get(strategies.KEY))
+    search = strategies.in_search(search, options)
     given, lines, unnamed = _arguments(search, options)
     source = Source.of(search)
     problem = f"{', '.join(unnamed)} has no name to import it by" if unnamed else None

@@ -21,6 +21,7 @@ from metaevo.cli.options import (
     PlayOptions,
     RerunOptions,
     ResumeOptions,
+    TrialsOptions,
 )
 from metaevo.cli.signals import on_signals
 from metaevo.errors import CheckpointError, ConfigError
@@ -165,6 +166,25 @@ def _report(directory: str) -> None:
 
     with runs.reading(directory):
         print(report.write(directory))
+
+
+def _trials(directory: str, *arguments: str) -> None:
+    """Show which numbers a run tried, and what they scored.
+
+    Best first. Newborn members with equal numbers are one trial, with the
+    standard error over its scores; agents that live on are one each. The run
+    need not have finished.
+    """
+    chosen = config.parse_options(TrialsOptions, arguments)
+    read_manifest(directory)
+    from metaevo.analysis import training_curve, trials
+
+    with runs.reading(directory):
+        found = trials.trials(training_curve.records(directory))
+    if not found:
+        raise ConfigError(f"{directory}: no generation with numbers is logged yet")
+    write = trials.csv if chosen.to == "csv" else trials.table
+    print(write(found, chosen.limit or len(found)))
 
 
 def _play(directory: str, *arguments: str) -> None:
@@ -406,6 +426,12 @@ COMMANDS = {
         _report,
         "RUN",
         "metaevo report runs/demo",
+    ),
+    "trials": Command(
+        _trials,
+        "RUN key=value ...",
+        "metaevo trials runs/demo to=csv > trials.csv",
+        TrialsOptions,
     ),
     "play": Command(
         _play,

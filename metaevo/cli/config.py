@@ -133,8 +133,9 @@ def _check_key(
     if key not in kinds:
         raise ConfigError(values.unknown(key, kinds))
     group, _, name = key.partition(".")
-    slot = getattr(defaults[group], name, None)
-    in_meta = slot is not None and hasattr(defaults[group], "_fields")
+    structure = defaults.get(group)
+    slot = getattr(structure, name, None)
+    in_meta = slot is not None and hasattr(structure, "_fields")
     if value in values.NOTHING and in_meta:
         raise ConfigError(
             f"{key}={value}: this slot cannot be empty; leave the key out to keep what "

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from metaevo.cli import config, docstrings, values
+from metaevo.cli import config, docstrings, ranges, values
 from metaevo.config import flat
 from metaevo.types import Search
 
@@ -47,6 +47,11 @@ COMMON = {
     "num_knots": "knots of each curve, evenly spaced over a lifetime",
 }
 """Descriptions of keys of searches; those of a search's own docstring precede."""
+
+_RANGES = (
+    "Numbers of `meta` that evolve in place of the search's own space: "
+    + ", ".join(ranges.FORMS)
+)
 
 FLAGS = {
     "--dry-run": "compile, time a generation, print the plan, start nothing",
@@ -133,9 +138,13 @@ def grouped(search: Callable[..., Search]) -> Iterator[KeyGroup]:
     ]
     if own := [key for key in keys if "." not in key.name]:
         yield KeyGroup("Search", own, [])
-    if others := [key for key in keys if "." in key.name]:
+    others = [key for key in keys if "." in key.name]
+    if of_strategy := [key for key in others if key.name.startswith("strategy.")]:
         about = docstrings.summary(getattr(search, "strategy", None))
-        yield KeyGroup(f"strategy.*  {about}", others, [])
+        yield KeyGroup(f"strategy.*  {about}", of_strategy, [])
+    if further and "meta" in given:
+        of_space = [key for key in others if key.name.startswith(f"{ranges.KEY}.")]
+        yield KeyGroup(f"{ranges.KEY}.NUMBER=RANGE  {_RANGES}", of_space, [])
     for name, structure in given.items():
         kinds = config.fields_of(structure)
         if not kinds:

@@ -123,6 +123,25 @@ class DistillOptions(Trust):
 
 
 @dataclass(frozen=True)
+class TrialsOptions:
+    """Options of `metaevo trials`.
+
+    Attributes:
+        limit: rows of the table, the best ones; 0: all.
+        to: table or csv.
+
+    Raises:
+        ConfigError: `limit` is negative.
+    """
+
+    limit: int = 20
+    to: Literal["table", "csv"] = "table"
+
+    def __post_init__(self):
+        _check_least(self, limit=0)
+
+
+@dataclass(frozen=True)
 class ExportOptions:
     """Options of `metaevo export`.
 

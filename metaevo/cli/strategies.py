@@ -4,6 +4,9 @@ Every search in which something evolves has the key `strategy`. `null` keeps the
 strategy that the search makes; a name replaces it by that of `strategies/NAME.py`, over
 the same space. An argument that has the name and the type of a key of the search, such
 as `sigma`, is set by that key. An optimizer is set by a `learning_rate`, that of Adam.
+
+`space.NUMBER=RANGE` replaces the space, too: the numbers for which a range is given
+evolve, and nothing else; see `ranges`.
 """
 
 from __future__ import annotations
@@ -21,8 +24,8 @@ from typing import Any, Literal, NamedTuple
 
 import optax
 
-from metaevo import spaces
-from metaevo.cli import docstrings, listing, resolve, values
+from metaevo import slots, spaces
+from metaevo.cli import docstrings, listing, ranges, resolve, values
 from metaevo.errors import ConfigError
 from metaevo.types import Search, Strategy
 
@@ -63,7 +66,7 @@ def in_arguments(
     split = [arg.partition("=") for arg in argv]
     given = {key: value for key, _, value in split}
     name = given.get(KEY)
-    made = in_search(search, name)
+    made = in_search(search, given)
     for key, value in given.items():
         if key.startswith(f"{KEY}.") and name is None and made is not search:
             raise ConfigError(
@@ -74,7 +77,7 @@ def in_arguments(
 
 
 def in_search(
-    search: Callable[..., Search], name: str | None = None
+    search: Callable[..., Search], given: Mapping[str, Any] = {}
 ) -> Callable[..., Search]:
     """Return a search function with the key `strategy`, and those of one strategy.
 
@@ -84,8 +87,9 @@ def in_search(
 
     Args:
         search: search function.
-        name: name of the strategy. One that no strategy has is for `config.parse` to
-            refuse, and stands for None, the search's own.
+        given: values of keys. `strategy` names the strategy. A name that no strategy
+            has is for `config.parse` to refuse, and stands for None, the search's own.
+            If there is a range of a number, all numbers have a key.
 
     Raises:
         ConfigError: the strategy's file is broken, or no text stands for one of its
@@ -96,24 +100,85 @@ def in_search(
         return search
     hints = typing.get_type_hints(search)
     names = tuple(listing.modules("strategies"))
+    name = given.get(KEY)
+    numbers = _numbers(search) if any(map(_is_range, given)) else {}
+    if name is None and numbers and all(map(_is_grid, given.items())):
+        name = "grid"
     make = named(name) if name in names else None
     arguments = {} if make is None else _arguments(make, hints)
     own = own_name(search)
     about = "strategy in place of the search's own" + (f", {own}" if own else "")
     kind: Any = Literal[names]
     keys = [FurtherKey(KEY, kind | None, None, about), *arguments.values()]
+    keys += numbers.values()
     further = {x.name: x for x in keys if x.name not in parameters}
 
     @functools.wraps(search)
     def chosen(**given: Any) -> Search:
         made = search(**{k: x for k, x in given.items() if k not in further})
-        if make is None or not isinstance(made, Search):
+        if not isinstance(made, Search):
             return made
-        return replaced(made, make, arguments, given)
+        texts = {x: given[key.name] for x, key in numbers.items()}
+        if texts := {x: text for x, text in texts.items() if text is not None}:
+            made = _over(made, texts, make is None)
+        return made if make is None else replaced(made, make, arguments, given)
 
     chosen.__annotations__ = hints | {key: x.kind for key, x in further.items()}
     chosen.__dict__.update(further_keys=further, strategy=make)
     return chosen
+
+
+def _is_range(key: str) -> bool:
+    """Return True for the key of a number's range."""
+    return key.startswith(f"{ranges.KEY}.")
+
+
+def _is_grid(item: tuple[str, Any]) -> bool:
+    """Return True if a key and its value give no range that is not a `grid`."""
+    return not _is_range(item[0]) or str(item[1]).strip().startswith("grid")
+
+
+def _numbers(search: Callable[..., Search]) -> dict[str, FurtherKey]:
+    """Return the keys of the ranges of the numbers of `meta`, by slot."""
+    meta = inspect.signature(search).parameters.get("meta")
+    default = meta.default._asdict() if meta is not None else {}
+    return {
+        name: FurtherKey(
+            f"{ranges.KEY}.{name}", str | None, None, f"range of `meta.{name}`"
+        )
+        for name, slot in default.items()
+        if slot is not None and slots.is_number(slot)
+    }
+
+
+def _over(search: Search, texts: Mapping[str, str], keep: bool) -> Search:
+    """Return a search over numbers in place of its own space.
+
+    Args:
+        search: the search.
+        texts: range of each number.
+        keep: whether its own strategy searches them.
+
+    Raises:
+        ConfigError: a text is no range, or there is no such number; or the strategy
+            draws its members from no ranges, or is part of the search.
+    """
+    space = ranges.space(texts)
+    given = " ".join(f"{ranges.KEY}.{slot}={text}" for slot, text in texts.items())
+    if why := _why_not_replaceable(search):
+        raise ConfigError(
+            f"{given}: the space of this search cannot be replaced, since {why}; leave "
+            "the key out"
+        )
+    if not keep:
+        return search._replace(space=space)
+    strategy = search.strategy
+    if strategy.with_space is None or not strategy.from_ranges:
+        raise ConfigError(
+            f"{given}: the strategy of this search draws no numbers from ranges; give "
+            "strategy=random_search, pbt or pb2, or a grid([...]) for each number"
+        )
+    return search._replace(space=space, strategy=strategy.with_space(space))
 
 
 def named(name: str) -> Callable[..., Strategy]:
@@ -203,14 +268,20 @@ def _check_replaceable(search: Search, name: str) -> None:
     Raises:
         ConfigError: they train together, or the search's strategy is one over another.
     """
-    module, _, own = str(search.strategy.settings.get("strategy", "")).partition(":")
-    make = getattr(sys.modules.get(module), own, None)
-    if search.coupled or (make is not None and _keyless(make)):
-        why = "its members train together" if search.coupled else f"{own} is part of it"
+    if why := _why_not_replaceable(search):
         raise ConfigError(
             f"strategy={name}: the strategy of this search cannot be replaced, since "
             f"{why}; leave the key out"
         )
+
+
+def _why_not_replaceable(search: Search) -> str | None:
+    """Say why the space of a search cannot be replaced; None if it can."""
+    module, _, own = str(search.strategy.settings.get("strategy", "")).partition(":")
+    make = getattr(sys.modules.get(module), own, None)
+    if search.coupled:
+        return "its members train together"
+    return f"{own} is part of it" if make is not None and _keyless(make) else None
 
 
 def _segments(search: Search, strategy: Strategy) -> int | None:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from metaevo import population
 from metaevo.analysis import holdout
@@ -22,7 +23,7 @@ from metaevo.evaluators.choose import EvaluatorFactory
 from metaevo.storage import artifacts, jsonl, run_directory
 from metaevo.storage.artifacts import Artifact
 from metaevo.text import byte_size
-from metaevo.types import Evaluator, Key, Params, PyTree, Search
+from metaevo.types import Evaluator, Key, Params, Population, PyTree, Search
 
 
 class Result(NamedTuple):
@@ -197,13 +198,16 @@ def keys(seed: int) -> Keys:
 def programs(search: Search) -> Programs:
     """Return the functions of a search that run once a generation, to be compiled."""
 
+    slots = [x for x, op in search.space.spec.items() if op["op"] == "number"]
+
     def numbers(params: Params) -> dict[str, jax.Array]:
         meta = search.space.bind(params, search.tasks[0].meta)
-        return {
-            name: jnp.asarray(getattr(meta, name))
-            for name, op in search.space.spec.items()
-            if op["op"] == "number"
-        }
+        return {name: jnp.asarray(getattr(meta, name)) for name in slots}
+
+    @jax.jit
+    def numbers_of_all(params: Population) -> dict[str, jax.Array]:
+        everyone = np.arange(population.size(params))
+        return jax.vmap(numbers)(population.take(params, everyone))
 
     strategy = search.strategy
     return Programs(
@@ -211,7 +215,7 @@ def programs(search: Search) -> Programs:
         tell=jax.jit(strategy.tell),
         metrics=jax.jit(strategy.metrics),
         solution=jax.jit(strategy.solution),
-        numbers=jax.jit(jax.vmap(numbers)),
+        numbers=numbers_of_all if slots else lambda params: {},
     )
 
 

@@ -373,8 +373,8 @@ def generation(job: Job, progress: Progress) -> tuple[State, dict[str, Any]]:
         record |= records.members(evaluated)
     if search.strategy.persistent_agents:
         record["parents"] = proposal.parents
-        numbers = job.programs.numbers(asked)
-        record |= {f"numbers/{slot}": x for slot, x in numbers.items()}
+    numbers = job.programs.numbers(asked)
+    record |= {f"numbers/{slot}": x for slot, x in numbers.items()}
     return State(strategy, carried), record
 
 

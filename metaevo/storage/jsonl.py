@@ -204,14 +204,15 @@ def _problem(number: int, record: Mapping[str, Any]) -> str | None:
         return f"{', '.join(missing) or 'failed'} is not a number"
     if not isinstance(record.get("population"), list):
         return "'population' is not a list"
-    return _problem_of_lineage(record) if "parents" in record else None
+    return _problem_of_members(record)
 
 
-def _problem_of_lineage(record: Mapping[str, Any]) -> str | None:
-    """The first thing that makes a member's line unreadable in `record`."""
-    parents = record["parents"]
-    size = len(parents) if isinstance(parents, list) else 0
-    if not size or not all(isinstance(x, int) and -1 <= x < size for x in parents):
+def _problem_of_members(record: Mapping[str, Any]) -> str | None:
+    """The first thing that makes numbers or the line of a member unreadable."""
+    size = len(record["population"])
+    parents = record.get("parents", [-1] * size)
+    lists = isinstance(parents, list) and len(parents) == size
+    if not lists or not all(isinstance(x, int) and -1 <= x < size for x in parents):
         return "'parents' is not a list of members"
     for key, x in record.items():
         if key.startswith("numbers/") and not (_are_numbers(x) and len(x) == size):

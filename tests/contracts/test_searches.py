@@ -51,12 +51,13 @@ def with_strategy(name, strategy):
     The search itself is made once for all strategies.
     """
     search = functools.wraps(load(name))(lambda **given: made(name))
-    keyed = cli.in_search(search, strategy)
+    keyed = cli.in_search(search, {"strategy": strategy})
     given = config.defaults(keyed) | {"strategy": strategy}
     lives = {"horizon": made(name).tasks[0].num_segments, **GIVEN}
     for key in keyed.further_keys.values():
-        if key.required:
-            given[key.name] = lives[key.name.rpartition(".")[2]]
+        argument = key.name.rpartition(".")[2]
+        if key.required or argument == "num_points":
+            given[key.name] = lives[argument]
     return keyed(**given)
 
 

@@ -324,6 +324,26 @@ def test_grid_is_every_combination():
     assert points == {(a, b) for a in (0.0, 0.5, 1.0) for b in (0.0, 0.5, 1.0)}
 
 
+def test_a_grid_of_given_numbers_and_of_points_in_a_range():
+    space = spaces.prior(lr=spaces.grid([0.1, 0.01, 1.0]), gamma=spaces.uniform(2, 4))
+    proposal, _ = grid(space, 2).ask(None, None)
+    tasks = jax.vmap(space.bind, (0, None))(proposal.params, ppo.Meta())
+    pairs = {tuple(x) for x in np.stack([tasks.lr, tasks.gamma], 1).tolist()}
+    lrs = np.float32([0.1, 0.01, 1.0]).tolist()
+    assert pairs == {(a, b) for a in lrs for b in (2.0, 4.0)}
+    # PBT goes to a neighbour in the list, and stays at its ends.
+    for x, factor, place in (
+        (0.5, 1.2, 2),
+        (0.5, 0.8, 0),
+        (0.9, 1.2, 2),
+        (0.1, 0.8, 0),
+    ):
+        params = {"lr": jnp.float32(x), "gamma": jnp.float32(0.5)}
+        factors = {"lr": jnp.float32(factor), "gamma": jnp.float32(1.0)}
+        moved = space.bind(space.perturb(params, factors), ppo.Meta())
+        assert float(moved.lr) == lrs[place]
+
+
 def test_wrong_options_are_refused():
     tuned = spaces.tune(lr=spaces.log())
     for make, message in (
@@ -336,6 +356,8 @@ def test_wrong_options_are_refused():
         (lambda: pb2(tuned, 8), "pb2 needs a space of ranges"),
         (lambda: grid(tuned, 3), "grid needs a space of ranges"),
         (lambda: grid(box(), 1), "num_points=1"),
+        (lambda: grid(box()), "num_points=null: it is needed"),
+        (lambda: spaces.grid([1.0, 1.0]), "at least two different numbers"),
         (lambda: random_search(box(), 8, num_elites=8), "num_elites=8"),
         (lambda: spaces.log_uniform(0.0, 1.0), "must be positive"),
         (lambda: spaces.uniform(1.0, 0.0), "low < high"),
