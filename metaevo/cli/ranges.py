@@ -56,6 +56,11 @@ def read(key: str, text: str) -> Range:
         ) from None
 
 
+def is_grid(text: str) -> bool:
+    """Return True for a text that can only stand for a `grid`."""
+    return text.strip().startswith("grid")
+
+
 def space(texts: Mapping[str, str]) -> Space:
     """Return the space of some numbers.
 

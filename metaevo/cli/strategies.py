@@ -101,8 +101,10 @@ def in_search(
     hints = typing.get_type_hints(search)
     names = tuple(listing.modules("strategies"))
     name = given.get(KEY)
-    numbers = _numbers(search) if any(map(_is_range, given)) else {}
-    if name is None and numbers and all(map(_is_grid, given.items())):
+    ranged = {key: x for key, x in given.items() if key.startswith(f"{ranges.KEY}.")}
+    numbers = _numbers(search) if ranged else {}
+    texts = [x for x in ranged.values() if x not in (None, *values.NOTHING)]
+    if name in (None, *values.NOTHING) and texts and all(map(ranges.is_grid, texts)):
         name = "grid"
     make = named(name) if name in names else None
     arguments = {} if make is None else _arguments(make, hints)
@@ -126,16 +128,6 @@ def in_search(
     chosen.__annotations__ = hints | {key: x.kind for key, x in further.items()}
     chosen.__dict__.update(further_keys=further, strategy=make)
     return chosen
-
-
-def _is_range(key: str) -> bool:
-    """Return True for the key of a number's range."""
-    return key.startswith(f"{ranges.KEY}.")
-
-
-def _is_grid(item: tuple[str, Any]) -> bool:
-    """Return True if a key and its value give no range that is not a `grid`."""
-    return not _is_range(item[0]) or str(item[1]).strip().startswith("grid")
 
 
 def _numbers(search: Callable[..., Search]) -> dict[str, FurtherKey]:

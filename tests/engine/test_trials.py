@@ -128,6 +128,16 @@ def test_ranges_are_searched_by_the_strategy_that_is_named_or_draws_from_them():
             made(argv, function)
 
 
+def test_the_configuration_of_a_grid_is_shown_and_taken_again(capsys):
+    given = ["space.lr=grid([.1,.2])"]
+    program._run(search, [*given, "--cfg"], lambda: False)
+    lines = capsys.readouterr().out.splitlines()
+    assert {"space.target=null", "strategy=null"} < {*lines}
+    program._run(search, [*lines, "--cfg-diff"], lambda: False)
+    assert capsys.readouterr().out.splitlines() == given
+    assert list(made(lines).space.spec) == ["lr"]
+
+
 def test_help_says_how_and_lists_the_numbers_once_one_is_given():
     text = " ".join(help.help_text(strategies.in_search(search), "mine").split())
     assert "space.NUMBER=RANGE Numbers of `meta` that evolve in place of" in text
