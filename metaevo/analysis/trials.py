@@ -15,6 +15,7 @@ import numpy as np
 from metaevo.analysis import lineage
 from metaevo.analysis.plots import figures
 from metaevo.analysis.plots.figures import Drawing
+from metaevo.errors import printable
 
 COLUMNS = ("fitness", "error", "scores", "failed", "generation", "member", "parent")
 MAX_DRAWN = 10_000  # the best ones
@@ -112,7 +113,7 @@ def csv(found: Sequence[Trial], limit: int) -> str:
 
 def _header(found: Sequence[Trial]) -> list[str]:
     """Return the names of the columns of `_rows`."""
-    return [*found[0].numbers, *COLUMNS]
+    return [*map(printable, found[0].numbers), *COLUMNS]
 
 
 def _rows(found: Sequence[Trial]) -> list[list]:

@@ -81,6 +81,8 @@ def test_trials_that_failed_stand_last_and_agents_that_live_on_are_a_row_each():
         (0, -1, 0),
         (1, 0, 1),
     ]
+    shown = trials.table(trials.trials([{**record, "numbers/\x1b[2J": [1, 2, 3]}]), 9)
+    assert "\\x1b[2J" in shown.splitlines()[0]
     assert trials.trials([]) == trials.trials([{"population": [1.0]}]) == []
 
 
