@@ -127,7 +127,8 @@ def drawing(records: Sequence[Mapping[str, Any]]) -> Drawing | None:
     if not found:
         return None
     names = [*found[0].numbers]
-    values = np.array(_rows(found), float)
+    rows = _rows(found)
+    values = np.array(rows, float)
     fitness, error = values[:, len(names)], values[:, len(names) + 1]
 
     def draw(*panels):
@@ -144,7 +145,7 @@ def drawing(records: Sequence[Mapping[str, Any]]) -> Drawing | None:
         "trials",
         "Which numbers scored what",
         draw,
-        (_header(found), _rows(found)),
+        (_header(found), rows),
         "Each point is one combination of numbers, the mean of its scores in the "
         "search with the standard error over them, if there are several. In colour "
         "the best one, which is partly luck.",
