@@ -1,0 +1,154 @@
+"""fastpbrl's last figure: populations of TD3 and SAC beside one torch agent.
+
+    python -m experiments.fastpbrl.run                                     30 minutes
+
+PBT of TD3 and of SAC, CEM-RL and DvD as shipped, and TD3 of Stable-Baselines3 with the
+networks, batches and step sizes of ours, on Pendulum; five seeds. One line per search
+or agent: return and seconds since its start by generation. `best` is the best member's
+mean return in a generation, `mean` that of all. Seconds of ours hold compilation. Both
+may use all cores. `.venv-torch` is made by `make .venv-torch/.installed`. A line that
+is in the results is not made again. The figure is docs/images/fastpbrl.png.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+import metaevo
+from benchmarks.measure import Results
+from searches import sac_pbt, td3_cem_rl, td3_dvd, td3_pbt
+
+SEARCHES = {
+    "PBT of TD3": td3_pbt,
+    "PBT of SAC": sac_pbt,
+    "CEM-RL": td3_cem_rl,
+    "DvD": td3_dvd,
+}
+TORCH_TD3 = "TD3 of Stable-Baselines3"
+NUM_SEEDS, FRAMES, WINDOWS = 5, 20_000, 25
+FOLDER = Path(__file__).parent
+TORCH = FOLDER.parents[1] / ".venv-torch" / "bin" / "python"
+PICTURE = FOLDER.parents[1] / "docs" / "images" / "fastpbrl.png"
+
+PROGRAM = """
+import json, sys, time
+import numpy as np
+from stable_baselines3 import TD3
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.noise import NormalActionNoise
+frames, seed = map(int, sys.argv[1:])
+ended = []
+class Note(BaseCallback):
+    def _on_step(self):
+        for info in self.locals["infos"]:
+            if "episode" in info:
+                seconds = time.perf_counter() - began
+                ended.append((self.num_timesteps, seconds, info["episode"]["r"]))
+        return True
+env = make_vec_env("Pendulum-v1", n_envs=1, seed=seed)
+model = TD3("MlpPolicy", env, learning_rate=1e-3, buffer_size=20_000,
+    learning_starts=1000, batch_size=64, train_freq=1, gradient_steps=1,
+    action_noise=NormalActionNoise(np.zeros(1), 0.1 * np.ones(1)), seed=seed,
+    device="cpu", policy_kwargs={"net_arch": [64, 64]})
+began = time.perf_counter()
+model.learn(frames, callback=Note())
+print(json.dumps(ended))
+"""
+
+
+def searched(module, seed: int) -> dict:
+    """The line of a search."""
+    search = module.search()
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        config = metaevo.RunConfig(
+            seed=seed, directory=folder, held_out_seeds=0, wandb="disabled"
+        )
+        metrics = metaevo.run(search, config).metrics
+    total = time.perf_counter() - began
+    seconds = np.cumsum([x["seconds"] for x in metrics])
+    return {
+        "frames": [x["frames"] for x in metrics],
+        "seconds": _rounded(seconds),
+        "mean": _rounded(x["fitness_mean"] for x in metrics),
+        "best": _rounded(x["fitness_best"] for x in metrics),
+        "with_report": round(total, 1),
+    }
+
+
+def torch_agent(seed: int) -> dict:
+    """The line of one agent of Stable-Baselines3."""
+    command = [TORCH, "-c", PROGRAM, str(FRAMES), str(seed)]
+    done = subprocess.run(command, capture_output=True, check=True)
+    ended = np.array(json.loads(done.stdout))
+    part = np.minimum(ended[:, 0] * WINDOWS // FRAMES, WINDOWS - 1)
+    groups = [ended[part == i] for i in range(WINDOWS)]
+    mean = _rounded(x[:, 2].mean() for x in groups)
+    return {
+        "frames": [FRAMES * (i + 1) // WINDOWS for i in range(WINDOWS)],
+        "seconds": _rounded(x[-1, 1] for x in groups),
+        "mean": mean,
+        "best": mean,
+    }
+
+
+def _rounded(values) -> list[float]:
+    return [round(float(x), 2) for x in values]
+
+
+def draw(lines: list[dict]) -> None:
+    """Mean over seeds, by seconds: of the best member and of all members."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, panels = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True)
+    for way in (*SEARCHES, TORCH_TD3):
+        chosen = [x for x in lines if x["way"] == way]
+        seconds = np.mean([x["seconds"] for x in chosen], 0)
+        for panel, measure in zip(panels, ("best", "mean"), strict=True):
+            curves = np.array([x[measure] for x in chosen])
+            line = panel.plot(seconds, curves.mean(0), label=way)[0]
+            panel.fill_between(
+                seconds,
+                curves.min(0),
+                curves.max(0),
+                alpha=0.15,
+                color=line.get_color(),
+                linewidth=0,
+            )
+    panels[0].set_ylabel("return on Pendulum")
+    for panel, title in zip(panels, ("best member", "all members"), strict=True):
+        panel.set_title(title, fontsize=10)
+        panel.set(xscale="log", xlabel="seconds")
+    panels[1].legend(frameon=False, fontsize=8, loc="lower right")
+    figure.tight_layout()
+    figure.savefig(PICTURE, dpi=120)
+
+
+def main() -> None:
+    metaevo.configure()
+    results = Results("results", keep=True, folder=FOLDER)
+    for seed in range(NUM_SEEDS):
+        for way in (*SEARCHES, TORCH_TD3):
+            known = {(x["way"], x["seed"]) for x in map(json.loads, results.lines)}
+            if (way, seed) not in known:
+                line = (
+                    torch_agent(seed)
+                    if way == TORCH_TD3
+                    else searched(SEARCHES[way], seed)
+                )
+                results.add(way=way, seed=seed, **line)
+    draw([json.loads(x) for x in results.lines])
+
+
+if __name__ == "__main__":
+    main()
