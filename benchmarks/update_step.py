@@ -100,10 +100,16 @@ def main(argv: list[str]) -> None:
             writer.writerows(rows)
 
     for name in ALGORITHMS:
-        runner, seconds = compiled(name, 1, steps, jax.devices()[:1])
-        alone = [measure.timed(runner.run).wall / steps for _ in range(repeats)]
         for size in options["processes"]:
-            add(name, "sequential", size, [size * x for x in alone], seconds)
+            made = [compiled(name, 1, steps, jax.devices()[:1]) for _ in range(size)]
+            runners, seconds = zip(*made, strict=True)
+
+            def one_by_one(runners=runners):
+                for runner in runners:
+                    runner.run()
+
+            times = [measure.timed(one_by_one).wall / steps for _ in range(repeats)]
+            add(name, "sequential", size, times, seconds[0])
             add(name, "processes", size, *in_processes(name, size, steps, repeats))
         for size in options["vectorized"]:
             runner, seconds = compiled(name, size, steps, devices_for(size))

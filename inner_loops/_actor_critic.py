@@ -52,8 +52,8 @@ class Config:
         normalize_observation, normalize_reward: by running statistics.
         normalize_advantage: whether the advantages of a worker's rollout get mean 0 and
             deviation 1.
-        torso: before the hidden layers of policy and critic: `mlp`, nothing; `cnn`, a
-            convolution as in MinAtar.
+        torso: before the hidden layers of policy and critic: `mlp`, nothing; `cnn`,
+            MinAtar's convolution; `nature`, the Nature paper's for 84 x 84 pixels.
         memory: `none`, or `gru` of `hidden` units before those layers.
         hidden: units of the GRU.
         features: units of each hidden layer of policy and critic.

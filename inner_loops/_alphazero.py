@@ -42,8 +42,8 @@ class Config:
         num_segments: K, points on the learning curve.
         num_simulations: simulations of a search, in training and evaluation.
         anneal_lr: whether the learning rate falls linearly to 0 over the lifetime.
-        torso: before the hidden layers: `mlp`, nothing; `cnn`, a convolution as in
-            MinAtar.
+        torso: before the hidden layers: `mlp`, nothing; `cnn`,
+            MinAtar's convolution; `nature`, the Nature paper's for 84 x 84 pixels.
         features: units of each hidden layer, which policy and value share.
         activation: function of these layers.
         opponent: whom `evaluate` plays: `random`; `rollouts-N`, a tree search of N

@@ -32,7 +32,19 @@ from metaevo.rl.rollouts import learned_from
 from metaevo.slots import Context, Slot
 from metaevo.types import Key
 
-__all__ = ["Config", "DqnParts", "Experience", "Meta", "Seen", "parts", "target_copy"]
+__all__ = [
+    "Config",
+    "DqnParts",
+    "Experience",
+    "Meta",
+    "RainbowConfig",
+    "Seen",
+    "first_mass",
+    "mass_of",
+    "noise_keys",
+    "parts",
+    "target_copy",
+]
 
 
 @dataclass(frozen=True)
@@ -52,8 +64,8 @@ class Config:
         num_segments: K, points on the learning curve.
         double, dueling: as in DQN.
         num_step_return: n, steps before the bootstrap.
-        torso: before the hidden layers: `mlp`, nothing; `cnn`, a convolution as in
-            MinAtar.
+        torso: before the hidden layers: `mlp`, nothing; `cnn`,
+            MinAtar's convolution; `nature`, the Nature paper's for 84 x 84 pixels.
         features: units of each hidden layer.
         activation: function of these layers.
         num_eval_envs: episodes that `evaluate` averages over.
@@ -75,6 +87,25 @@ class Config:
     features: tuple[int, ...] = (120, 84)
     activation: str = "relu"
     num_eval_envs: int = 16
+
+
+@dataclass(frozen=True)
+class RainbowConfig(Config):
+    """Static settings of DQN and Ape-X, with the network's outputs and their noise.
+
+    Attributes:
+        head: outputs of the network for each action: `scalar`, one value;
+            `categorical`, probabilities of `num_atoms` returns from `v_min` to `v_max`;
+            `quantile`, `num_atoms` quantiles of the return.
+        num_atoms, v_min, v_max: of the heads.
+        noisy: explore by noise on the parameters, too; see the slot `epsilon`.
+    """
+
+    head: value_heads.HeadName = "scalar"
+    num_atoms: int = 101
+    v_min: float = -100.0
+    v_max: float = 100.0
+    noisy: bool = False
 
 
 class Meta(NamedTuple):
@@ -305,6 +336,17 @@ def parts(
         return params, state, buffer.start(steps)
 
     return DqnParts(sizes, buffer, network, noise, born, gradient, weighted, seen)
+
+
+def noise_keys(key: Key, config: RainbowConfig) -> tuple[Key, Key]:
+    """Keys of noise on parameters in an update: [E] in acting, [U, 2] in learning.
+
+    The two of a minibatch are those of the online and of the target network.
+    """
+    act_key, learn_key = jax.random.split(key)
+    shape = config.num_gradient_steps, 2
+    in_acting = jax.random.split(act_key, config.num_envs)
+    return in_acting, jax.random.split(learn_key, shape)
 
 
 def target_copy(

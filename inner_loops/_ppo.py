@@ -139,8 +139,8 @@ class Config:
         num_segments: K, points on the learning curve.
         anneal_lr: whether the learning rate falls linearly to 0 over the lifetime.
         normalize_observation, normalize_reward: by running statistics.
-        torso: before the hidden layers of policy and critic: `mlp`, nothing; `cnn`, a
-            convolution as in MinAtar.
+        torso: before the hidden layers of policy and critic: `mlp`, nothing; `cnn`,
+            MinAtar's convolution; `nature`, the Nature paper's for 84 x 84 pixels.
         features: units of each hidden layer of policy and critic.
         activation: function of these layers.
         normalize_advantage: give a minibatch's advantages mean 0 and deviation 1.

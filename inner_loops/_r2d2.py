@@ -63,7 +63,8 @@ class Config:
         num_segments: K, points on the learning curve.
         double, dueling: as in DQN.
         num_step_return: n, steps before the bootstrap.
-        torso: before that layer: `mlp`, nothing; `cnn`, a convolution as in MinAtar.
+        torso: before that layer: `mlp`, nothing; `cnn`,
+            MinAtar's convolution; `nature`, the Nature paper's for 84 x 84 pixels.
         hidden: units of the GRU, and of the layer before it.
         features: units of each hidden layer after it.
         activation: function of these layers.

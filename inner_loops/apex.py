@@ -11,7 +11,10 @@ what it has seen. Double, dueling and of n steps. Differences from the paper:
 * The optimizer is Adam, the paper's centered RMSProp; sizes are for small environments.
 
 With α = 0 and equal shares of random actions it is the double dueling DQN of n steps,
-on minibatches drawn uniformly. Birth, targets and the loss are in `_dqn`.
+on minibatches drawn uniformly. With one environment, a distribution of the return and
+noisy networks it is Rainbow (Hessel et al., 2018, https://arxiv.org/abs/1710.02298),
+whose priorities are |δ| of the means, where Rainbow's are divergences. Birth, targets
+and the loss are in `_dqn`.
 """
 
 from __future__ import annotations
@@ -35,12 +38,14 @@ from metaevo import (
 from metaevo.learned.priorities import absolute
 from metaevo.rl import (
     config_checks,
+    noisy,
     off_policy,
     packing,
     priorities,
     q_learning,
     rollouts,
     training,
+    value_heads,
 )
 from metaevo.slots import Slot
 from metaevo.types import InnerLoop, InnerState, on_any_env
@@ -49,7 +54,7 @@ __all__ = ["TUNABLE", "Agent", "Config", "Experience", "Meta", "make"]
 
 
 @dataclass(frozen=True)
-class Config(_dqn.Config):
+class Config(_dqn.RainbowConfig):
     """Static settings: shapes and loop lengths.
 
     Attributes:
@@ -132,7 +137,9 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             `meta` holds what cannot be used there.
     """
     config_checks.check_positive(config)
-    parts = _dqn.parts(env, config, "Ape-X")
+    head = value_heads.of(config)
+    parameters = noisy.NOISY if config.noisy else noisy.PLAIN
+    parts = _dqn.parts(env, config, "Ape-X", head, parameters.network)
     sizes, buffer, network = parts.sizes, parts.buffer, parts.network
     lifetime = sizes.lifetime
     windows = sizes.priorities(config.num_envs)
@@ -142,8 +149,10 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     def first_mass(params, rows, indices, std, meta, context):
         """The actors' own p^α of new windows, [n, T, E] to [T, E], and their targets.
 
-        By the parameters that act, in the place of the target network, too.
+        By the parameters that act, in the place of the target network, too, without
+        noise.
         """
+        params = parameters.quiet(params)
 
         def seen_in(indices):
             new = off_policy.read(buffer, rows, indices)
@@ -163,16 +172,18 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
     # --- update -----------------------------------------------------------------------
 
-    def learn(params, target_params, opt_state, batches, drawn, meta, context):
+    def learn(params, target_params, opt_state, batches, drawn, keys, meta, context):
         """One gradient step on each of the minibatches, leaves [U, n, B, ...]."""
         lr = slots.value(meta.lr, context)
         beta = slots.value(meta.importance_exponent, context)
 
         def step(carry, at):
-            (params, opt_state), (batch, mass, age, visits) = carry, at
+            (params, opt_state), (batch, mass, age, visits, keys) = carry, at
+            params = parameters.redrawn(keys[0], params)
+            target = parameters.redrawn(keys[1], target_params)
             weights = priorities.weights(mass, beta)
             gradient, info, seen = parts.weighted(
-                params, target_params, batch, weights, meta, context
+                params, target, batch, weights, meta, context
             )
             params, opt_state = optimizers.step(
                 meta.optimizer, gradient, params, opt_state, lr, context
@@ -183,7 +194,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             return (params, opt_state), (mass, info | {"importance": weights.mean()})
 
         (params, opt_state), (mass, info) = jax.lax.scan(
-            step, (params, opt_state), (batches, *drawn)
+            step, (params, opt_state), (batches, *drawn, keys)
         )
         std = info["return_std"][-1]
         return params, opt_state, std, mass, jax.tree.map(jnp.mean, info)
@@ -191,7 +202,9 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     def update(key, meta, state):
         """T steps of the environments and U gradient steps."""
         agent, experience, clock = state.agent, state.experience, state.clock
-        noise_key, act_key, sample_key = training.keys(key, clock, 3)
+        key = jax.random.fold_in(key, clock.update)
+        noise_key, act_key, sample_key = jax.random.split(key, 3)
+        own_keys, learn_keys = _dqn.noise_keys(jax.random.fold_in(key, 3), config)
         context = training.context(agent.age, lifetime.num_updates)
         epsilon = q_learning.ladder(
             slots.value(meta.epsilon, context),
@@ -204,7 +217,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             experience.episodes,
             parts.noise(noise_key, config.num_steps),
             q_learning.explorer(
-                lambda obs: network.apply(agent.params, obs),
+                parameters.of_each(network.apply, own_keys, agent.params),
                 meta._replace(epsilon=epsilon[:, None]),
                 context,
             ),
@@ -229,6 +242,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         params, opt_state, std, mass, info = improve(
             *(agent.params, agent.target_params, agent.opt_state, batches),
             (drawn.mass, drawn.age, drawn.visits),
+            learn_keys,
         )
         kept = windows.update(kept, drawn.indices, mass)
         target_params = _dqn.target_copy(
@@ -241,7 +255,9 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
     # --- the interface ----------------------------------------------------------------
 
-    act = q_learning.greedy(network.apply)
+    act = q_learning.greedy(
+        lambda params, obs: network.apply(parameters.quiet(params), obs)
+    )
     return training.inner_loop(
         env, config, meta, lifetime, init, update, act, tunable=TUNABLE, masks=True
     )

@@ -4,8 +4,8 @@ With double Q-learning (van Hasselt et al., 2016, https://arxiv.org/abs/1509.064
 dueling networks (Wang et al., 2016, https://arxiv.org/abs/1511.06581), n-step returns,
 distributions of the return, `metaevo.rl.value_heads`, and noisy networks,
 `metaevo.rl.noisy`, by configuration: all of Rainbow (Hessel et al., 2018,
-https://arxiv.org/abs/1710.02298) but its priorities. Defaults are those of CleanRL.
-Differences from the paper:
+https://arxiv.org/abs/1710.02298) but its priorities, which `apex` has. Defaults are
+those of CleanRL. Differences from the paper:
 
 * The loss is the square of the TD error, not Huber's.
 * Ten environments take one step each between updates, in place of one that takes ten.
@@ -47,23 +47,8 @@ from metaevo.types import InnerLoop, InnerState, on_any_env
 
 
 @dataclass(frozen=True)
-class Config(_dqn.Config):
-    """Static settings: shapes and loop lengths.
-
-    Attributes:
-        double, dueling: as in the papers.
-        head: outputs of the network for each action: `scalar`, one value;
-            `categorical`, probabilities of `num_atoms` returns from `v_min` to `v_max`;
-            `quantile`, `num_atoms` quantiles of the return.
-        num_atoms, v_min, v_max: of the heads.
-        noisy: explore by noise on the parameters, too; see the slot `epsilon`.
-    """
-
-    head: value_heads.HeadName = "scalar"
-    num_atoms: int = 101
-    v_min: float = -100.0
-    v_max: float = 100.0
-    noisy: bool = False
+class Config(_dqn.RainbowConfig):
+    """Static settings: shapes and loop lengths."""
 
 
 class Meta(_dqn.Meta):
@@ -122,15 +107,6 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
     # --- update -----------------------------------------------------------------------
 
-    def noise_keys(key):
-        """Keys of noise on parameters: [E] in acting, [U, 2] of both networks."""
-        act_key, learn_key = jax.random.split(key)
-        shape = config.num_gradient_steps, 2
-        return (
-            jax.random.split(act_key, config.num_envs),
-            jax.random.split(learn_key, shape),
-        )
-
     def learn(params, target_params, opt_state, batches, keys, meta, context):
         """One gradient step on each of the minibatches, leaves [U, n, B, ...]."""
         lr = slots.value(meta.lr, context)
@@ -155,7 +131,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         agent, experience, clock = state.agent, state.experience, state.clock
         key = jax.random.fold_in(key, clock.update)
         noise_key, act_key, sample_key = jax.random.split(key, 3)
-        own_keys, learn_keys = noise_keys(jax.random.fold_in(key, 3))
+        own_keys, learn_keys = _dqn.noise_keys(jax.random.fold_in(key, 3), config)
         context = training.context(agent.age, lifetime.num_updates)
         after, _, steps, finished, _ = rollouts.collect(
             act_key,

@@ -52,8 +52,8 @@ class Config(_ppo.Config):
             far. An update takes E x T frames.
         num_epochs, num_minibatches: passes over a rollout, and gradient steps in one,
             each on whole rollouts of some of the environments.
-        torso: before the GRU's layer: `mlp`, nothing; `cnn`, a convolution as in
-            MinAtar.
+        torso: before the GRU's layer: `mlp`, nothing; `cnn`,
+            MinAtar's convolution; `nature`, the Nature paper's for 84 x 84 pixels.
         hidden: units of the GRU, and of the layer before it.
         features: hidden layers of policy and critic after it.
         activation: of all layers but the GRU's.

@@ -53,8 +53,8 @@ class Config:
         num_minibatches: gradient steps in a pass.
         num_segments: K, points on the learning curve.
         anneal_lr: whether the learning rate falls linearly to 0 over the lifetime.
-        torso: before the hidden layers: `mlp`, nothing; `cnn`, a convolution as in
-            MinAtar.
+        torso: before the hidden layers: `mlp`, nothing; `cnn`,
+            MinAtar's convolution; `nature`, the Nature paper's for 84 x 84 pixels.
         features: units of each hidden layer, each with layer normalization.
         activation: function of these layers.
         num_eval_envs: episodes that `evaluate` averages over.

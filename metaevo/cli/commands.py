@@ -22,6 +22,7 @@ from metaevo.cli.options import (
     RerunOptions,
     ResumeOptions,
     TrialsOptions,
+    TuneOptions,
 )
 from metaevo.cli.signals import on_signals
 from metaevo.errors import CheckpointError, ConfigError
@@ -133,6 +134,20 @@ def _train(name: str, *arguments: str) -> None:
     from metaevo.cli.program import train_main
 
     train_main(make, arguments)
+
+
+def _tune(name: str, *arguments: str) -> None:
+    """Tune an algorithm's numbers on an environment.
+
+    From its own numbers, with a verdict against them on seeds that the search
+    did not see. NAME: as of `metaevo train`. `metaevo tune NAME --help` lists its
+    other keys. Prints a preset, which metaevo train takes, and a call of
+    Stable-Baselines3.
+    """
+    make = resolve.function(name, "inner_loops")
+    from metaevo.cli import tune
+
+    tune.main(make, arguments)
 
 
 def _resume(directory: str, *arguments: str) -> None:
@@ -409,6 +424,12 @@ COMMANDS = {
         _train,
         "NAME key=value ...",
         "metaevo train ppo env=gymnax/Acrobot-v1 run.stop='return>=-100'",
+    ),
+    "tune": Command(
+        _tune,
+        "NAME key=value ...",
+        "metaevo tune ppo env=gymnax/Acrobot-v1 minutes=4",
+        TuneOptions,
     ),
     "resume": Command(
         _resume,

@@ -58,6 +58,7 @@ FLAGS = {
     "--cfg": "print the configuration, start nothing",
     "--cfg-diff": "print what differs from the defaults, start nothing",
     "--help": "print this",
+    "preset=FILE": "take the key=value lines of a file",
 }
 NUMBERS: dict[Any, str] = {int: "integer", float: "number"}
 MAX_WIDTH = 120

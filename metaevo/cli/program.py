@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from metaevo.cli import config, runs, strategies, train, values
+from metaevo.cli import config, presets, runs, strategies, train, values
 from metaevo.cli.signals import on_signals
 from metaevo.config import RunConfig
 from metaevo.engine.loggers import streams
@@ -39,13 +39,18 @@ def main(search: Callable[..., Search], argv: Sequence[str] | None = None) -> No
 
     Args:
         search: Function whose parameters, with types and defaults, are the keys.
-        argv: `key=value` arguments; None: those of the process.
+        argv: `key=value` arguments, or `preset=FILE` for those of a file; None: those
+            of the process.
     """
     runs.refuse_while_importing("metaevo.main")
     streams.protect(own=True)
     stop = on_signals()
     arguments = sys.argv[1:] if argv is None else argv
-    sys.exit(guard(lambda: _run(search, arguments, stop.is_set)))
+
+    def body() -> None:
+        run(search, presets.expanded(arguments), stop.is_set)
+
+    sys.exit(guard(body))
 
 
 def train_main(
@@ -108,10 +113,15 @@ def _check_flags(argv: Sequence[str]) -> None:
             raise ConfigError(f"unknown flag {arg!r}.{values.did_you_mean(near)}")
 
 
-def _run(
+def run(
     search: Callable[..., Search], argv: Sequence[str], should_stop: Callable[[], bool]
-) -> None:
-    """Do what the flags in `argv` ask for, or run the search."""
+) -> list[Result]:
+    """Do what the flags in `argv` ask for, or run the search.
+
+    Returns:
+        the result of each seed; none after a flag, or in a process of a distributed job
+        that is not the first.
+    """
     # A wandb agent adds its own settings when it starts a run of a sweep again.
     argv = [arg for arg in argv if not arg.startswith("_wandb=")]
     flags = [arg for arg in argv if arg in FLAGS]
@@ -120,7 +130,7 @@ def _run(
         from metaevo.cli.help import help_text
 
         print(help_text(search))
-        return
+        return []
     _check_flags(argv)
     given = config.parse(search, [arg for arg in argv if arg not in FLAGS])
     run_config = given["run"]
@@ -154,7 +164,7 @@ def _run(
         diff = "--cfg-diff" in flags
         lines = config.changes(search, given) if diff else config.assignments(given)
         print("\n".join(lines))
-        return
+        return []
     source = own_runs.Source.of(search)
     name = getattr(search, "__name__", "search") if source is None else source.file.stem
     if dry:
@@ -162,10 +172,11 @@ def _run(
         for one in several.each(run_config):
             preparation.check_directory(prepared, one, name, settings)
         print(dry_run.plan(made, run_config, should_stop))
-        return
+        return []
+    results = []
 
-    def run(one: RunConfig) -> Result | None:
-        return engine.run(
+    def run_one(one: RunConfig) -> Result | None:
+        result = engine.run(
             made,
             one,
             name,
@@ -175,8 +186,11 @@ def _run(
             source,
             settings.defaults,
         )
+        results.extend([] if result is None else [result])
+        return result
 
     if run_config.seeds == 1:
-        run(run_config)
+        run_one(run_config)
     else:
-        several.run(made, run_config, name, run, should_stop)
+        several.run(made, run_config, name, run_one, should_stop)
+    return results

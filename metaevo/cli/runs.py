@@ -218,7 +218,7 @@ def refuse_while_importing(call: str) -> None:
 def function(run: Run) -> Callable[..., Any]:
     """Return the function that makes the search of a run; its file is imported.
 
-    That of an inner loop trains what its function `make` makes.
+    That of an inner loop trains what its function `make` makes, or tunes its numbers.
 
     Raises:
         ConfigError: There is no such function, or it lies in the run directory.
@@ -240,7 +240,10 @@ def function(run: Run) -> Callable[..., Any]:
         raise ConfigError(
             f"{source.file} has no function `{source.function}` to make it by"
         )
-    return train.as_search(typing.cast(Any, made)) if is_loop(made) else made
+    if not is_loop(made):
+        return made
+    tuned = "population_size" in run.manifest["identity"]["settings"]
+    return (train.as_tuning if tuned else train.as_search)(typing.cast(Any, made))
 
 
 def is_loop(function: Callable[..., Any]) -> bool:

@@ -1,30 +1,25 @@
-"""Training of an inner loop as a search: `python -m inner_loops.NAME key=value ...`."""
+"""An inner loop as a search: `python -m inner_loops.NAME key=value ...`."""
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
+import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
+from metaevo.cli import strategies
+from metaevo.errors import ConfigError
 from metaevo.types import InnerLoop, Search
 
 DEFAULT_ENV = "gymnax/CartPole-v1"
+TUNED_FRAMES = 65_536
+"""Frames of a lifetime in `metaevo tune` by default, where an algorithm's are more."""
 
 
 def as_search(make: Callable[..., InnerLoop]) -> Callable[..., Search]:
-    """Return a search function that trains agents of an inner loop.
-
-    Its parameters, types and module are such that `cli.config` and `cli.program` take
-    it for a function of the file that `make` is in.
-    """
-    module = sys.modules[make.__module__]
-    _, config, meta = inspect.signature(make).parameters.values()
-    kinds = {
-        "env": (str, DEFAULT_ENV),
-        "num_seeds": (int, 3),
-        "inner": (type(config.default), config.default),
-        "meta": (type(meta.default), meta.default),
-    }
+    """Return a search function that trains agents of an inner loop."""
 
     def search(env: str, num_seeds: int, inner, meta) -> Search:
         """Train agents.
@@ -37,6 +32,81 @@ def as_search(make: Callable[..., InnerLoop]) -> Callable[..., Search]:
 
         return training.as_search(make(envs.make(env), inner, meta), num_seeds)
 
+    made = of_loop(make, search, {"num_seeds": (int, 3)})
+    made.__dict__["further_keys"] = {}  # nothing evolves, so it has no strategy
+    return made
+
+
+def as_tuning(make: Callable[..., InnerLoop]) -> Callable[..., Search]:
+    """Return a search function that tunes the numbers of an inner loop."""
+
+    def search(
+        env: str,
+        population_size: int,
+        num_generations: int,
+        num_seeds: int,
+        sigma: float,
+        inner,
+        meta,
+    ) -> Search:
+        """Tune the numbers of an algorithm.
+
+        Args:
+            sigma: standard deviation of the first members around the algorithm's own
+                numbers, on the scale of each number.
+        """
+        from metaevo import envs, fitness
+
+        loop = make(envs.make(env), inner, meta)
+        if loop.tunable is None:
+            name = make.__module__.rpartition(".")[2]
+            raise ConfigError(f"tune {name}: this algorithm names no numbers")
+        return Search(
+            inner_loop=loop,
+            space=loop.tunable,
+            strategy=strategies.named("snes")(loop.tunable, population_size, sigma),
+            num_generations=num_generations,
+            fitness=fitness.area_under_curve,
+            num_seeds=num_seeds,
+        )
+
+    own = {
+        "population_size": (int, 16),
+        "num_generations": (int, 20),
+        "num_seeds": (int, 2),
+        "sigma": (float, 1.0),  # `benchmarks/outer_loops.py` measures it
+    }
+    return of_loop(make, search, own, TUNED_FRAMES)
+
+
+def of_loop(
+    make: Callable[..., InnerLoop],
+    search: Callable[..., Search],
+    own: Mapping[str, tuple[type, Any]],
+    most_frames: float = math.inf,
+) -> Callable[..., Search]:
+    """Return a function as a search function of an inner loop.
+
+    Its parameters, types and module are such that `cli.config` and `cli.program` take
+    it for a function of the file that `make` is in.
+
+    Args:
+        make: the inner loop.
+        search: `(env, *own, inner, meta) -> Search`; it is changed.
+        own: type and default of each of its own keys.
+        most_frames: of a lifetime by default.
+    """
+    module = sys.modules[make.__module__]
+    _, config, meta = inspect.signature(make).parameters.values()
+    inner = config.default
+    if (getattr(inner, "total_timesteps", None) or 0) > most_frames:
+        inner = dataclasses.replace(inner, total_timesteps=most_frames)
+    kinds = {
+        "env": (str, DEFAULT_ENV),
+        **own,
+        "inner": (type(inner), inner),
+        "meta": (type(meta.default), meta.default),
+    }
     search.__annotations__ = {name: kind for name, (kind, _) in kinds.items()}
     keyword = inspect.Parameter.POSITIONAL_OR_KEYWORD
     search.__dict__["__signature__"] = inspect.Signature(
@@ -46,6 +116,5 @@ def as_search(make: Callable[..., InnerLoop]) -> Callable[..., Search]:
         ]
     )
     search.__dict__["__wrapped__"] = make
-    search.__dict__["further_keys"] = {}  # nothing evolves, so it has no strategy
     search.__module__ = module.__name__
     return search

@@ -64,35 +64,11 @@ def plan(
         ConfigError: the search cannot run.
         InterruptedRunError: `should_stop` returned True.
     """
-    search, shapes, _ = preparation.prepare(search, config)
-    devices = choose_devices(config)
-    size = population.size(shapes.params)
-    where = config.directory or "runs"
-    run_directory.check_writable("run.directory", where)
-    folder = run_directory.existing_parent(where)
-    factory = choose.local_factory(devices, should_stop)
-    evaluator = chunking.plan(
-        LocalEvaluator(search, devices, False, should_stop), shapes
-    )
-    search = search._replace(
-        chunk_size=None if evaluator.coupled else evaluator.chunk_size
-    )
-    with (
-        tempfile.TemporaryDirectory(prefix=".dry-run-", dir=folder) as temporary,
-        contextlib.closing(ConsoleLogger(0)) as console,
-    ):
-        job = make(
-            search,
-            config,
-            name="dry run",
-            directory=Path(temporary),
-            factory=factory,
-            evaluator=evaluator,
-            console=console,
-            should_stop=should_stop,
-        )
-        times, saved = _measure(job)
-
+    job, evaluator, times, saved = _timed(search, config, should_stop)
+    search = job.search
+    shapes = checks.proposal_shapes(search.strategy)
+    devices, size = evaluator.devices, population.size(shapes.params)
+    folder = run_directory.existing_parent(config.directory or "runs")
     needed = evaluator.announced or chunking.needed(evaluator, shapes)
     frames = checks.frames_per_generation(search, size)
     generations = search.num_generations
@@ -121,6 +97,54 @@ def plan(
         f"nothing was started; what was written to {folder} was removed",
     ]
     return "\n".join(lines)
+
+
+def measure(
+    search: Search, config: RunConfig, should_stop: Callable[[], bool] = lambda: False
+) -> Times:
+    """Return the seconds that `plan` measures.
+
+    Raises:
+        ConfigError, InterruptedRunError: as `plan`.
+    """
+    return _timed(search, config, should_stop)[2]
+
+
+def _timed(
+    search: Search, config: RunConfig, should_stop: Callable[[], bool]
+) -> tuple[Job, LocalEvaluator, Times, int]:
+    """Run a few generations in a temporary folder.
+
+    Returns:
+        their job and its evaluator, their times, and the bytes of a checkpoint.
+    """
+    search, shapes, _ = preparation.prepare(search, config)
+    devices = choose_devices(config)
+    where = config.directory or "runs"
+    run_directory.check_writable("run.directory", where)
+    folder = run_directory.existing_parent(where)
+    factory = choose.local_factory(devices, should_stop)
+    evaluator = chunking.plan(
+        LocalEvaluator(search, devices, False, should_stop), shapes
+    )
+    search = search._replace(
+        chunk_size=None if evaluator.coupled else evaluator.chunk_size
+    )
+    with (
+        tempfile.TemporaryDirectory(prefix=".dry-run-", dir=folder) as temporary,
+        contextlib.closing(ConsoleLogger(0)) as console,
+    ):
+        job = make(
+            search,
+            config,
+            name="dry run",
+            directory=Path(temporary),
+            factory=factory,
+            evaluator=evaluator,
+            console=console,
+            should_stop=should_stop,
+        )
+        return job, evaluator, *_measure(job)
 
 
 def _measure(job: Job) -> tuple[Times, int]:

@@ -18,7 +18,10 @@ from metaevo.errors import ConfigError
 from metaevo.learned.initializers import orthogonal
 
 __all__ = [
+    "MINATAR",
+    "NATURE",
     "TORSOS",
+    "Filters",
     "Network",
     "Torso",
     "convolution",
@@ -30,7 +33,7 @@ __all__ = [
     "torso",
 ]
 
-Torso = Literal["mlp", "cnn"]
+Torso = Literal["mlp", "cnn", "nature"]
 """Names of torsos in a Config."""
 
 TORSOS = get_args(Torso)
@@ -117,7 +120,8 @@ def torso(name: str, observation: envs.Box) -> Callable:
     """The torso of a Config for these observations.
 
     Args:
-        name: one of `TORSOS`: `mlp` flattens, `cnn` is `convolution`.
+        name: one of `TORSOS`: `mlp` flattens; `cnn` and `nature` are `convolution` of
+            `MINATAR` and of `NATURE`.
 
     Returns:
         `(obs [..., *shape], nonlinear) -> [..., n]`.
@@ -129,12 +133,14 @@ def torso(name: str, observation: envs.Box) -> Callable:
         raise ConfigError(f"inner.torso={name!r}: expected one of {', '.join(TORSOS)}")
     if name == "mlp":
         return flat(len(observation.shape))
-    if len(observation.shape) != 3 or min(observation.shape[:2]) < KERNEL:
+    layers = MINATAR if name == "cnn" else NATURE
+    least = _least(layers)
+    if len(observation.shape) != 3 or min(observation.shape[:2]) < least:
         raise ConfigError(
-            f"inner.torso='cnn' needs observations [height, width, channels] of at "
-            f"least {KERNEL} x {KERNEL}, not {list(observation.shape)}; see mlp"
+            f"inner.torso={name!r} needs observations [height, width, channels] of at "
+            f"least {least} x {least}, not {list(observation.shape)}; see mlp"
         )
-    return convolution()
+    return convolution(layers)
 
 
 def flat(obs_ndim: int) -> Callable:
@@ -147,31 +153,64 @@ def flat(obs_ndim: int) -> Callable:
     return flatten
 
 
-CHANNELS, KERNEL = 16, 3  # of MinAtar
+class Filters(NamedTuple):
+    """A layer of convolutions, without padding.
+
+    Attributes:
+        channels: number of filters.
+        kernel: their height and width.
+        stride: of both axes.
+    """
+
+    channels: int
+    kernel: int
+    stride: int = 1
 
 
-def convolution(channels: int = CHANNELS, kernel: int = KERNEL) -> Callable:
-    """The torso of a convolution of images, [..., H, W, C] -> [..., n].
+MINATAR = (Filters(16, 3),)
+"""Before a dense layer of 128 (Young and Tian, 2019, https://arxiv.org/abs/1903.03176)."""
 
-    Its stride is 1, without padding. The defaults are those of MinAtar, where a dense
-    layer of 128 follows (Young and Tian, 2019, https://arxiv.org/abs/1903.03176).
+NATURE = (Filters(32, 8, 4), Filters(64, 4, 2), Filters(64, 3))
+"""Of 84 x 84 pixels, before a dense layer of 512 (Mnih et al., 2015)."""
+
+
+def convolution(layers: Sequence[Filters] = MINATAR) -> Callable:
+    """The torso of convolutions of images, [..., H, W, C] -> [..., n].
+
+    Images are not scaled: pixels come in [0, 1].
     """
 
     def convolve(obs, nonlinear):
-        height, width = (n - kernel + 1 for n in obs.shape[-3:-1])
-        # Patches and a matrix product in place of XLA's convolution, which under vmap,
-        # with weights per member, takes 1.2 to 1.6 times as long on CPU. Same numbers.
-        patches = [
-            obs[..., i : i + height, j : j + width, :]
-            for i in range(kernel)
-            for j in range(kernel)
-        ]
-        x = jnp.concatenate(patches, -1).astype(jnp.float32)
-        scale = orthogonal(math.sqrt(2))
-        x = nonlinear(nn.Dense(channels, kernel_init=scale, name="Conv_0")(x))
+        x, scale = obs, orthogonal(math.sqrt(2))
+        for i, (channels, kernel, stride) in enumerate(layers):
+            layer = nn.Dense(channels, kernel_init=scale, name=f"Conv_{i}")
+            x = nonlinear(layer(_patches(x, kernel, stride).astype(jnp.float32)))
         return x.reshape((*x.shape[:-3], -1))
 
     return convolve
+
+
+def _patches(x: jax.Array, kernel: int, stride: int) -> jax.Array:
+    """Patches of images, [..., H, W, C] -> [..., H', W', kernel · kernel · C].
+
+    A matrix product follows. XLA's convolution, which gives the same numbers, takes 1.2
+    to 1.6 times as long on CPU under vmap, with weights per member.
+    """
+    rows, columns = (n - kernel + 1 for n in x.shape[-3:-1])
+    patches = [
+        x[..., i : i + rows : stride, j : j + columns : stride, :]
+        for i in range(kernel)
+        for j in range(kernel)
+    ]
+    return jnp.concatenate(patches, -1)
+
+
+def _least(layers: Sequence[Filters]) -> int:
+    """Height and width of the smallest images that give an output."""
+    size = 1
+    for layer in reversed(layers):
+        size = (size - 1) * layer.stride + layer.kernel
+    return size
 
 
 # --- heads ----------------------------------------------------------------------------

@@ -130,7 +130,7 @@ def test_help_names_each_key_with_default_type_and_choices():
     assert "meta.ent_coef=0.01 weight of the entropy bonus (number)" in "".join(
         texts(train.as_search(ppo.make))[2]
     )
-    assert "(one of mlp, cnn)" in words
+    assert "(one of mlp, cnn, nature)" in words
     assert "(one of normal, tanh_normal)" in words
     assert "meta.lr=0.01 (number) meta.steps=3 (number) meta.SLOT=PATH" in words
     assert "meta.clip=null (a number, a function or null) meta.function=... " in words

@@ -37,7 +37,7 @@ def finished(tmp_path, monkeypatch):
     files.write_short_reports(monkeypatch)
     directory = tmp_path / "run"
     argv = [*CHOSEN, *QUICK, f"run.directory={directory}"]
-    program._run(SEARCH, argv, lambda: False)
+    program.run(SEARCH, argv, lambda: False)
     return directory
 
 
@@ -67,7 +67,7 @@ def test_a_run_is_recorded_continued_and_repeated(finished, capsys):
     ):
         argv = [*other, *QUICK, f"run.directory={finished}"]
         with pytest.raises(ConfigError, match=said):
-            program._run(SEARCH, argv, lambda: False)
+            program.run(SEARCH, argv, lambda: False)
     # As `metaevo compare` makes it, in its setting and in another.
     other = runs.remade(runs.finished(finished), ["population_size=4"])
     assert other.strategy.settings["population_size"] == 4
@@ -151,11 +151,11 @@ def test_help_has_the_key_and_the_arguments_of_the_strategy():
 
 
 def test_the_configuration_is_shown_and_taken_again(capsys):
-    program._run(SEARCH, [*CHOSEN, "--cfg"], lambda: False)
+    program.run(SEARCH, [*CHOSEN, "--cfg"], lambda: False)
     lines = capsys.readouterr().out.splitlines()
     assert set(CHOSEN) < set(lines)
     assert "strategy.crossover_rate=0.0" in lines
-    program._run(SEARCH, [*lines, "--cfg-diff"], lambda: False)
+    program.run(SEARCH, [*lines, "--cfg-diff"], lambda: False)
     assert capsys.readouterr().out.splitlines() == CHOSEN
 
 

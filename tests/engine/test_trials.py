@@ -44,7 +44,7 @@ def printed(capsys, *arguments):
 def test_a_grid_from_the_command_line_and_its_table(tmp_path, capsys):
     directory = tmp_path / "run"
     given = ["space.lr=grid([.1, 1e-2, .5])", "space.target=grid([1,2])"]
-    program._run(search, [*given, *QUICK, f"run.directory={directory}"], lambda: False)
+    program.run(search, [*given, *QUICK, f"run.directory={directory}"], lambda: False)
     capsys.readouterr()
     records = files.records(directory)
     pairs = list(
@@ -132,10 +132,10 @@ def test_ranges_are_searched_by_the_strategy_that_is_named_or_draws_from_them():
 
 def test_the_configuration_of_a_grid_is_shown_and_taken_again(capsys):
     given = ["space.lr=grid([.1,.2])"]
-    program._run(search, [*given, "--cfg"], lambda: False)
+    program.run(search, [*given, "--cfg"], lambda: False)
     lines = capsys.readouterr().out.splitlines()
     assert {"space.target=null", "strategy=null"} < {*lines}
-    program._run(search, [*lines, "--cfg-diff"], lambda: False)
+    program.run(search, [*lines, "--cfg-diff"], lambda: False)
     assert capsys.readouterr().out.splitlines() == given
     assert list(made(lines).space.spec) == ["lr"]
 

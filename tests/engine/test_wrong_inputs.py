@@ -134,7 +134,7 @@ def test_values_may_be_typed_as_people_type_them():
 
 def test_a_setting_that_wandb_adds_to_a_requeued_run_is_ignored(capsys):
     argv = ["num_generations=3", "_wandb={'sweep': {}}", "--cfg-diff"]
-    program._run(ppo_value_loss.search, argv, lambda: False)
+    program.run(ppo_value_loss.search, argv, lambda: False)
     assert capsys.readouterr().out == "num_generations=3\n"
 
 

@@ -21,6 +21,8 @@ SIZES = {"learning_starts": 64, "buffer_size": 256, "batch_size": 16, "num_envs"
 SIZES |= {"num_steps": 2, "features": (16,), "num_segments": 1, "target_period": 3}
 SIZES |= {"num_step_return": 3, "double": True, "dueling": True}
 FRAMES, GAMMA = 8, 0.9
+RAINBOW = {"head": "categorical", "num_atoms": 11, "v_min": 0.0, "v_max": 20.0}
+RAINBOW |= {"noisy": True}
 
 
 def config(module, num_updates, **sizes):
@@ -29,16 +31,18 @@ def config(module, num_updates, **sizes):
 
 
 @functools.cache
-def programs(module=apex, num_updates=1, fed=False):
+def programs(module=apex, num_updates=1, fed=False, rainbow=False):
     """`init` and `train`, which makes `num_updates`; by default one.
 
     Args:
         fed: windows are those that uniform sampling would draw.
+        rainbow: with noisy networks and a distribution of the return.
     """
+    sizes = RAINBOW if rainbow else {}
     with pytest.MonkeyPatch.context() as patch:
         if fed:
             patch.setattr(priorities, "make", indices_of_replay)
-        loop = module.make(CARTPOLE, config(module, num_updates))
+        loop = module.make(CARTPOLE, config(module, num_updates, **sizes))
     return jax.jit(loop.init), jax.jit(loop.train)
 
 
@@ -74,21 +78,22 @@ def close(a, b, **tolerance):
 UNIFORM = {"priority_exponent": 0.0, "epsilon_exponent": 0.0, "epsilon": 0.3}
 
 
-def pair(**changes):
+def pair(rainbow=False, **changes):
     """DQN and Ape-X, of double, dueling networks and three steps, after 100 updates."""
     found = []
     for module, meta in (
         (dqn, dqn.Meta(lr=1e-2, epsilon=0.3, max_grad_norm=40.0)),
         (apex, apex.Meta(lr=1e-2)._replace(**UNIFORM | changes)),
     ):
-        init, train = programs(module, 100, fed=module is apex)
+        init, train = programs(module, 100, fed=module is apex, rainbow=rainbow)
         found.append(train(jax.random.key(1), meta, init(jax.random.key(0), meta))[0])
     return found
 
 
-def test_with_equal_priorities_and_epsilons_it_is_dqn():
-    """Of the same minibatches."""
-    plain, mine = pair()
+@pytest.mark.parametrize("rainbow", [False, True])
+def test_with_equal_priorities_and_epsilons_it_is_dqn(rainbow):
+    """Of the same minibatches, with the other parts of Rainbow, too."""
+    plain, mine = pair(rainbow)
     for name in ("params", "target_params", "opt_state"):
         a, b = getattr(plain.agent, name), getattr(mine.agent, name)
         close(a, b, rtol=1e-5, atol=1e-6)
@@ -96,9 +101,10 @@ def test_with_equal_priorities_and_epsilons_it_is_dqn():
 
 
 @pytest.mark.parametrize("change", [{"priority_exponent": 0.6}, {"epsilon": 0.4}])
-def test_otherwise_it_is_not(change):
+@pytest.mark.parametrize("rainbow", [False, True])
+def test_otherwise_it_is_not(rainbow, change):
     """Weights by priorities that did not guide the draw, or another exploration."""
-    plain, mine = pair(**change)
+    plain, mine = pair(rainbow, **change)
     plain, mine = (
         jax.tree.leaves(plain.agent.params),
         jax.tree.leaves(mine.agent.params),

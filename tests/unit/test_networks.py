@@ -49,6 +49,46 @@ def test_the_cnn_is_that_of_minatar():
     np.testing.assert_allclose(net.apply(params, obs), x, rtol=1e-4, atol=1e-5)
 
 
+PIXELS = envs.Box((84, 84, 4), 0.0, 1.0)
+
+
+def test_nature_is_the_network_of_dqns_paper():
+    """Its numbers of weights; with a smaller dense layer equal to flax's layers."""
+
+    def network(size):
+        torso = networks.torso("nature", PIXELS)
+        return networks.mlp((size,), 6, activation="relu", torso=torso)
+
+    obs = jax.random.uniform(jax.random.key(1), (2, *PIXELS.shape))
+    whole = jax.eval_shape(network(512).init, jax.random.key(0), obs[0])["params"]
+    assert {k: sum(x.size for x in v.values()) for k, v in whole.items()} == {
+        "Conv_0": 8224, "Conv_1": 32832, "Conv_2": 36928,
+        "Dense_0": 1606144, "Dense_1": 3078,
+    }  # fmt: skip
+    net = network(16)
+
+    @jax.jit
+    def layer_by_layer(weights, x):
+        for i, (n, kernel, stride) in enumerate(((32, 8, 4), (64, 4, 2), (64, 3, 1))):
+            layer = weights[f"Conv_{i}"]
+            shape = kernel, kernel, x.shape[-1], n
+            held = layer | {"kernel": layer["kernel"].reshape(shape)}
+            convolved = nn.Conv(n, (kernel, kernel), stride, padding="VALID")
+            x = jax.nn.relu(convolved.apply({"params": held}, x))
+        x = x.reshape(2, -1)
+        x = jax.nn.relu(nn.Dense(16).apply({"params": weights["Dense_0"]}, x))
+        return nn.Dense(6).apply({"params": weights["Dense_1"]}, x)
+
+    params = jax.jit(net.init)(jax.random.key(0), obs[0])
+    expected = layer_by_layer(params["params"], obs)
+    np.testing.assert_allclose(
+        jax.jit(net.apply)(params, obs), expected, rtol=1e-4, atol=1e-5
+    )
+    networks.torso("nature", envs.Box((36, 36, 1)))
+    with pytest.raises(ConfigError, match=r"'nature' .* at least 36 x 36"):
+        networks.torso("nature", envs.Box((36, 35, 1)))
+
+
 def test_a_slot_replaces_the_activation_of_the_convolution_too():
     net = networks.mlp((), 2, activation="relu", torso=networks.torso("cnn", IMAGE))
     params = net.init(jax.random.key(0), jnp.zeros(IMAGE.shape))

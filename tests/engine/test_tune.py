@@ -1,0 +1,158 @@
+"""`metaevo tune`: a search over an algorithm's numbers, its budget and its preset."""
+
+import dataclasses
+import importlib
+import json
+
+import jax
+import pytest
+import runs as files
+import tiny_loop
+
+import metaevo
+from inner_loops import ppo
+from metaevo.cli import commands, config, presets, program, runs, train, tune
+from metaevo.engine import dry_run
+from metaevo.engine.dry_run import Times
+from metaevo.errors import ConfigError
+
+SIZES = ["population_size=4", "run.wandb=disabled", "run.held_out_seeds=3"]
+FRAMES = 4 * 4 * 2  # of a generation of four members with two seeds
+
+
+@pytest.fixture
+def tuned(tmp_path, monkeypatch, capsys):
+    """A function that tunes the toy in one directory and returns what is printed."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    files.write_short_reports(monkeypatch)
+
+    def run(*argv):
+        given = [*SIZES, *argv, f"run.directory={tmp_path / 'run'}"]
+        tune._tune(tiny_loop.make, given, lambda: False)
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_numbers_are_found_kept_and_used(tuned, tmp_path):
+    """With a verdict against the algorithm's own; a preset repeats them."""
+    said = tuned(f"frames={3 * FRAMES + 1}", "inner.num_segments=4", "meta.target=1.5")
+    directory = tmp_path / "run"
+    assert len(files.records(directory)) == 3
+    assert "verdict: the solution is " in said
+    found = metaevo.load(directory).lr
+    assert found != pytest.approx(0.1)
+    path = directory / "export" / "preset.txt"
+    assert f"metaevo train tiny_loop preset={path}" in said
+    lines = path.read_text().splitlines()[1:]
+    env, target, lr = lines
+    assert [env, target] == ["env=gymnax/CartPole-v1", "meta.target=1.5"]
+    assert float(lr.removeprefix("meta.lr=")) == pytest.approx(float(found), rel=1e-5)
+    training = [f"preset={path}", "num_seeds=1", "run.wandb=disabled"]
+    where = tmp_path / "trained"
+    train_it = train.as_search(tiny_loop.make)
+    arguments = presets.expanded([*training, f"run.directory={where}"])
+    program.run(train_it, arguments, lambda: False)
+    changes = json.loads((where / "manifest.json").read_text())["changes"]
+    assert {target, lr} <= set(changes)
+
+
+def test_a_run_goes_on_as_any_search(tuned, tmp_path, capsys):
+    """It is told from a training run by its settings."""
+    tuned(f"frames={2 * FRAMES}")
+    directory = tmp_path / "run"
+    before = files.records(directory)
+    again = tuned("minutes=100")  # nothing is timed: the run keeps its number
+    assert "already finished, at generation 2" in again
+    with pytest.raises(SystemExit) as ended:
+        commands.execute("resume", [str(directory), "num_generations=3"])
+    assert ended.value.code == 0
+    assert files.records(directory)[:2] == before
+    assert len(files.records(directory)) == 3
+    made = runs.remade(runs.opened(directory))
+    assert made.strategy.settings["strategy"].endswith("snes")
+
+
+def test_minutes_become_generations_before_the_first(tuned, tmp_path, monkeypatch):
+    times = Times(compiling=10.0, generation=4.0, saving=1.0, following=30.0)
+    monkeypatch.setattr(dry_run, "measure", lambda *_: times)
+    tuned("minutes=1")
+    asked = len(files.records(tmp_path / "run"))
+    assert asked in (3, 4)  # (60 - 10 - 30) / 5, less what was spent until then
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["frames=31"], r"frames=31: one generation takes 32 frames"),
+        (["minutes=0"], r"minutes=0.0 must be positive"),
+        (["frames=64", "minutes=1"], r"minutes=1 and frames=64: give one of them"),
+        (
+            ["frames=64", "inner.tuned=false"],
+            r"tune tiny_loop: this algorithm names no",
+        ),
+        (["minutes=1", "run.evaluator=ray"], r"minutes=1: a budget is for one machine"),
+        (["preset=nowhere.txt"], r"preset=nowhere.txt: .*No such file"),
+    ],
+)
+def test_wrong_budgets_are_refused(tuned, given, message, tmp_path):
+    with pytest.raises(ConfigError, match=message):
+        tuned(*given)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_time_that_is_too_short_says_what_is_needed(tuned, monkeypatch):
+    times = Times(compiling=10.0, generation=4.0, saving=1.0, following=30.0)
+    monkeypatch.setattr(dry_run, "measure", lambda *_: times)
+    with pytest.raises(ConfigError, match=r"what follows it take 0\.[78] minutes"):
+        tuned("minutes=0.5")
+
+
+def test_help_has_the_budget_and_the_keys_of_the_algorithm(capsys):
+    tune._tune(ppo.make, ["--help"], lambda: False)
+    said = capsys.readouterr().out
+    assert "minutes=null" in said
+    assert "inner.num_steps=128" in said
+    assert "population_size=16" in said
+
+
+# --- presets --------------------------------------------------------------------------
+
+
+def test_a_preset_stands_in_its_place(tmp_path):
+    path = tmp_path / "preset.txt"
+    path.write_text(presets.text(["env=a", "meta.lr=1"], "about") + "\n")
+    given = ["meta.lr=0", f"preset={path}", "meta.lr=2"]
+    assert presets.expanded(given) == ["meta.lr=0", "env=a", "meta.lr=1", "meta.lr=2"]
+    for line in ("lr", "preset=other.txt", "--cfg=1"):
+        path.write_text(f"{line}\n")
+        with pytest.raises(ConfigError, match="is no key=value"):
+            presets.expanded([f"preset={path}"])
+
+
+def test_the_call_of_stable_baselines3_takes_what_it_has(tmp_path, monkeypatch):
+    """Names of arguments that its classes have, and a comment on the others."""
+    slots = {"critic_lr": 1e-3, "actor_lr": 1e-4, "tau": 0.01}
+    artifact = type("Artifact", (), {"slots": slots})
+    monkeypatch.setattr(tune.artifacts, "load", lambda path: artifact)
+    result = type("Result", (), {"directory": tmp_path})
+    lines = tune._stable_baselines3("sac", result)
+    assert lines == [
+        'SAC("MlpPolicy", env, learning_rate=0.001, tau=0.01)',
+        "# without a counterpart there: actor_lr",
+    ]
+    assert tune._stable_baselines3("impala", result) is None
+
+
+@pytest.mark.parametrize("name", tune.STABLE_BASELINES3)
+def test_slots_of_the_call_are_slots_that_are_tuned(name):
+    module = importlib.import_module(f"inner_loops.{name}")
+    params = module.TUNABLE.init(jax.random.key(0))
+    assert set(tune.STABLE_BASELINES3[name][1]) <= set(params)
+
+
+def test_an_algorithm_as_a_search_has_its_defaults():
+    keys = config.defaults(train.as_tuning(ppo.make))
+    assert keys["inner"] == dataclasses.replace(ppo.Config(), total_timesteps=65_536)
+    assert keys["sigma"] == 1.0
