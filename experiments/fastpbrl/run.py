@@ -1,12 +1,12 @@
 """fastpbrl's last figure: populations of TD3 and SAC beside one torch agent.
 
-    python -m experiments.fastpbrl.run                                     30 minutes
+    taskset -c 0 python -m experiments.fastpbrl.run                        40 minutes
 
 PBT of TD3 and of SAC, CEM-RL and DvD as shipped, and TD3 of Stable-Baselines3 with the
 networks, batches and step sizes of ours, on Pendulum; five seeds. One line per search
 or agent: return and seconds since its start by generation. `best` is the best member's
 mean return in a generation, `mean` that of all. Seconds of ours hold compilation. Both
-may use all cores. `.venv-torch` is made by `make .venv-torch/.installed`. A line that
+have one core. `.venv-torch` is made by `make .venv-torch/.installed`. A line that
 is in the results is not made again. The figure is docs/images/fastpbrl.png.
 """
 
@@ -129,7 +129,7 @@ def draw(lines: list[dict]) -> None:
     for panel, title in zip(panels, ("best member", "all members"), strict=True):
         panel.set_title(title, fontsize=10)
         panel.set(xscale="log", xlabel="seconds")
-    panels[1].legend(frameon=False, fontsize=8, loc="lower right")
+    panels[1].legend(frameon=False, fontsize=8, loc="upper left")
     figure.tight_layout()
     figure.savefig(PICTURE, dpi=120)
 

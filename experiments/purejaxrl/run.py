@@ -1,13 +1,15 @@
 """PureJaxRL's figures: speed of environments, a grid, curves beside torch.
 
-    python -m experiments.purejaxrl.run steps grid curves               40 minutes
+    python -m experiments.purejaxrl.run steps grid curves breakout      50 minutes
 
 `steps`: environment steps a second with random actions, gymnax under jit(vmap) and
 scan, gymnasium's environments one after the other and as its vector of 64; in turns,
 five rounds. `grid`: PPO's return on CartPole at each of 2,048 pairs of step size and
 clip, one program, at a tenth of the default frames. `curves`: PPO here, of
 Stable-Baselines3 and of examples/torch_ppo.py with one setting on CartPole, 8 seeds,
-return over frames and over seconds, each on one core. `.venv-torch` is made by
+return over frames and over seconds, each on one core. `breakout`: PPO here and of
+Stable-Baselines3 on MinAtar's Breakout with PureJaxRL's setting, 8 seeds, likewise;
+that of the package MinAtar without sticky actions. `.venv-torch` is made by
 `make .venv-torch/.installed`. A part that is in the results is not made again.
 """
 
@@ -43,6 +45,11 @@ SIDE = {"lr": (1e-5, 1e-1, 64), "clip_eps": (0.01, 1.0, 32)}
 
 # One setting for all three: 4 environments x 128 steps, 4 epochs of 4 minibatches.
 SETTING = {"num_envs": 4, "num_steps": 128, "num_epochs": 4, "num_minibatches": 4}
+
+MINATAR = {"num_envs": 64, "num_steps": 128, "num_epochs": 4, "num_minibatches": 8}
+MINATAR |= {"activation": "relu"}
+MINATAR_FRAMES = 20 * 3 * 64 * 128
+PINNED = ["taskset", "-c", "0"]
 
 GYMNASIUM = """
 import sys, time
@@ -80,6 +87,35 @@ model = PPO("MlpPolicy", env, learning_rate=lambda left: 2.5e-4 * left, n_steps=
     batch_size=128, n_epochs=4, gamma=0.99, gae_lambda=0.95, clip_range=0.2,
     ent_coef=0.01, vf_coef=0.5, max_grad_norm=0.5, seed=seed, device="cpu",
     policy_kwargs={"net_arch": [64, 64]})
+began = time.perf_counter()
+model.learn(frames, callback=Note())
+print(json.dumps({"seconds": time.perf_counter() - began, "ended": ended}))
+"""
+
+BREAKOUT = """
+import json, sys, time
+import gymnasium, torch
+from minatar.gym import BaseEnv
+from stable_baselines3 import PPO
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
+torch.set_num_threads(1)
+frames, seed = map(int, sys.argv[1:])
+ended = []
+class Note(BaseCallback):
+    def _on_step(self):
+        for info in self.locals["infos"]:
+            if "episode" in info:
+                ended.append((self.num_timesteps, info["episode"]["r"]))
+        return True
+def game():
+    made = BaseEnv("breakout", use_minimal_action_set=True, sticky_action_prob=0.0)
+    return gymnasium.wrappers.TimeLimit(made, 1000)
+env = make_vec_env(game, n_envs=64, seed=seed)
+model = PPO("MlpPolicy", env, learning_rate=lambda left: 5e-3 * left, n_steps=128,
+    batch_size=1024, n_epochs=4, gamma=0.99, gae_lambda=0.95, clip_range=0.2,
+    ent_coef=0.01, vf_coef=0.5, max_grad_norm=0.5, seed=seed, device="cpu",
+    policy_kwargs={"net_arch": [64, 64], "activation_fn": torch.nn.ReLU})
 began = time.perf_counter()
 model.learn(frames, callback=Note())
 print(json.dumps({"seconds": time.perf_counter() - began, "ended": ended}))
@@ -211,35 +247,41 @@ def grid(results) -> None:
         seconds=seconds[1],
         lr=[float(f"{x:.4g}") for x in axes[0]],
         clip_eps=[float(f"{x:.4g}") for x in axes[1]],
-        returns=np.round(scores.reshape(len(axes[0]), -1), 1).tolist(),
+        returns=np.round(scores.reshape(len(axes[0]), -1).astype(float), 1).tolist(),
     )
 
 
 # --- curves ---------------------------------------------------------------------------
 
 
-def theirs(program: str, seed: int) -> dict:
+def theirs(program: str, seed: int, frames: int = FRAMES) -> dict:
     """Seconds of one torch agent on one core, and its curve."""
-    command = ["taskset", "-c", "0", TORCH, "-c", program, str(FRAMES), str(seed)]
+    command = [*PINNED, TORCH, "-c", program, str(frames), str(seed)]
     found = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
     windows: list[list[float]] = [[] for _ in range(WINDOWS)]
     for frame, x in found["ended"]:
-        windows[min(int(frame * WINDOWS / FRAMES), WINDOWS - 1)].append(x)
+        windows[min(int(frame * WINDOWS / frames), WINDOWS - 1)].append(x)
     curve = [round(float(np.mean(x)), 2) if x else None for x in windows]
     return {"seconds": round(found["seconds"], 2), "curve": curve}
 
 
-def ours(count: int) -> dict:
+def ours(count: int, task: str = "curves") -> dict:
     """Seconds of `count` agents on one core after and of compilation, and curves."""
-    command = ["taskset", "-c", "0", sys.executable, "-m", "experiments.purejaxrl.run"]
-    done = subprocess.run([*command, f"ours={count}"], capture_output=True, check=True)
+    command = [*PINNED, sys.executable, "-m", "experiments.purejaxrl.run"]
+    words = [f"ours={count}", task]
+    done = subprocess.run([*command, *words], capture_output=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def our_agents(count: int) -> dict:
+def our_agents(count: int, task: str) -> dict:
     """What `ours` returns, in its process."""
-    config = ppo.Config(FRAMES, num_segments=WINDOWS, **SETTING)
-    loop = ppo.make(envs.make("gymnax/CartPole-v1"), config, ppo.Meta(lr=2.5e-4))
+    if task == "curves":
+        config = ppo.Config(FRAMES, num_segments=WINDOWS, **SETTING)
+        loop = ppo.make(envs.make("gymnax/CartPole-v1"), config, ppo.Meta(lr=2.5e-4))
+    else:
+        config = ppo.Config(MINATAR_FRAMES, num_segments=WINDOWS, **MINATAR)
+        env = envs.make("gymnax/Breakout-MinAtar")
+        loop = ppo.make(env, config, ppo.Meta(lr=5e-3))
 
     @jax.jit
     @jax.vmap
@@ -265,7 +307,7 @@ def our_agents(count: int) -> dict:
 
 def curves(results) -> None:
     """A line per seed of each torch agent, and one per number of ours."""
-    for count in (1, 8, 64, 256):
+    for count in (1, 8, 64):
         results.add(part="curves", way="metaevo", count=count, **ours(count))
     torch = {"Stable-Baselines3": STABLE_BASELINES3, "CleanRL's style": TORCH_PPO}
     for seed in range(NUM_SEEDS):
@@ -273,37 +315,49 @@ def curves(results) -> None:
             results.add(part="curves", way=way, seed=seed, **theirs(program, seed))
 
 
+def breakout(results) -> None:
+    """A line of our eight agents, and one per seed of Stable-Baselines3's."""
+    mine = ours(NUM_SEEDS, "breakout")
+    results.add(part="breakout", way="metaevo", count=NUM_SEEDS, **mine)
+    for seed in range(NUM_SEEDS):
+        found = theirs(BREAKOUT, seed, MINATAR_FRAMES)
+        results.add(part="breakout", way="Stable-Baselines3", seed=seed, **found)
+
+
+def panels_of(panels, lines: list[dict], frames: int, task: str) -> None:
+    """Curves of one task over frames and over seconds."""
+    for way in dict.fromkeys(x["way"] for x in lines):
+        rows = [x for x in lines if x["way"] == way]
+        if way == "metaevo":
+            (rows,) = [x for x in rows if x["count"] == NUM_SEEDS]
+            found, seconds = np.array(rows["curves"]), rows["seconds"]
+            label = f"metaevo, {NUM_SEEDS} agents at once"
+        else:
+            found = np.array([x["curve"] for x in rows], float)
+            seconds, label = np.mean([x["seconds"] for x in rows]), f"{way}, one agent"
+        mean = np.nanmean(found, 0)
+        error = 1.96 * np.nanstd(found, 0, ddof=1) / len(found) ** 0.5
+        places = (np.arange(WINDOWS) + 1) / WINDOWS
+        for panel, end in zip(panels, (frames, seconds), strict=True):
+            line = panel.plot(places * end, mean, label=label)[0]
+            options = {"alpha": 0.2, "color": line.get_color(), "linewidth": 0}
+            panel.fill_between(places * end, mean - error, mean + error, **options)
+    panels[0].set(xlabel="frames of one agent", ylabel=f"return on {task}")
+    panels[1].set(xlabel="seconds on one core, compilation not counted", xscale="log")
+    panels[0].legend(frameon=False, fontsize=8)
+
+
 def draw(lines: list[dict]) -> None:
-    """The curves, over frames and over seconds, and the grid."""
+    """The curves of both tasks, and the grid."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    mine = [x for x in lines if x["part"] == "curves" and x["way"] == "metaevo"]
-    figure, panels = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True)
-    ways = {x["way"]: [] for x in lines if x["part"] == "curves"}
-    for way in ways:
-        if way == "metaevo":
-            eight = next(x for x in mine if x["count"] == NUM_SEEDS)
-            found, seconds = np.array(eight["curves"]), eight["seconds"]
-            label = f"metaevo, {NUM_SEEDS} agents at once"
-        else:
-            rows = [x for x in lines if x.get("way") == way]
-            found = np.array([x["curve"] for x in rows], float)
-            seconds, label = np.mean([x["seconds"] for x in rows]), f"{way}, one agent"
-        mean = np.nanmean(found, 0)
-        error = np.nanstd(found, 0, ddof=1) / len(found) ** 0.5
-        places = (np.arange(WINDOWS) + 1) / WINDOWS
-        for panel, end in zip(panels, (FRAMES, seconds), strict=True):
-            line = panel.plot(places * end, mean, label=label)[0]
-            ends = mean - 1.96 * error, mean + 1.96 * error
-            panel.fill_between(
-                places * end, *ends, alpha=0.2, color=line.get_color(), linewidth=0
-            )
-    panels[0].set(xlabel="frames of one agent", ylabel="return on CartPole")
-    panels[1].set(xlabel="seconds on one core, compilation not counted", xscale="log")
-    panels[0].legend(frameon=False, fontsize=8)
+    figure, rows = plt.subplots(2, 2, figsize=(9, 7), sharey="row")
+    tasks = (("curves", FRAMES, "CartPole"), ("breakout", MINATAR_FRAMES, "Breakout"))
+    for panels, (part, frames, task) in zip(rows, tasks, strict=True):
+        panels_of(panels, [x for x in lines if x["part"] == part], frames, task)
     figure.tight_layout()
     figure.savefig(IMAGES / "purejaxrl_curves.png", dpi=120)
 
@@ -318,12 +372,12 @@ def draw(lines: list[dict]) -> None:
     figure.savefig(IMAGES / "purejaxrl_grid.png", dpi=120)
 
 
-PARTS = {"steps": steps, "grid": grid, "curves": curves}
+PARTS = {"steps": steps, "grid": grid, "curves": curves, "breakout": breakout}
 
 
 def main(argv: list[str]) -> None:
     if argv and argv[0].startswith("ours="):
-        print(json.dumps(our_agents(int(argv[0].partition("=")[2]))))
+        print(json.dumps(our_agents(int(argv[0].partition("=")[2]), argv[1])))
         return
     results = measure.Results("results", keep=True, folder=FOLDER)
     for part in argv or PARTS:
