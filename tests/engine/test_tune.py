@@ -74,12 +74,18 @@ def test_a_run_goes_on_as_any_search(tuned, tmp_path, capsys):
     assert made.strategy.settings["strategy"].endswith("snes")
 
 
-def test_minutes_become_generations_before_the_first(tuned, tmp_path, monkeypatch):
+def test_minutes_become_generations_before_the_first(tuned, monkeypatch):
+    """(600 - 10 - 30) / 5 of them, less what was spent; searches share the minutes."""
     times = Times(compiling=10.0, generation=4.0, saving=1.0, following=30.0)
     monkeypatch.setattr(dry_run, "measure", lambda *_: times)
-    tuned("minutes=1")
-    asked = len(files.records(tmp_path / "run"))
-    assert asked in (3, 4)  # (60 - 10 - 30) / 5, less what was spent until then
+    given = []
+    monkeypatch.setattr(program, "run", lambda _, argv, stop: given.append(argv) or [])
+    tuned("minutes=10")
+    tuned("minutes=20", "run.seeds=2")
+    for argv in given:
+        key, _, asked = argv[-1].partition("=")
+        assert key == "num_generations"
+        assert 90 < int(asked) <= 112
 
 
 @pytest.mark.parametrize(
@@ -105,7 +111,7 @@ def test_wrong_budgets_are_refused(tuned, given, message, tmp_path):
 def test_a_time_that_is_too_short_says_what_is_needed(tuned, monkeypatch):
     times = Times(compiling=10.0, generation=4.0, saving=1.0, following=30.0)
     monkeypatch.setattr(dry_run, "measure", lambda *_: times)
-    with pytest.raises(ConfigError, match=r"what follows it take 0\.[78] minutes"):
+    with pytest.raises(ConfigError, match=r"what follows it take (0\.[789]|1\.\d) min"):
         tuned("minutes=0.5")
 
 
