@@ -62,7 +62,7 @@ class Config:
         batch_size: B, transitions in a minibatch.
         target_period: updates between those of the target network.
         num_segments: K, points on the learning curve.
-        double, dueling: as in DQN.
+        double, dueling: as in the papers; see `dqn`.
         num_step_return: n, steps before the bootstrap.
         torso: before the hidden layers: `mlp`, nothing; `cnn`,
             MinAtar's convolution; `nature`, the Nature paper's for 84 x 84 pixels.

@@ -46,6 +46,6 @@ def _read(path: str) -> list[str]:
     found = [line.strip() for line in lines]
     found = [line for line in found if line and not line.startswith("#")]
     for line in found:
-        if not line.partition("=")[1] or line.startswith((f"{KEY}=", "-")):
+        if "=" not in line or line.startswith((f"{KEY}=", "-")):
             raise ConfigError(f"{KEY}={path}: {line[:80]!r} is no key=value")
     return found

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from metaevo.cli import config, docstrings, presets, program, strategies, train
@@ -141,23 +141,23 @@ def _found(
 ) -> list[str]:
     """Write a preset beside the artifact, and return lines that say how to use it."""
     given = config.parse(strategies.in_arguments(search, argv), argv)
-    arguments = _preset(make, given, result)
+    evolved = artifacts.load(result.directory).slots
+    arguments = _preset(make, given, _numbers(evolved, result))
     path = result.directory / "export" / "preset.txt"
     path.parent.mkdir(exist_ok=True)
     name = search.__module__.rpartition(".")[2]
     content = presets.text(arguments, f"metaevo train {name} preset=FILE")
     path.write_text(content, encoding="utf-8")
     lines = [f"preset: {path}", f"  metaevo train {name} preset={path}"]
-    if code := _stable_baselines3(name, result):
+    if code := _stable_baselines3(name, evolved):
         lines += ["Stable-Baselines3:", *(f"  {line}" for line in code)]
     return lines
 
 
 def _preset(
-    make: Callable[..., InnerLoop], given: dict[str, Any], result: Result
+    make: Callable[..., InnerLoop], given: dict[str, Any], found: Mapping[str, str]
 ) -> list[str]:
     """Return the arguments of `metaevo train` with the numbers that were found."""
-    found = _numbers(result)
     search = train.as_search(make)
     kept = {key: given[key] for key in ("env", "inner", "meta")}
     lines = config.changes(search, config.defaults(search) | kept)
@@ -169,9 +169,8 @@ def _preset(
     ]
 
 
-def _numbers(result: Result) -> dict[str, str]:
+def _numbers(evolved: Mapping[str, Any], result: Result) -> dict[str, str]:
     """Return what evolved by key: numbers, and the artifact for schedules."""
-    evolved = artifacts.load(result.directory).slots
     return {
         f"meta.{slot}": str(result.directory / "solution")
         if callable(value)
@@ -215,12 +214,11 @@ STABLE_BASELINES3 = {
 }
 
 
-def _stable_baselines3(name: str, result: Result) -> list[str] | None:
+def _stable_baselines3(name: str, evolved: Mapping[str, Any]) -> list[str] | None:
     """Return a call of Stable-Baselines3 with the numbers; None if it has no such."""
     if name not in STABLE_BASELINES3:
         return None
     made, arguments = STABLE_BASELINES3[name]
-    evolved = artifacts.load(result.directory).slots
     numbers = {k: float(x) for k, x in evolved.items() if not callable(x)}
     shared = {k: x for k, x in numbers.items() if k in arguments}
     others = [k for k in evolved if k not in shared]
