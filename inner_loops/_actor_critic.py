@@ -49,7 +49,9 @@ class Config:
             kept.
         num_segments: K, points on the learning curve.
         anneal_lr: whether the learning rate falls linearly to 0 over the lifetime.
-        normalize_observation, normalize_reward: by running statistics.
+        normalize_observation: by running statistics.
+        normalize_reward: by running statistics; None: with a GRU, which policy and
+            critic share, so that the gradient of large values drowns the policy's.
         normalize_advantage: whether the advantages of a worker's rollout get mean 0 and
             deviation 1.
         torso: before the hidden layers of policy and critic: `mlp`, nothing; `cnn`,
@@ -72,7 +74,7 @@ class Config:
     num_segments: int = 16
     anneal_lr: bool = True
     normalize_observation: bool = False
-    normalize_reward: bool = False
+    normalize_reward: bool | None = None
     normalize_advantage: bool = False
     torso: networks.Torso = "mlp"
     memory: actor_critics.MemoryName = "none"
@@ -300,6 +302,15 @@ def merged(tree: Any, axis: int = 0) -> Any:
     return jax.tree.map(one, tree)
 
 
+def normalizers(config: Any) -> Normalizers:
+    """The normalizers of a Config; see its `normalize_reward`."""
+    rewards = config.normalize_reward
+    return Normalizers(
+        normalization.observations(config.normalize_observation),
+        normalization.rewards(config.memory == "gru" if rewards is None else rewards),
+    )
+
+
 def inner_loop(
     env: envs.Env,
     config: Any,
@@ -327,7 +338,7 @@ def inner_loop(
     delays.check_delay(meta.delay, config.max_delay)
     lifetime = config_checks.lifetime(config, config.num_envs * config.num_steps)
     core, head = (core := actor_critics.of(env, config)), core.head
-    normalize: Normalizers = _ppo.normalizers(config)
+    normalize = normalizers(config)
     treat = _ppo.advantages(config)
     no_stats = dict.fromkeys(algorithm.stats, jnp.zeros(()))
 

@@ -20,6 +20,7 @@ from metaevo.rl import (
     matches,
     minibatches,
     networks,
+    normalization,
     planning,
     returns,
     rollouts,
@@ -42,6 +43,7 @@ class Config:
         num_segments: K, points on the learning curve.
         num_simulations: simulations of a search, in training and evaluation.
         anneal_lr: whether the learning rate falls linearly to 0 over the lifetime.
+        normalize_observation: by running statistics.
         torso: before the hidden layers: `mlp`, nothing; `cnn`,
             MinAtar's convolution; `nature`, the Nature paper's for 84 x 84 pixels.
         features: units of each hidden layer, which policy and value share.
@@ -60,6 +62,7 @@ class Config:
     num_segments: int = 16
     num_simulations: int = 32
     anneal_lr: bool = True
+    normalize_observation: bool = False
     torso: networks.Torso = "mlp"
     features: tuple[int, ...] = (128, 128)
     activation: str = "relu"
@@ -72,7 +75,8 @@ class Meta(NamedTuple):
 
     Attributes:
         lr: Adam's step size, before annealing.
-        gamma: discount, in [0, 1].
+        gamma: discount, in [0, 1]; None: 1 in games of two and 0.997 for one player,
+            where a time limit is bootstrapped and 1 would leave values without bound.
         value_mix: λ of the value target: 1 is the outcome, 0 the search's value of the
             next position.
         vf_coef: weight of the value loss.
@@ -85,7 +89,7 @@ class Meta(NamedTuple):
     """
 
     lr: Slot = 3e-3
-    gamma: Slot = 1.0
+    gamma: Slot | None = None
     value_mix: Slot = 1.0
     vf_coef: Slot = 1.0
     l2: Slot = 1e-5
@@ -99,6 +103,7 @@ class Agent(NamedTuple):
     age: jax.Array  # int32, updates since birth
     params: Any
     opt_state: Any
+    obs_stats: normalization.RunningStats
 
 
 class Samples(NamedTuple):
@@ -119,6 +124,11 @@ class Samples(NamedTuple):
     old_value: jax.Array
 
 
+def gamma_of(env: envs.Env) -> float:
+    """The default discount; that of one player is MuZero's."""
+    return 1.0 if env.player is not None else 0.997
+
+
 def make(
     env: envs.Env, config: Any, meta: Any, plan: planning.Plan, tunable: Space
 ) -> InnerLoop:
@@ -132,7 +142,7 @@ def make(
     `wins`, `draws`, `losses`.
 
     Args:
-        plan: the search; its keyword `bounds` and `explore` are given here.
+        plan: the search; its keyword `explore` is given here.
         tunable: field of the `InnerLoop`.
 
     Raises:
@@ -155,24 +165,28 @@ def make(
         activation=config.activation,
         torso=networks.torso(config.torso, env.observation),
     )
+    meta = meta if meta.gamma is not None else meta._replace(gamma=gamma_of(env))
     # Outcomes of games are in [-1, 1].
     squashed = jnp.tanh if env.player is not None else lambda value: value
-    bounds = (-1.0, 1.0) if env.player is not None else None
+
+    normalize = normalization.observations(config.normalize_observation)
 
     def seen(params, obs):
-        """Logits [..., A] and values [...] of observations."""
+        """Logits [..., A] and values [...] of normalized observations."""
         out = network.apply(params, envs.unpacked(obs))
         return out[..., :-1], squashed(out[..., -1])
 
-    def searched(key, params, meta, context, state, obs, mask, explore):
+    def searched(key, agent, meta, context, state, obs, mask, move, explore):
         """A search from each of several states, leaves [B, ...]."""
+
+        def look(obs):
+            return seen(agent.params, normalize.apply(agent.obs_stats, obs))
+
         model = planning.model(
-            env,
-            lambda keys, obs, state: seen(params, obs),
-            slots.value(meta.gamma, context),
+            env, lambda keys, obs, state: look(obs), slots.value(meta.gamma, context)
         )
-        root = planning.Root(*seen(params, obs), state, mask)
-        return plan(key, model, root, meta, context, bounds=bounds, explore=explore)
+        root = planning.Root(*look(obs), state, mask, move)
+        return plan(key, model, root, meta, context, explore=explore)
 
     # --- the loss ---------------------------------------------------------------------
 
@@ -224,7 +238,9 @@ def make(
     def init(key, meta):
         network_key, env_key = jax.random.split(key)
         params = network.init(network_key, jnp.zeros(env.observation.shape))
-        agent = Agent(jnp.int32(0), params, meta.optimizer.init(params))
+        opt_state = meta.optimizer.init(params)
+        obs_stats = normalization.init(env.observation.shape)
+        agent = Agent(jnp.int32(0), params, opt_state, obs_stats)
         experience = rollouts.start(env_key, env, config.num_envs)
         return InnerState(agent, experience, clock=training.start_clock())
 
@@ -242,17 +258,24 @@ def make(
         search_key, act_key, order_key = training.keys(key, clock, 3)
         context = training.context(agent.age, lifetime.num_updates)
 
-        def choose(carry, obs, keys, env_state, mask):
+        def choose(move, obs, keys, env_state, mask):
             found = searched(
-                keys[0], agent.params, meta, context, env_state, obs, mask, True
+                *(keys[0], agent, meta, context),
+                *(env_state, obs, mask, move, True),
             )
-            return carry, found.action, (found, movers_of(env_state))
+            return move + 1, found.action, (found, movers_of(env_state))
 
         keys = jax.random.split(search_key, (config.num_steps, config.num_envs))
         experience, _, steps, finished, (found, movers) = rollouts.collect(
-            act_key, env, experience, keys, choose
+            act_key, env, experience, keys, choose, experience.episode_length
         )
         last_mover = movers_of(experience.env_state)
+        # As the search saw them.
+        obs_stats = normalize.update(agent.obs_stats, envs.unpacked(steps.obs))
+        steps = steps._replace(
+            obs=normalize.apply(agent.obs_stats, steps.obs),
+            next_obs=normalize.apply(agent.obs_stats, steps.next_obs),
+        )
         order = minibatches.orders(
             order_key, config.num_epochs, config.num_minibatches, batch_size
         )
@@ -282,7 +305,7 @@ def make(
         params, opt_state, info = improve(
             agent.params, agent.opt_state, steps, found, movers, last_mover, order
         )
-        agent = Agent(agent.age + 1, params, opt_state)
+        agent = Agent(agent.age + 1, params, opt_state, obs_stats)
         state = InnerState(agent, experience, (), training.tick(clock))
         return state, info | {"totals": rollouts.totals(finished)}
 
@@ -295,11 +318,14 @@ def make(
         """The best move of a search; the network's where there is no state."""
         del carry
         if state is None:
-            logits, _ = seen(agent.params, obs)
+            logits, _ = seen(agent.params, normalize.apply(agent.obs_stats, obs))
             return jnp.argmax(planning.legal(logits, mask), -1), unthought()
         context = training.context(agent.age, lifetime.num_updates)
         state, obs, mask = jax.tree.map(lambda x: x[None], (state, obs, mask))
-        found = searched(key, agent.params, meta, context, state, obs, mask, False)
+        found = searched(
+            *(key, agent, meta, context),
+            *(state, obs, mask, None, False),
+        )
         return found.action[0], planning.Thought(found.visits[0])
 
     loop = training.inner_loop(

@@ -17,6 +17,7 @@ from metaevo import envs, exploration, losses, optimizers, rewards, schedules, s
 from metaevo.rl import (
     config_checks,
     networks,
+    normalization,
     off_policy,
     packing,
     priorities,
@@ -28,7 +29,7 @@ from metaevo.rl import (
     value_heads,
 )
 from metaevo.rl.networks import Network
-from metaevo.rl.rollouts import learned_from
+from metaevo.rl.rollouts import Transition, learned_from
 from metaevo.slots import Context, Slot
 from metaevo.types import Key
 
@@ -64,6 +65,7 @@ class Config:
         num_segments: K, points on the learning curve.
         double, dueling: as in the papers; see `dqn`.
         num_step_return: n, steps before the bootstrap.
+        normalize_observation: by running statistics.
         torso: before the hidden layers: `mlp`, nothing; `cnn`,
             MinAtar's convolution; `nature`, the Nature paper's for 84 x 84 pixels.
         features: units of each hidden layer.
@@ -83,6 +85,7 @@ class Config:
     double: bool = False
     dueling: bool = False
     num_step_return: int = 1
+    normalize_observation: bool = False
     torso: networks.Torso = "mlp"
     features: tuple[int, ...] = (120, 84)
     activation: str = "relu"
@@ -192,24 +195,29 @@ class DqnParts(NamedTuple):
         buffer: the replay buffer.
         network: from observations to action values [..., A].
         noise: `(key, num_steps) -> noise` of `rollouts.collect`.
-        born: `key -> (params, episodes, rows)`, after the warm-up.
+        normalize: of observations.
+        born: `key -> (params, obs_stats, episodes, rows)`, after the warm-up.
+        seen: `(obs_stats, steps, meta, context) -> steps` with any leading axes, as the
+            learner sees them: observations normalized, rewards by the slot `reward`.
         gradient: `(params, target_params, batch, meta, context) -> (gradient, info)` of
-            a minibatch, windows [n, B, ...], clipped; `info` has scalars, among them
-            `loss`.
+            a minibatch that is `seen`, windows [n, B, ...], clipped; `info` has
+            scalars, among them `loss`.
         weighted: `(params, target_params, batch, weights [B], meta, context) ->
             (gradient, info, Seen)`: `gradient`, of losses weighted by `weights`.
-        seen: `(params, target_params, batch, meta, context) -> Seen` of windows
-            [n, B, ...].
+        errors: `(params, target_params, batch, meta, context) -> Seen` of windows
+            [n, B, ...] that are `seen`.
     """
 
     sizes: off_policy.Sizes
     buffer: replay.Replay
     network: Network
     noise: Callable[[Key, int], jax.Array]
-    born: Callable[[Key], tuple[Any, rollouts.Episodes, packing.Packed]]
+    normalize: normalization.Normalizer
+    born: Callable[..., tuple[Any, Any, rollouts.Episodes, packing.Packed]]
+    seen: Callable[..., Transition]
     gradient: Callable[..., tuple[Any, dict[str, jax.Array]]]
     weighted: Callable[..., tuple[Any, dict[str, jax.Array], Seen]]
-    seen: Callable[..., Seen]
+    errors: Callable[..., Seen]
 
 
 def parts(
@@ -232,6 +240,7 @@ def parts(
     num_actions = config_checks.require_discrete(env, algorithm).num
     sizes = off_policy.sizes(config, config.num_step_return)
     buffer = sizes.buffer(env, config.num_envs)
+    normalize = normalization.observations(config.normalize_observation)
     head = head or value_heads.scalar()
     outputs = wrap(
         networks.mlp(
@@ -261,11 +270,17 @@ def parts(
 
     next_outputs = next_double if config.double else next_plain
 
+    def seen(obs_stats, steps, meta, context):
+        reward = learned_from(meta, steps, context)
+        obs, next_obs = (
+            normalize.apply(obs_stats, x) for x in (steps.obs, steps.next_obs)
+        )
+        return steps._replace(obs=obs, next_obs=next_obs, reward=reward)
+
     def target_of(params, target_params, batch, meta, context):
         """n-step targets of the head and rewards [B], of windows [n, B, ...]."""
-        reward = learned_from(meta, batch, context)
         total, factor, last = returns.n_step_window(
-            reward, batch.terminated, batch.done, slots.value(meta.gamma, context)
+            batch.reward, batch.terminated, batch.done, slots.value(meta.gamma, context)
         )
         next_obs, next_mask = jax.tree.map(
             lambda x: x[last, jnp.arange(len(last))], (batch.next_obs, batch.next_mask)
@@ -308,7 +323,7 @@ def parts(
     def gradient(params, target_params, batch, meta, context):
         return weighted(params, target_params, batch, None, meta, context)[:2]
 
-    def seen(params, target_params, batch, meta, context):
+    def errors(params, target_params, batch, meta, context):
         target, reward, last = target_of(params, target_params, batch, meta, context)
         mean = head.mean(target)
         td_error = mean - head.values(outputs_of(params, batch))
@@ -333,9 +348,14 @@ def parts(
             noise(noise_key, sizes.num_warmup),
             q_learning.random_actions,
         )
-        return params, state, buffer.start(steps)
+        obs_stats = normalization.init(env.observation.shape)
+        obs_stats = normalize.update(obs_stats, envs.unpacked(steps.obs))
+        return params, obs_stats, state, buffer.start(steps)
 
-    return DqnParts(sizes, buffer, network, noise, born, gradient, weighted, seen)
+    return DqnParts(
+        *(sizes, buffer, network, noise, normalize, born, seen),
+        *(gradient, weighted, errors),
+    )
 
 
 def noise_keys(key: Key, config: RainbowConfig) -> tuple[Key, Key]:

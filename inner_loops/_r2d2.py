@@ -27,6 +27,7 @@ from metaevo.learned.priorities import absolute
 from metaevo.rl import (
     config_checks,
     networks,
+    normalization,
     off_policy,
     packing,
     priorities,
@@ -63,6 +64,7 @@ class Config:
         num_segments: K, points on the learning curve.
         double, dueling: as in DQN.
         num_step_return: n, steps before the bootstrap.
+        normalize_observation: by running statistics.
         torso: before that layer: `mlp`, nothing; `cnn`,
             MinAtar's convolution; `nature`, the Nature paper's for 84 x 84 pixels.
         hidden: units of the GRU, and of the layer before it.
@@ -85,7 +87,8 @@ class Config:
     num_segments: int = 16
     double: bool = True
     dueling: bool = True
-    num_step_return: int = 3
+    num_step_return: int = 5
+    normalize_observation: bool = False
     torso: networks.Torso = "mlp"
     hidden: int = 64
     features: tuple[int, ...] = (64,)
@@ -147,6 +150,7 @@ class Agent(NamedTuple):
     target_params: Any
     opt_state: Any
     return_std: jax.Array  # of the last minibatch's targets
+    obs_stats: normalization.RunningStats
 
 
 class Experience(NamedTuple):
@@ -284,7 +288,9 @@ def learner(net: RecurrentNetwork, config: Any) -> SequenceLearning:
         target_params = _dqn.target_copy(
             params, agent.target_params, clock, config, meta, context
         )
-        agent = Agent(agent.age + 1, params, target_params, opt_state, std)
+        agent = Agent(
+            *(agent.age + 1, params, target_params, opt_state, std, agent.obs_stats)
+        )
         return agent, mass, info
 
     return SequenceLearning(first_seen, first_mass, gradient, improve)
@@ -299,12 +305,13 @@ class R2d2Parts(NamedTuple):
     Attributes:
         env: with the last action and reward in its states.
         sizes: of the lifetime and the buffer.
-        network: the network.
-        learner: the learner.
+        network: the network, of normalized observations.
+        learner: `obs_stats -> SequenceLearning`.
         windows: priorities of the sequences.
         born: `(key, meta) -> (Agent, Experience)`, after the warm-up.
-        collect: `(key, agent, experience, clock, meta, context) -> (experience,
-            finished)`: T steps of the environments, stored with their priorities.
+        collect: `(key, agent, experience, clock, meta, context) -> (agent, experience,
+            finished)`: T steps of the environments, stored with their priorities, and
+            the agent with their observations in its statistics.
         draw: `(key, experience, clock) -> priorities.Drawn`, leaves [U, B].
         read: `(experience, indices [W, ...]) -> Sequences`.
         act: `InnerLoop.act`.
@@ -313,10 +320,10 @@ class R2d2Parts(NamedTuple):
     env: envs.Env
     sizes: off_policy.Sizes
     network: RecurrentNetwork
-    learner: SequenceLearning
+    learner: Callable[[normalization.RunningStats], SequenceLearning]
     windows: priorities.Prioritized
     born: Callable[..., tuple[Agent, Experience]]
-    collect: Callable[..., tuple[Experience, rollouts.Finished]]
+    collect: Callable[..., tuple[Agent, Experience, rollouts.Finished]]
     draw: Callable[..., priorities.Drawn]
     read: Callable[..., Sequences]
     act: Callable[..., tuple[jax.Array, jax.Array]]
@@ -341,7 +348,7 @@ def parts(env: envs.Env, config: Any, algorithm: str) -> R2d2Parts:
         )
     env = last_step.with_last_step(env)
     net = recurrent_q.network(env, config, algorithm)
-    mine = learner(net, config)
+    normalize = normalization.observations(config.normalize_observation)
     size = recurrent_q.sequence_length(config)
     sizes = off_policy.sizes(config, size.total)
     buffer = sizes.buffer(env, config.num_envs)
@@ -362,8 +369,15 @@ def parts(env: envs.Env, config: Any, algorithm: str) -> R2d2Parts:
             starts.read(experience.starts, start),
         )
 
-    def first_mass(params, experience, indices, std, meta, context):
+    def seeing(obs_stats):
+        return recurrent_q.seeing(net, partial(normalize.apply, obs_stats))
+
+    def learner_of(obs_stats):
+        return learner(seeing(obs_stats), config)
+
+    def first_mass(params, obs_stats, experience, indices, std, meta, context):
         """Masses [n, E] of windows [W, n, E]."""
+        mine = learner_of(obs_stats)
 
         def seen_in(indices):
             return mine.first_seen(params, read(experience, indices), meta, context)
@@ -395,14 +409,19 @@ def parts(env: envs.Env, config: Any, algorithm: str) -> R2d2Parts:
             jnp.zeros((config.num_envs, config.hidden)),
         )
         nothing = windows.start(jnp.zeros(windows.first().shape[1:]))
+        obs_stats = normalization.init(env.observation.shape)
+        obs_stats = normalize.update(obs_stats, envs.unpacked(steps.obs))
         experience = Experience(
             *(episodes, hidden, buffer.start(steps), starts.start(at_starts(memories))),
             *(nothing, jnp.int32(0)),
         )
-        mass, std = first_mass(params, experience, windows.first(), None, meta, context)
+        mass, std = first_mass(
+            params, obs_stats, experience, windows.first(), None, meta, context
+        )
         experience = experience._replace(priorities=windows.start(mass))
         opt_state = meta.optimizer.init(params)
-        return Agent(jnp.int32(0), params, params, opt_state, std), experience
+        agent = Agent(jnp.int32(0), params, params, opt_state, std, obs_stats)
+        return agent, experience
 
     # --- experience -------------------------------------------------------------------
 
@@ -421,8 +440,10 @@ def parts(env: envs.Env, config: Any, algorithm: str) -> R2d2Parts:
 
         after, hidden, steps, finished, memories = rollouts.collect(
             *(act_key, env, experience.episodes, noise(noise_key, config.num_steps)),
-            *(recurrent_q.remembering(net, agent.params, explore), experience.hidden),
+            recurrent_q.remembering(seeing(agent.obs_stats), agent.params, explore),
+            experience.hidden,
         )
+        obs_stats = normalize.update(agent.obs_stats, envs.unpacked(steps.obs))
         own = experience.steps_since_birth + config.num_steps
         before = clock.update * config.num_steps
         experience = experience._replace(
@@ -435,11 +456,12 @@ def parts(env: envs.Env, config: Any, algorithm: str) -> R2d2Parts:
             steps_since_birth=own,
         )
         mass, _ = first_mass(
-            *(agent.params, experience, windows.newest(before), agent.return_std),
-            *(meta, context),
+            *(agent.params, obs_stats, experience, windows.newest(before)),
+            *(agent.return_std, meta, context),
         )
         kept = windows.add(experience.priorities, before, own, mass)
-        return experience._replace(priorities=kept), finished
+        agent = agent._replace(obs_stats=obs_stats)
+        return agent, experience._replace(priorities=kept), finished
 
     def draw(key, experience, clock):
         inserted = (clock.update + 1) * config.num_steps
@@ -455,9 +477,11 @@ def parts(env: envs.Env, config: Any, algorithm: str) -> R2d2Parts:
                 f"{algorithm} sees its last action and reward in the environment's "
                 "state: call `act` with the states of `InnerLoop.env`"
             )
+        obs = normalize.apply(agent.obs_stats, obs)
         x = net.inputs(agent.params, obs, state.action, state.reward)
         hidden = net.remember(agent.params, carry, x)
         q = net.values(agent.params, hidden)
         return q_learning.best_action(q, mask), hidden
 
-    return R2d2Parts(env, sizes, net, mine, windows, born, collect, draw, read, act)
+    functions = born, collect, draw, read, act
+    return R2d2Parts(env, sizes, net, learner_of, windows, *functions)

@@ -5,7 +5,8 @@ simulator, guided by a network of a policy and a value; the network learns how o
 search visited each move, and the outcome. The search is mctx's.
 
 Differences from the paper: no replay of earlier rollouts, no symmetries of boards, a
-multilayer perceptron by default, one temperature for all moves of a game. A rollout
+multilayer perceptron by default, one temperature for all moves unless it is a function
+of the move, such as `schedules.by_move`. A rollout
 that ends in the middle of a game takes the network's value there in place of an
 outcome. Games of one player scale values by those of the node, as MuZero does.
 """
@@ -34,10 +35,10 @@ class Meta(_alphazero.Meta):
 
     Attributes:
         c_init, c_base: constants of the exploration bonus.
-        dirichlet_alpha, dirichlet_fraction: noise on the root's policy, and its share;
-            0 in evaluation.
+        dirichlet_alpha, dirichlet_fraction: noise on the root's legal moves, and its
+            share; 0 in evaluation.
         temperature: moves are drawn by visits^(1/temperature); in evaluation the most
-            visited is taken.
+            visited is taken. `context.stats` holds `move`, how many were made before.
     """
 
     c_init: Slot = 1.25
@@ -59,7 +60,12 @@ TUNABLE = spaces.tune(
 @on_any_env
 def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> InnerLoop:
     """AlphaZero on `env`, whose actions are discrete; see `_alphazero.make`."""
-    plan = partial(planning.puct, num_simulations=config.num_simulations)
+    plan = partial(
+        planning.puct,
+        num_simulations=config.num_simulations,
+        # Outcomes of games are in [-1, 1].
+        bounds=(-1.0, 1.0) if env.player is not None else None,
+    )
     return _alphazero.make(env, config, meta, plan, TUNABLE)
 
 

@@ -39,6 +39,7 @@ from metaevo.learned.priorities import absolute
 from metaevo.rl import (
     config_checks,
     noisy,
+    normalization,
     off_policy,
     packing,
     priorities,
@@ -101,6 +102,7 @@ class Agent(NamedTuple):
     target_params: Any
     opt_state: Any
     return_std: jax.Array  # of the last minibatch's targets
+    obs_stats: normalization.RunningStats
 
 
 class Experience(NamedTuple):
@@ -141,12 +143,17 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     parameters = noisy.NOISY if config.noisy else noisy.PLAIN
     parts = _dqn.parts(env, config, "Ape-X", head, parameters.network)
     sizes, buffer, network = parts.sizes, parts.buffer, parts.network
-    lifetime = sizes.lifetime
+    lifetime, normalize = sizes.lifetime, parts.normalize
     windows = sizes.priorities(config.num_envs)
+
+    def acting(obs_stats, keys, params):
+        """Observations [E, ...] to values [E, A], each by parameters of its own."""
+        each = parameters.of_each(network.apply, keys, params)
+        return lambda obs: each(normalize.apply(obs_stats, obs))
 
     # --- priorities -------------------------------------------------------------------
 
-    def first_mass(params, rows, indices, std, meta, context):
+    def first_mass(params, obs_stats, rows, indices, std, meta, context):
         """The actors' own p^α of new windows, [n, T, E] to [T, E], and their targets.
 
         By the parameters that act, in the place of the target network, too, without
@@ -156,17 +163,21 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
         def seen_in(indices):
             new = off_policy.read(buffer, rows, indices)
-            return parts.seen(params, params, new, meta, context)
+            new = parts.seen(obs_stats, new, meta, context)
+            return parts.errors(params, params, new, meta, context)
 
         seen = priorities.map_windows(seen_in, indices, config.batch_size)
         mass, std = _dqn.first_mass(seen, std, meta, context)
         return mass.reshape(indices.shape[1:]), std
 
     def init(key, meta):
-        params, episodes, rows = parts.born(key)
+        params, obs_stats, episodes, rows = parts.born(key)
         context = training.context(jnp.int32(0), lifetime.num_updates)
-        mass, std = first_mass(params, rows, windows.first(), None, meta, context)
-        agent = Agent(jnp.int32(0), params, params, meta.optimizer.init(params), std)
+        mass, std = first_mass(
+            params, obs_stats, rows, windows.first(), None, meta, context
+        )
+        opt_state = meta.optimizer.init(params)
+        agent = Agent(jnp.int32(0), params, params, opt_state, std, obs_stats)
         experience = Experience(episodes, rows, windows.start(mass), jnp.int32(0))
         return InnerState(agent, experience, clock=training.start_clock())
 
@@ -217,26 +228,26 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             experience.episodes,
             parts.noise(noise_key, config.num_steps),
             q_learning.explorer(
-                parameters.of_each(network.apply, own_keys, agent.params),
+                acting(agent.obs_stats, own_keys, agent.params),
                 meta._replace(epsilon=epsilon[:, None]),
                 context,
             ),
         )
+        obs_stats = normalize.update(agent.obs_stats, envs.unpacked(steps.obs))
         own = experience.steps_since_birth + config.num_steps
         before = clock.update * config.num_steps
         inserted = before + config.num_steps
         rows = buffer.add(experience.rows, before, steps)
         mass, _ = first_mass(
-            *(agent.params, rows, windows.newest(before)),
+            *(agent.params, obs_stats, rows, windows.newest(before)),
             *(agent.return_std, meta, context),
         )
         kept = windows.add(experience.priorities, before, own, mass)
         shape = (config.num_gradient_steps, config.batch_size)
         drawn = windows.draw(sample_key, kept, inserted, own, shape)
-        batches = jax.tree.map(
-            lambda x: jnp.moveaxis(x, 0, 1),
-            off_policy.read(buffer, rows, drawn.indices),
-        )
+        sampled = off_policy.read(buffer, rows, drawn.indices)
+        sampled = parts.seen(obs_stats, sampled, meta, context)
+        batches = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), sampled)
 
         improve = population.phase(partial(learn, meta=meta, context=context))
         params, opt_state, std, mass, info = improve(
@@ -248,18 +259,21 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         target_params = _dqn.target_copy(
             params, agent.target_params, clock, config, meta, context
         )
-        agent = Agent(agent.age + 1, params, target_params, opt_state, std)
+        agent = Agent(agent.age + 1, params, target_params, opt_state, std, obs_stats)
         experience = Experience(after, rows, kept, own)
         state = InnerState(agent, experience, (), training.tick(clock))
         return state, info | {"totals": rollouts.totals(finished)}
 
     # --- the interface ----------------------------------------------------------------
 
-    act = q_learning.greedy(
-        lambda params, obs: network.apply(parameters.quiet(params), obs)
-    )
+    def q_values(agent, obs):
+        obs = normalize.apply(agent.obs_stats, obs)
+        return network.apply(parameters.quiet(agent.params), obs)
+
     return training.inner_loop(
-        env, config, meta, lifetime, init, update, act, tunable=TUNABLE, masks=True
+        *(env, config, meta, lifetime, init, update, q_learning.greedy(q_values)),
+        tunable=TUNABLE,
+        masks=True,
     )
 
 

@@ -37,6 +37,7 @@ from metaevo import (
 from metaevo.rl import (
     config_checks,
     noisy,
+    normalization,
     off_policy,
     q_learning,
     rollouts,
@@ -66,6 +67,7 @@ class Agent(NamedTuple):
     params: Any
     target_params: Any
     opt_state: Any
+    obs_stats: normalization.RunningStats
 
 
 TUNABLE = spaces.combine(
@@ -97,11 +99,17 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     parameters = noisy.NOISY if config.noisy else noisy.PLAIN
     parts = _dqn.parts(env, config, "DQN", head, parameters.network)
     sizes, buffer, network = parts.sizes, parts.buffer, parts.network
-    lifetime = sizes.lifetime
+    lifetime, normalize = sizes.lifetime, parts.normalize
+
+    def acting(obs_stats, keys, params):
+        """Observations [E, ...] to values [E, A], each by parameters of its own."""
+        each = parameters.of_each(network.apply, keys, params)
+        return lambda obs: each(normalize.apply(obs_stats, obs))
 
     def init(key, meta):
-        params, episodes, rows = parts.born(key)
-        agent = Agent(jnp.int32(0), params, params, meta.optimizer.init(params))
+        params, obs_stats, episodes, rows = parts.born(key)
+        opt_state = meta.optimizer.init(params)
+        agent = Agent(jnp.int32(0), params, params, opt_state, obs_stats)
         experience = Experience(episodes, rows, jnp.int32(0))
         return InnerState(agent, experience, clock=training.start_clock())
 
@@ -139,14 +147,16 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             experience.episodes,
             parts.noise(noise_key, config.num_steps),
             q_learning.explorer(
-                parameters.of_each(network.apply, own_keys, agent.params), meta, context
+                acting(agent.obs_stats, own_keys, agent.params), meta, context
             ),
         )
+        obs_stats = normalize.update(agent.obs_stats, envs.unpacked(steps.obs))
         own = experience.steps_since_birth + config.num_steps
         shape = (config.num_gradient_steps, config.batch_size)
         rows, sampled = off_policy.insert_and_sample(
             sample_key, buffer, experience.rows, clock.update, own, steps, shape
         )
+        sampled = parts.seen(obs_stats, sampled, meta, context)
         batches = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), sampled)
 
         improve = population.phase(partial(learn, meta=meta, context=context))
@@ -156,18 +166,21 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         target_params = _dqn.target_copy(
             params, agent.target_params, clock, config, meta, context
         )
-        agent = Agent(agent.age + 1, params, target_params, opt_state)
+        agent = Agent(agent.age + 1, params, target_params, opt_state, obs_stats)
         experience = Experience(after, rows, own)
         state = InnerState(agent, experience, (), training.tick(clock))
         return state, info | {"totals": rollouts.totals(finished)}
 
     # --- the interface ----------------------------------------------------------------
 
-    act = q_learning.greedy(
-        lambda params, obs: network.apply(parameters.quiet(params), obs)
-    )
+    def q_values(agent, obs):
+        obs = normalize.apply(agent.obs_stats, obs)
+        return network.apply(parameters.quiet(agent.params), obs)
+
     return training.inner_loop(
-        env, config, meta, lifetime, init, update, act, tunable=TUNABLE, masks=True
+        *(env, config, meta, lifetime, init, update, q_learning.greedy(q_values)),
+        tunable=TUNABLE,
+        masks=True,
     )
 
 

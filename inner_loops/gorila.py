@@ -8,8 +8,10 @@ Differences from the paper:
 * Asynchrony is a whole number of updates, the same in each: a run repeats to the bit.
   Learner k of K is ⌊(k + 1) δ / K⌋ updates behind, δ = `delay`; its environments act
   with the same parameters, as in the paper's bundled mode.
-* A loss is outlying if it lies `drop_deviation` standard deviations above the mean of
-  its learner's losses, both decaying averages; the paper names no numbers.
+* A loss is outlying if its logarithm lies `drop_deviation` standard deviations above
+  the mean of its learner's, both decaying averages, or if it is not finite; the paper
+  names no numbers. Minibatches with a terminal step are not compared: their losses are
+  the largest while an agent learns that episodes end.
 * The optimizer is Adam, the paper's AdaGrad; the target network is updated by counting
   updates.
 * One learner that is not behind, and drops nothing, is `dqn`.
@@ -40,6 +42,7 @@ from metaevo.errors import ConfigError
 from metaevo.rl import (
     config_checks,
     delays,
+    normalization,
     off_policy,
     q_learning,
     rollouts,
@@ -88,8 +91,9 @@ class Meta(_dqn.Meta):
         delay: δ, updates that the last learner is behind, rounded, in [0, D]; None: D.
         delay_decay: c >= 0: the step size of a learner is lr / (1 + c delay).
         drop_delay: gradients of learners that are further behind are dropped.
-        drop_deviation: standard deviations above the mean of a learner's losses from
-            which on its gradient is dropped; infinity: none is.
+        drop_deviation: standard deviations above the mean of the logarithms of a
+            learner's losses from which on its gradient is dropped; infinity: none is
+            but those of a loss that is not finite.
     """
 
     epsilon_spread: Slot = 1.0
@@ -100,7 +104,7 @@ class Meta(_dqn.Meta):
 
 
 class Losses(NamedTuple):
-    """Decaying sums of each learner's losses; leaves [K]."""
+    """Decaying sums of the logarithms of each learner's losses; leaves [K]."""
 
     weight: jax.Array  # of the averages, 1 − DECAYᵗ
     mean: jax.Array
@@ -115,6 +119,7 @@ class Agent(NamedTuple):
     target_params: Any
     opt_state: Any
     losses: Losses
+    obs_stats: normalization.RunningStats
 
 
 TUNABLE = spaces.combine(
@@ -141,35 +146,48 @@ def no_losses(num_learners: int) -> Losses:
     return Losses(zeros, zeros, zeros, jnp.zeros(num_learners, jnp.int32))
 
 
+def log_loss(loss: jax.Array) -> jax.Array:
+    """log max(loss, 1e-8): what `Losses` averages."""
+    return jnp.log(jnp.maximum(loss, 1e-8))
+
+
 def is_outlier(
     averages: Losses, loss: jax.Array, num_sd: Any, min_count: int
 ) -> jax.Array:
-    """True for losses [K] far above their learner's running mean: bool [K].
+    """True for losses [K] that are not finite or far above their learner's: bool [K].
 
     Args:
-        num_sd: standard deviations above the mean beyond which a loss is an outlier;
-            may be infinite.
+        num_sd: standard deviations above the mean of the logarithms beyond which a loss
+            is an outlier; may be infinite.
         min_count: losses of a learner before the first that may be an outlier.
     """
     weight = jnp.maximum(averages.weight, 1e-8)
     mean = averages.mean / weight
     variance = jnp.maximum(averages.square / weight - mean**2, 0.0)
     bound = mean + num_sd * jnp.sqrt(variance + 1e-12)
-    return (averages.count >= min_count) & (loss > bound)
+    far = (averages.count >= min_count) & (log_loss(loss) > bound)
+    return far | ~jnp.isfinite(loss)
 
 
-def with_loss(seen: Losses, loss: jax.Array) -> Losses:
-    """The averages after one more loss of each learner, outlying ones included."""
+def with_loss(seen: Losses, loss: jax.Array, counts: jax.Array) -> Losses:
+    """The averages after one more loss of each learner, where it counts.
+
+    Args:
+        counts: bool [K]. A loss that is not finite does not count in any case.
+    """
+    counts &= jnp.isfinite(loss)
+    log = log_loss(jnp.where(counts, loss, 1.0))
 
     def average(before, now):
         return DECAY * before + (1 - DECAY) * now
 
-    return Losses(
+    after = Losses(
         average(seen.weight, 1.0),
-        average(seen.mean, loss),
-        average(seen.square, loss**2),
+        average(seen.mean, log),
+        average(seen.square, log**2),
         seen.count + 1,
     )
+    return jax.tree.map(lambda x, y: jnp.where(counts, x, y), after, seen)
 
 
 @on_any_env
@@ -194,11 +212,11 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         )
     parts = _dqn.parts(env, config, "GORILA")
     sizes, buffer, network = parts.sizes, parts.buffer, parts.network
-    lifetime = sizes.lifetime
+    lifetime, normalize = sizes.lifetime, parts.normalize
     per_learner = config.num_envs // num_learners
 
     def init(key, meta):
-        params, episodes, rows = parts.born(key)
+        params, obs_stats, episodes, rows = parts.born(key)
         agent = Agent(
             jnp.int32(0),
             params,
@@ -206,16 +224,18 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             params,
             meta.optimizer.init(params),
             no_losses(num_learners),
+            obs_stats,
         )
         experience = Experience(episodes, rows, jnp.int32(0))
         return InnerState(agent, experience, clock=training.start_clock())
 
     # --- actors and replay ------------------------------------------------------------
 
-    def chooser(copies, meta, context):
+    def chooser(copies, obs_stats, meta, context):
         """The `choose` of `rollouts.collect`, by the copy of each learner."""
 
         def q_values(obs):
+            obs = normalize.apply(obs_stats, obs)
             each = obs.reshape(num_learners, per_learner, *obs.shape[1:])
             q = jax.vmap(network.apply)(copies, each)
             return q.reshape(config.num_envs, -1)
@@ -268,13 +288,15 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             gradients, info = jax.vmap(of_learner)(copies, delay, batch)
             loss = info.pop("loss")
             most = slots.value(meta.drop_deviation, context)
-            kept = ~is_outlier(seen, loss, most, config.drop_after)
+            ends = batch.terminated.any((1, 2))  # of windows [K, n, B]
+            outlying = is_outlier(seen, loss, most, config.drop_after)
+            kept = ~outlying | ends & jnp.isfinite(loss)
             kept &= delay <= slots.value(meta.drop_delay, context)
             (params, opt_state), _ = jax.lax.scan(
                 apply, (params, opt_state), (gradients, delay, kept)
             )
             info["dropped"] = 1.0 - kept
-            return (params, opt_state, with_loss(seen, loss)), info
+            return (params, opt_state, with_loss(seen, loss, ~ends)), info
 
         carry, info = jax.lax.scan(step, (params, opt_state, seen), batches)
         return *carry, jax.tree.map(jnp.mean, info)
@@ -295,12 +317,14 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             env,
             experience.episodes,
             parts.noise(noise_key, config.num_steps),
-            chooser(copies, meta, context),
+            chooser(copies, agent.obs_stats, meta, context),
         )
+        obs_stats = normalize.update(agent.obs_stats, envs.unpacked(steps.obs))
         own = experience.steps_since_birth + config.num_steps
         inserted = clock.update * config.num_steps
         rows = buffer.add(experience.rows, inserted, steps)
         batches = sample(sample_key, rows, inserted + config.num_steps, own)
+        batches = parts.seen(obs_stats, batches, meta, context)
 
         improve = population.phase(partial(learn, meta=meta, context=context))
         params, opt_state, seen, info = improve(
@@ -311,16 +335,22 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         target_params = _dqn.target_copy(
             params, agent.target_params, clock, config, meta, context
         )
-        agent = Agent(agent.age + 1, params, past, target_params, opt_state, seen)
+        agent = Agent(
+            *(agent.age + 1, params, past, target_params, opt_state, seen, obs_stats)
+        )
         experience = Experience(after, rows, own)
         state = InnerState(agent, experience, (), training.tick(clock))
         return state, info | {"totals": rollouts.totals(finished)}
 
     # --- the interface ----------------------------------------------------------------
 
-    act = q_learning.greedy(network.apply)
+    def greedy(agent, obs):
+        return network.apply(agent.params, normalize.apply(agent.obs_stats, obs))
+
     return training.inner_loop(
-        env, config, meta, lifetime, init, update, act, tunable=TUNABLE, masks=True
+        *(env, config, meta, lifetime, init, update, q_learning.greedy(greedy)),
+        tunable=TUNABLE,
+        masks=True,
     )
 
 

@@ -57,9 +57,12 @@ class Config(_ppo.Config):
         hidden: units of the GRU, and of the layer before it.
         features: hidden layers of policy and critic after it.
         activation: of all layers but the GRU's.
+        normalize_reward: by running statistics. It is on, since policy and critic share
+            the GRU: without it the gradient of large values drowns the policy's.
     """
 
     num_envs: int = 16
+    normalize_reward: bool = True
     features: tuple[int, ...] = (64,)
     hidden: int = 64
 

@@ -31,6 +31,7 @@ from metaevo.rl import (
     config_checks,
     minibatches,
     networks,
+    normalization,
     q_learning,
     returns,
     rollouts,
@@ -53,6 +54,7 @@ class Config:
         num_minibatches: gradient steps in a pass.
         num_segments: K, points on the learning curve.
         anneal_lr: whether the learning rate falls linearly to 0 over the lifetime.
+        normalize_observation: by running statistics.
         torso: before the hidden layers: `mlp`, nothing; `cnn`,
             MinAtar's convolution; `nature`, the Nature paper's for 84 x 84 pixels.
         features: units of each hidden layer, each with layer normalization.
@@ -67,6 +69,7 @@ class Config:
     num_minibatches: int = 16
     num_segments: int = 16
     anneal_lr: bool = True
+    normalize_observation: bool = False
     torso: networks.Torso = "mlp"
     features: tuple[int, ...] = (120, 84)
     activation: str = "relu"
@@ -104,6 +107,7 @@ class Agent(NamedTuple):
     age: jax.Array  # int32, updates since birth
     params: Any
     opt_state: Any
+    obs_stats: normalization.RunningStats
 
 
 TUNABLE = spaces.combine(
@@ -140,13 +144,17 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         layer_norm=True,
         torso=networks.torso(config.torso, env.observation),
     )
+    normalize = normalization.observations(config.normalize_observation)
+
+    def q_values(agent, obs):
+        return network.apply(agent.params, normalize.apply(agent.obs_stats, obs))
 
     # --- the loss ---------------------------------------------------------------------
 
     def targets(params, steps, meta, context):
         """λ-returns [T, E] of a rollout, by the values before learning."""
         return returns.lambda_return(
-            learned_from(meta, steps, context),
+            steps.reward,
             q_learning.best_value(
                 network.apply(params, steps.next_obs), steps.next_mask
             ),
@@ -174,7 +182,9 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     def init(key, meta):
         network_key, env_key = jax.random.split(key)
         params = network.init(network_key, jnp.zeros(env.observation.shape))
-        agent = Agent(jnp.int32(0), params, meta.optimizer.init(params))
+        opt_state = meta.optimizer.init(params)
+        obs_stats = normalization.init(env.observation.shape)
+        agent = Agent(jnp.int32(0), params, opt_state, obs_stats)
         experience = rollouts.start(env_key, env, config.num_envs)
         return InnerState(agent, experience, clock=training.start_clock())
 
@@ -207,9 +217,13 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             env,
             experience,
             jax.random.gumbel(noise_key, shape),
-            q_learning.explorer(
-                lambda obs: network.apply(agent.params, obs), meta, context
-            ),
+            q_learning.explorer(partial(q_values, agent), meta, context),
+        )
+        obs_stats = normalize.update(agent.obs_stats, envs.unpacked(steps.obs))
+        steps = steps._replace(
+            reward=learned_from(meta, steps, context),
+            obs=normalize.apply(obs_stats, steps.obs),
+            next_obs=normalize.apply(obs_stats, steps.next_obs),
         )
         order = minibatches.orders(
             order_key, config.num_epochs, config.num_minibatches, batch_size
@@ -217,7 +231,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
         improve = population.phase(partial(learn, meta=meta, context=context))
         params, opt_state, info = improve(agent.params, agent.opt_state, steps, order)
-        agent = Agent(agent.age + 1, params, opt_state)
+        agent = Agent(agent.age + 1, params, opt_state, obs_stats)
         state = InnerState(agent, experience, (), training.tick(clock))
         return state, info | {"totals": rollouts.totals(finished)}
 
@@ -230,7 +244,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         lifetime,
         init,
         update,
-        q_learning.greedy(network.apply),
+        q_learning.greedy(q_values),
         episodes=lambda experience: experience,
         tunable=TUNABLE,
         masks=True,

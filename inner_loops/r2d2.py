@@ -80,11 +80,11 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         agent, experience, clock = state.agent, state.experience, state.clock
         act_key, sample_key = training.keys(key, clock)
         context = training.context(agent.age, num_updates)
-        experience, finished = parts.collect(
+        agent, experience, finished = parts.collect(
             act_key, agent, experience, clock, meta, context
         )
         drawn = parts.draw(sample_key, experience, clock)
-        agent, mass, info = parts.learner.improve(
+        agent, mass, info = parts.learner(agent.obs_stats).improve(
             *(agent, parts.read(experience, drawn.indices)),
             *((drawn.mass, drawn.age, drawn.visits), clock, meta, context),
         )

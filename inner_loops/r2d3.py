@@ -52,7 +52,7 @@ class Meta(_r2d2.Meta):
         demo_ratio: in [0, 1], the expected share of demonstrations in a minibatch.
     """
 
-    demo_ratio: Slot = 0.25
+    demo_ratio: Slot = 1 / 256
 
 
 TUNABLE = spaces.tune(
@@ -100,8 +100,9 @@ def make(
         agent, experience = parts.born(key, meta)
         context = training.context(agent.age, num_updates)
         sequences = demos.read(jnp.arange(demos.number))
-        seen = parts.learner.first_seen(agent.params, sequences, meta, context)
-        mass, _ = parts.learner.first_mass(seen, agent.return_std, meta, context)
+        learner = parts.learner(agent.obs_stats)
+        seen = learner.first_seen(agent.params, sequences, meta, context)
+        mass, _ = learner.first_mass(seen, agent.return_std, meta, context)
         experience = experience._replace(demonstrations=demos.start(mass))
         return InnerState(agent, experience, clock=training.start_clock())
 
@@ -111,7 +112,7 @@ def make(
         act_key, own_key = jax.random.split(jax.random.fold_in(key, clock.update))
         demo_key, choice_key = jax.random.split(jax.random.fold_in(own_key, 1))
         context = training.context(agent.age, num_updates)
-        experience, finished = parts.collect(
+        agent, experience, finished = parts.collect(
             act_key, agent, experience, clock, meta, context
         )
         own = parts.draw(own_key, experience, clock)
@@ -126,7 +127,7 @@ def make(
         sequences = _mixed(
             chosen, demos.read(theirs.indices), parts.read(experience, own.indices)
         )
-        agent, mass, info = parts.learner.improve(
+        agent, mass, info = parts.learner(agent.obs_stats).improve(
             agent, sequences, drawn, clock, meta, context
         )
         experience = experience._replace(

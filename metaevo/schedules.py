@@ -25,6 +25,7 @@ __all__ = [
     "Moving",
     "around",
     "basis",
+    "by_move",
     "feedback",
     "from_plain",
     "knots",
@@ -46,6 +47,23 @@ def linear(start: float, end: float, fraction: float = 1.0) -> Partial:
     0.5
     """
     return Partial(_linear, start, end, fraction)
+
+
+def _by_move(first, then, moves, context: Context):
+    return jnp.where(context.stats["move"] < moves, first, then)
+
+
+def by_move(first: float = 1.0, then: float = 0.1, moves: int = 30) -> Partial:
+    """`first` in the first `moves` moves of an episode, then `then`.
+
+    A value of AlphaZero's `temperature`, whose context tells the move; the paper draws
+    30 moves by visits and takes the most visited afterwards (Silver et al., 2018).
+
+    >>> schedule = by_move(1.0, 0.25, moves=2)
+    >>> [float(schedule(Context(stats={"move": i}))) for i in range(3)]
+    [1.0, 1.0, 0.25]
+    """
+    return Partial(_by_move, first, then, moves)
 
 
 def _steps(values, context: Context):

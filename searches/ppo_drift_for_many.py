@@ -22,7 +22,7 @@ def search(
         "gymnax/Acrobot-v1",
         "grid/key_door",
     ),
-    evolve: Literal["drift", "clip", "clip_and_lr"] = "drift",
+    evolve: Literal["drift", "network", "clip", "clip_and_lr"] = "drift",
     population_size: int = 24,
     num_generations: int = 20,
     num_seeds: int = 1,
@@ -32,11 +32,14 @@ def search(
 ) -> metaevo.Search:
     """
     Args:
-        evolve: `drift`, the two constants of DPO's (Lu et al., 2022); `clip`, PPO's
-            clip_eps; `clip_and_lr`, that and the step size, which is then not drawn.
+        evolve: `drift`, the two constants of DPO's (Lu et al., 2022); `network`, one
+            of LPO's form that starts at PPO's (a `sigma` of 0.2 suits it); `clip`,
+            PPO's clip_eps; `clip_and_lr`, that and the step size, which is then not
+            drawn.
     """
     space = {
         "drift": spaces.replace(drift=drifts.dpo_constants()),
+        "network": spaces.replace(drift=drifts.lpo_network(features=(16,))),
         "clip": spaces.tune(clip_eps=spaces.log()),
         "clip_and_lr": spaces.tune(clip_eps=spaces.log(), lr=spaces.log()),
     }[evolve]

@@ -1,10 +1,11 @@
 """Environments whose rewards come at the end: `sparse/gymnax/CartPole-v1`.
 
-The sum of an episode's rewards is paid with its last step, terminated or truncated, and
-nothing before, so that returns of episodes stay what they are. The sum so far, divided
-by the time limit, is one more component of an observation: without it what is to come
-cannot be told from what was. RLlib's CartPole for AlphaZero has the rewards, not the
-component.
+The sum of an episode's rewards is paid with its last step, and nothing before, so that
+returns of episodes stay what they are. That step terminates the episode, at a time
+limit too: what was paid in full has no value behind it to bootstrap from. The sum so
+far, divided by the time limit, is one more component of an observation: without it what
+is to come cannot be told from what was. RLlib's CartPole for AlphaZero has the rewards,
+not the component.
 """
 
 from __future__ import annotations
@@ -70,7 +71,11 @@ def paid_at_end(env: envs.Env) -> envs.Env:
         earned = state.earned + out.reward
         final_obs = seen(out.final_obs, earned)
         return SparseState(inner, earned), out._replace(
-            obs=final_obs, final_obs=final_obs, reward=jnp.where(out.done, earned, 0.0)
+            obs=final_obs,
+            final_obs=final_obs,
+            reward=jnp.where(out.done, earned, 0.0),
+            terminated=out.done,
+            truncated=jnp.zeros_like(out.done),
         )
 
     return envs.around(

@@ -40,12 +40,14 @@ class Root(NamedTuple):
         value: [B] for the player to move.
         state: states of the environment.
         mask: [B, A] bool, the legal actions, at least one each; None: all are.
+        move: [B] moves of the episode so far; None where none is drawn.
     """
 
     logits: jax.Array
     value: jax.Array
     state: PyTree
     mask: jax.Array | None
+    move: jax.Array | None = None
 
 
 class Thought(NamedTuple):
@@ -162,18 +164,18 @@ def gumbel(
     *,
     num_simulations: int,
     num_considered: int,
-    bounds: tuple[float, float] | None,
     explore: bool,
 ) -> SearchResult:
     """Gumbel AlphaZero's search: sequential halving of sampled actions in the root.
+
+    Values are scaled to [0, 1] by the least and greatest of a node, as MuZero's and
+    mctx's are by default.
 
     Args:
         model: from `model`.
         meta: with the slots `q_scale`, `q_visits`, `gumbel_scale`, `q_transform`.
         num_simulations: simulations of each search.
         num_considered: actions that the root looks at, at most.
-        bounds: least and greatest value there can be, by which values are scaled to
-            [0, 1]; None: by the least and greatest of a node, as MuZero does.
         explore: False for the best action.
 
     References:
@@ -190,11 +192,11 @@ def gumbel(
             node,
             value_scale=1.0,
             maxvisit_init=1.0,
-            rescale_values=bounds is None,
+            rescale_values=True,
         )
         # mctx's function is 1 + `most` times the values.
-        q = _scaled(q / (1.0 + most), bounds)
-        return (visits + most) * scale * meta.q_transform(q, context)
+        q = meta.q_transform(q / (1.0 + most), context)
+        return (visits + most) * scale * q
 
     found = mctx.gumbel_muzero_policy(
         (),
@@ -225,8 +227,10 @@ def puct(
 
     Args:
         meta: with the slots `c_init`, `c_base`, `dirichlet_alpha`,
-            `dirichlet_fraction`, `temperature`, `q_transform`.
-        bounds: as in `gumbel`.
+            `dirichlet_fraction`, `temperature`, `q_transform`. `context.stats` of the
+            temperature holds `move`, the number of those before.
+        bounds: least and greatest value there can be, by which values are scaled to
+            [0, 1]; None: by the least and greatest of a node.
         explore: False for the most visited action, without noise in the root.
 
     References:
@@ -242,8 +246,13 @@ def puct(
             q = mctx.qtransform_by_min_max(tree, node, min_value=low, max_value=high)
         return meta.q_transform(q, context)
 
-    draw_key, key = jax.random.split(key)
-    fraction = jnp.float32(slots.value(meta.dirichlet_fraction, context))
+    draw_key, noise_key, key = jax.random.split(key, 3)
+    if explore:
+        alpha, share = (
+            slots.value(x, context)
+            for x in (meta.dirichlet_alpha, meta.dirichlet_fraction)
+        )
+        root = root._replace(logits=noisy(noise_key, root, alpha, share))
     found = mctx.muzero_policy(
         (),
         key,
@@ -252,8 +261,7 @@ def puct(
         num_simulations,
         invalid_actions=None if root.mask is None else ~root.mask,
         qtransform=q_transform,
-        dirichlet_fraction=fraction if explore else 0.0,
-        dirichlet_alpha=jnp.float32(slots.value(meta.dirichlet_alpha, context)),
+        dirichlet_fraction=0.0,
         pb_c_init=slots.value(meta.c_init, context),
         pb_c_base=slots.value(meta.c_base, context),
     )
@@ -262,17 +270,32 @@ def puct(
         return _found(found, jnp.argmax(visits, -1).astype(jnp.int32))
     # Drawn here: mctx lets moves without a visit have a share, illegal ones too.
     logits = jnp.where(visits > 0, jnp.log(visits), -jnp.inf)
-    temperature = slots.value(meta.temperature, context)
-    drawn = jax.random.categorical(draw_key, logits / temperature)
+
+    def temperature(move):
+        now = context._replace(stats={**context.stats, "move": move})
+        return jnp.asarray(slots.value(meta.temperature, now))
+
+    temperatures = jax.vmap(temperature)(root.move)
+    logits = logits / temperatures[:, None]
+    drawn = jax.random.categorical(draw_key, logits)
     return _found(found, drawn.astype(jnp.int32))
 
 
-def _scaled(q: jax.Array, bounds: tuple[float, float] | None) -> jax.Array:
-    """Values in [0, 1]; without bounds they are so already."""
-    if bounds is None:
-        return q
-    low, high = bounds
-    return (q - low) / (high - low)
+def noisy(key: Key, root: Root, alpha: Any, share: Any) -> jax.Array:
+    """Logits [B, A] of the policy with noise from a Dirichlet distribution.
+
+    The noise is on the legal actions alone. mctx's is on all of them, so that after
+    masking little of it is left where few are legal.
+
+    Args:
+        alpha: of the distribution, > 0.
+        share: of the noise, in [0, 1].
+    """
+    # A Dirichlet's draw is of normalized gammas; logarithms, since most underflow.
+    gamma = jax.random.loggamma(key, jnp.float32(alpha), root.logits.shape)
+    noise, prior = (jax.nn.softmax(legal(x, root.mask)) for x in (gamma, root.logits))
+    mixed = (1.0 - share) * prior + share * noise
+    return jnp.log(jnp.maximum(mixed, jnp.finfo(mixed.dtype).tiny))
 
 
 def _root(mctx, root: Root) -> Any:

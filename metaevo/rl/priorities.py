@@ -36,7 +36,7 @@ __all__ = [
     "weights",
 ]
 
-SMALLEST, LARGEST = 1e-6, 1e6  # masses
+SMALLEST, LARGEST = 1e-6, 1e6  # masses, and the smallest p
 
 
 class Priorities(NamedTuple):
@@ -84,7 +84,7 @@ class Prioritized(NamedTuple):
             `inserted` and `own` as for `Replay.draw`.
         update: `(priorities, indices [n, ...], mass [...], chosen=None) -> Priorities`
             with new masses of windows that were drawn, of those where `chosen` [...] is
-            True. Of several masses of one window the largest counts.
+            True. Of several masses of one window the last counts.
     """
 
     first: Callable[[], jax.Array]
@@ -99,13 +99,13 @@ def mass(priority: jax.Array, exponent: jax.Array | float) -> jax.Array:
     """p^α in [`SMALLEST`, `LARGEST`]; NaN stays NaN.
 
     Args:
-        priority: p, less than 0 counts as 0.
+        priority: p, less than `SMALLEST` counts as that.
         exponent: α >= 0; 0: all have the same mass.
 
-    >>> mass(jnp.array([4.0, 0.25, 0.0]), 0.5).tolist()
-    [2.0, 0.5, 9.999999974752427e-07]
+    >>> [f"{x:.3f}" for x in mass(jnp.array([4.0, 0.25, 0.0]), 0.5)]
+    ['2.000', '0.500', '0.001']
     """
-    return jnp.clip(jnp.maximum(priority, 0.0) ** exponent, SMALLEST, LARGEST)
+    return jnp.clip(jnp.maximum(priority, SMALLEST) ** exponent, SMALLEST, LARGEST)
 
 
 def weights(mass: jax.Array, exponent: jax.Array | float) -> jax.Array:

@@ -125,15 +125,14 @@ def random_actions(carry, obs, noise, state, mask):
 
 
 def greedy(q_values: Callable[[Any, jax.Array], jax.Array]) -> Callable:
-    """The `InnerLoop.act` of an agent with `params`: the legal action of the largest
-    value.
+    """The `InnerLoop.act` that takes the legal action of the largest value.
 
     Args:
-        q_values: `(params, obs) -> [A]`.
+        q_values: `(agent, obs) -> [A]`.
     """
 
     def act(key, meta, agent, carry, obs, state=None, mask=None):
         del key, meta, state
-        return best_action(q_values(agent.params, obs), mask), carry
+        return best_action(q_values(agent, obs), mask), carry
 
     return act

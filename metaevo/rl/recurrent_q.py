@@ -36,6 +36,7 @@ __all__ = [
     "led_by",
     "network",
     "remembering",
+    "seeing",
     "sequence_length",
     "targets",
     "unroll",
@@ -157,6 +158,15 @@ def network(env: envs.Env, config: Any, algorithm: str) -> RecurrentNetwork:
         return head.apply(params["head"], hidden)
 
     return RecurrentNetwork(init, inputs, remember, values)
+
+
+def seeing(net: RecurrentNetwork, see: Callable) -> RecurrentNetwork:
+    """The network of observations `see(obs)`, such as normalized ones."""
+
+    def inputs(params, obs, *last):
+        return net.inputs(params, see(obs), *last)
+
+    return net._replace(inputs=inputs)
 
 
 def forget(hidden: jax.Array, done: jax.Array) -> jax.Array:

@@ -64,11 +64,14 @@ def draw(
 def assign(levels: Levels, indices: jax.Array, masses: jax.Array) -> Levels:
     """The tree after leaves `indices` [m], or `NOWHERE`, got `masses` [m].
 
-    Of a leaf's several masses the largest counts: the result does not depend on the
-    order in which a device writes.
+    Of a leaf's several masses the last counts, in whatever order a device writes: each
+    leaf takes the greatest place in `indices` first, then the mass at that place.
     """
     # JAX drops what is written outside of an array.
-    changed = levels[0].at[indices].set(0.0).at[indices].max(masses)
+    place = jnp.arange(len(indices), dtype=levels[0].dtype)
+    placed = levels[0].at[indices].set(-1.0).at[indices].max(place)
+    last = placed.at[indices].get(mode="fill", fill_value=-1.0) == place
+    changed = placed.at[jnp.where(last, indices, NOWHERE)].set(masses)
     return _summed(changed, levels, indices)
 
 

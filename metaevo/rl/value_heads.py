@@ -120,7 +120,7 @@ def categorical(num_atoms: int, v_min: float, v_max: float) -> ValueHead:
 
     def loss(outputs, target, td_loss, context):
         del context
-        if getattr(td_loss, "func", None) is not losses.td_square.func:
+        if not _is_default(td_loss):
             raise ConfigError(
                 "inner.head='categorical' has no temporal difference: the slot td_loss "
                 "would have no effect; see inner.head=quantile"
@@ -137,12 +137,14 @@ def quantile(num_quantiles: int) -> ValueHead:
     """Quantiles of the return at (i + ½) / K: QR-DQN.
 
     Dabney et al., 2018, https://arxiv.org/abs/1710.10044. With δᵢⱼ = targetⱼ − θᵢ the
-    loss is Σᵢ meanⱼ |τᵢ − 1[δᵢⱼ < 0]| td_loss(δᵢⱼ, θᵢ, targetⱼ): equation 10 if
-    `td_loss` is `losses.td_huber`. With the square the outputs are expectiles.
+    loss is Σᵢ meanⱼ |τᵢ − 1[δᵢⱼ < 0]| td_loss(δᵢⱼ, θᵢ, targetⱼ), where the default
+    `td_loss`, the square, stands for `losses.td_huber`: equation 10. (With a square the
+    outputs would be expectiles, whose mean is not the expected return.)
     """
     levels = (jnp.arange(num_quantiles) + 0.5) / num_quantiles
 
     def loss(outputs, target, td_loss, context):
+        td_loss = losses.td_huber if _is_default(td_loss) else td_loss
         theta, target = jnp.broadcast_arrays(
             outputs[..., :, None], target[..., None, :]
         )
@@ -190,6 +192,10 @@ def project(
     distance = jnp.abs(place[..., None, :] - jnp.arange(num_atoms)[:, None])
     share = jnp.clip(1.0 - distance, 0.0, 1.0)
     return (share * probabilities[..., None, :]).sum(-1)
+
+
+def _is_default(td_loss: TdLoss) -> bool:
+    return getattr(td_loss, "func", None) is losses.td_square.func
 
 
 def _of_action(outputs, action):

@@ -15,10 +15,11 @@ import optax
 import pytest
 from loops import SMALL
 
-from metaevo import losses
+from metaevo import envs, losses
 from metaevo.learned import operations, rescalings
 from metaevo.learned.functions import Learned
 from metaevo.learned.operations import Operation
+from metaevo.rl import normalization
 from metaevo.slots import Context
 
 NUM_MEMBERS = 120
@@ -461,3 +462,64 @@ def test_of_normalized_rewards_policies_do_not_depend_on_their_scale():
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
     pairs = zip(*policies(False), strict=True)
     assert any(np.abs(a - b).max() > 0.01 for a, b in pairs)
+
+
+VALUES = ("dqn", "gorila", "apex", "r2d2", "pqn", "gumbel_alphazero")
+
+
+def scaled_and_shifted(env):
+    """By numbers that round nothing away."""
+
+    def seen(obs):
+        return 4.0 * obs + 8.0
+
+    def reset(key):
+        state, obs = env.reset(key)
+        return state, seen(obs)
+
+    def step_raw(key, state, action):
+        state, out = env.step_raw(key, state, action)
+        return state, out._replace(obs=seen(out.obs), final_obs=seen(out.final_obs))
+
+    step = envs.with_auto_reset(reset, step_raw)
+    return env._replace(reset=reset, step=step, step_raw=step_raw)
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_of_normalized_observations_policies_do_not_depend_on_their_scale(name):
+    """Nor on their origin. As the control, others give another policy.
+
+    Statistics are given, since a first rollout is seen without any, and so is R2D2's
+    memory of the warm-up.
+    """
+    here = envs.make("gymnax/CartPole-v1")
+    meta, recurrent = SMALL[name].meta, name == "r2d2"
+    meta = meta._replace(stored_memory=0.0) if recurrent else meta
+
+    def forget(experience):
+        hidden = jnp.zeros_like(experience.hidden)
+        return experience._replace(hidden=hidden)
+
+    def policy(env, mean, std, normalize):
+        inner = SMALL[name].make(meta, env=env, normalize_observation=normalize)
+        stats = normalization.RunningStats(
+            jnp.full(4, mean), jnp.full(4, std**2), jnp.float32(100)
+        )
+
+        @jax.jit
+        def trained(key):
+            state = inner.init(key, meta)
+            state = state._replace(agent=state.agent._replace(obs_stats=stats))
+            if recurrent:
+                state = state._replace(experience=forget(state.experience))
+            return inner.train(jax.random.key(1), meta, state)[0].agent.params
+
+        return jax.tree.leaves(trained(jax.random.key(0)))
+
+    def differences(normalize):
+        plain = policy(here, 0.0, 0.5, normalize)
+        other = policy(scaled_and_shifted(here), 8.0, 2.0, normalize)
+        return [np.abs(a - b).max() for a, b in zip(plain, other, strict=True)]
+
+    assert max(differences(True)) < 1e-3
+    assert max(differences(False)) > 0.01

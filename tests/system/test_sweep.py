@@ -20,10 +20,14 @@ NUM_RUNS = 6
 
 
 def small():
-    """The shipped file, at sizes of seconds: what it sweeps, and how, stays."""
+    """The shipped file, at sizes of seconds: what it sweeps, and how, stays.
+
+    Strategies are swept beside it.
+    """
     sweep = yaml.safe_load(SHIPPED.read_text())
     sweep["parameters"] |= {
-        "population_size": {"values": [2, 4]},
+        "population_size": {"values": [4, 6]},
+        "strategy": {"values": ["snes", "sep_cma_es"]},
         "num_generations": {"value": 2},
     }
     sizes = "inner.total_timesteps=2048", "inner.num_segments=4", "num_seeds=1"
@@ -81,7 +85,7 @@ def test_each_run_has_the_values_that_the_sweep_gave_it(swept):
     server, folder, _ = swept
     for name, run in server.runs.items():
         values = server.handed_out[name]
-        assert set(values) == set(yaml.safe_load(SHIPPED.read_text())["parameters"])
+        assert set(values) == set(small()["parameters"])
         manifest = json.loads((folder / name / "manifest.json").read_text())
         used = manifest["identity"]["settings"]
         for key, value in values.items():

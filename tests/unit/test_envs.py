@@ -246,10 +246,28 @@ def test_sparse_rewards_are_the_sum_of_an_episode_at_its_end():
             break
     assert was.done
     assert total > 3
+    assert bool(out.terminated)
     fresh, obs = sparse.reset(jax.random.key(1))
     again, _ = envs.auto_reset(b, out, fresh, obs)
     assert float(again.earned) == 0.0
     assert sparse.name == f"sparse/{name}"
+
+
+def test_a_time_limit_ends_an_episode_of_sparse_rewards():
+    """All of it is paid: a value behind it would be paid again."""
+    sparse = envs.make("sparse/gymnax/Pendulum-v1")
+    keys = jax.random.split(jax.random.key(1), sparse.max_steps)
+
+    def step(state, key):
+        state, out = sparse.step_raw(key, state, jnp.zeros(1))
+        return state, (out.reward, out.terminated, out.truncated)
+
+    _, (reward, terminated, truncated) = jax.lax.scan(
+        step, sparse.reset(keys[0])[0], keys
+    )
+    assert terminated.tolist() == [False] * (sparse.max_steps - 1) + [True]
+    assert not truncated.any()
+    assert float(reward[-1]) < -100
 
 
 def test_sparse_rewards_are_refused_for_several_players_and_for_images():

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import probes
 import pytest
 
 from inner_loops import dqn, gorila
@@ -13,6 +14,11 @@ from metaevo import envs, optimizers
 from metaevo.errors import ConfigError
 
 CARTPOLE = envs.make("gymnax/CartPole-v1")
+ENVS = {
+    "cartpole": CARTPOLE,
+    "never_ends": envs.make("gymnax/Acrobot-v1"),  # in so few steps
+    "always_ends": probes.value(),
+}
 SGD = optimizers.from_optax(optax.identity())
 SIZES = {"learning_starts": 64, "buffer_size": 128, "batch_size": 16, "num_envs": 4}
 SIZES |= {"num_steps": 4, "features": (16,), "num_segments": 1, "target_period": 2}
@@ -21,10 +27,10 @@ ALONE = {"num_learners": 1, "max_delay": 0}
 
 
 @functools.cache
-def programs(module, num_updates, **config):
+def programs(module, num_updates, env="cartpole", **config):
     """`init` and `train`; a segment is `num_updates` updates."""
     config = SIZES | {"total_timesteps": 64 + 16 * num_updates} | config
-    loop = module.make(CARTPOLE, module.Config(**config))
+    loop = module.make(ENVS[env], module.Config(**config))
     return jax.jit(loop.init), jax.jit(loop.train)
 
 
@@ -76,36 +82,44 @@ def test_a_delayed_learner_moves_by_the_gradient_of_the_old_parameters():
 
 
 def test_a_learner_sees_its_own_environments_alone(monkeypatch):
-    """Rewards of the others' environments, NaN, do not reach its gradients: the first
-    of two learners has environments 0 and 1."""
+    """What is in the others' environments does not reach its gradients: the first of
+    two learners has environments 0 and 1."""
     meta = gorila.Meta(lr=1e-2, drop_deviation=float("inf"), drop_delay=0.0)
     sizes = {"num_learners": 2, "max_delay": 1}
     init, _ = programs(gorila, 1, **sizes)
     born = init(jax.random.key(0), meta)
 
-    def poisoned(others):
+    def changed(others):
         rows = jax.tree.map(
-            lambda x: x.at[:, others].set(jnp.nan)
+            lambda x: x.at[:, others].set(7.0)
             if jnp.issubdtype(x.dtype, jnp.floating) else x,
             born.experience.rows)  # fmt: skip
         state = born._replace(experience=born.experience._replace(rows=rows))
         # The second learner is behind, and all that are behind are dropped.
         after, _ = trained(gorila, meta._replace(delay=1.0), 1, state=state, **sizes)
-        return all(np.isfinite(x).all() for x in jax.tree.leaves(after.agent.params))
+        return after.agent.params
 
     assert any(
         jnp.issubdtype(x.dtype, jnp.floating)
         for x in jax.tree.leaves(born.experience.rows)
     )
-    assert poisoned(slice(2, 4))
-    assert not poisoned(slice(0, 2))
+    close(changed(slice(2, 4)), changed(slice(0, 0)), rtol=0)
+    differ(changed(slice(0, 2)), changed(slice(0, 0)))
+
+
+ONE_IN_TEN = np.exp(0.1 * np.random.default_rng(0).normal(size=(200, 2)))
+
+
+def after_losses(losses, counts=(True, True)):
+    seen, add = gorila.no_losses(2), jax.jit(gorila.with_loss)
+    for loss in jnp.float32(losses):
+        seen = add(seen, loss, jnp.array(counts))
+    return seen
 
 
 def test_outlying_losses_are_dropped_after_enough_of_them():
-    seen = gorila.no_losses(2)
-    losses = 1 + 0.1 * np.random.default_rng(0).normal(size=(200, 2))
-    for loss in jnp.float32(losses):
-        seen = gorila.with_loss(seen, loss)
+    """By deviations of the logarithm, 0.1, from its mean, 0."""
+    seen = after_losses(ONE_IN_TEN)
 
     def dropped(loss, deviations=3.0, after=100):
         return gorila.is_outlier(seen, jnp.float32(loss), deviations, after).tolist()
@@ -117,9 +131,35 @@ def test_outlying_losses_are_dropped_after_enough_of_them():
     assert dropped([1e9, 1e9], after=201) == [False, False]
 
 
+@pytest.mark.parametrize("loss", [np.nan, np.inf])
+def test_losses_that_are_not_finite_are_dropped_and_spoil_no_average(loss):
+    seen = after_losses(ONE_IN_TEN)
+    strange = gorila.with_loss(seen, jnp.float32([loss, 1.6]), jnp.array([True, True]))
+    for deviations in (3.0, float("inf")):
+        found = gorila.is_outlier(strange, jnp.float32([loss, 1.0]), deviations, 999)
+        assert found.tolist() == [True, False]
+    close(jax.tree.map(lambda x: x[0], strange), jax.tree.map(lambda x: x[0], seen))
+    assert gorila.is_outlier(strange, jnp.float32([1.6, 1.0]), 3.0, 100)[0]
+
+
+def test_losses_that_do_not_count_leave_the_averages():
+    seen = after_losses(ONE_IN_TEN, (True, False))
+    assert seen.count.tolist() == [200, 0]
+    assert seen.square[1] == 0
+
+
+def test_minibatches_with_a_terminal_step_are_kept():
+    """All others are dropped, by a bound that they exceed."""
+    meta = gorila.Meta(lr=1e-2, drop_deviation=-99.0)
+    sizes = {"num_learners": 2, "max_delay": 2, "drop_after": 1}
+    for env, dropped in (("always_ends", 0.0), ("never_ends", 5 / 6)):
+        _, metrics = trained(gorila, meta, 3, env=env, **sizes)
+        assert metrics["dropped"] == pytest.approx(dropped)
+
+
 def test_stale_and_outlying_gradients_do_not_count():
     meta = gorila.Meta(lr=1e-2)
-    sizes = {"num_learners": 2, "max_delay": 2, "drop_after": 1}
+    sizes = {"num_learners": 2, "max_delay": 2, "drop_after": 1, "env": "never_ends"}
     state, metrics = trained(gorila, meta._replace(drop_delay=-1.0), 3, **sizes)
     born = programs(gorila, 3, **sizes)[0](jax.random.key(0), meta)
     assert metrics["dropped"] == 1

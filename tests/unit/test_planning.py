@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from inner_loops import alphazero, gumbel_alphazero, ppo
-from metaevo import envs
+from metaevo import envs, schedules
 from metaevo.envs import Discrete
 from metaevo.errors import ConfigError
 from metaevo.rl import matches, planning
+from metaevo.slots import Context
 
 
 @functools.cache
@@ -108,6 +109,11 @@ def test_a_loss_is_seen_coming_with_64():
     assert int(untrained(alphazero, 64)(*position(BLOCK[0]))) == BLOCK[1]
 
 
+def unknowing(keys, obs, state):
+    """Even logits and values of zero."""
+    return jnp.zeros((len(obs), 9)), jnp.zeros(len(obs))
+
+
 @functools.cache
 def searched(explore=False, num_simulations=256, **changes):
     """`(key, position) -> found`, by a search whose values are zero but at ends.
@@ -116,18 +122,15 @@ def searched(explore=False, num_simulations=256, **changes):
         changes: fields of the environment that the search believes in.
     """
 
-    def evaluate(keys, obs, state):
-        return jnp.zeros((len(obs), 9)), jnp.zeros(len(obs))
-
     @jax.jit
     def search(key, state, mask):
         state, mask = jax.tree.map(lambda x: x[None], (state, mask))
         return planning.puct(
             key,
-            planning.model(game()._replace(**changes), evaluate, 1.0),
-            planning.Root(jnp.zeros((1, 9)), jnp.zeros(1), state, mask),
+            planning.model(game()._replace(**changes), unknowing, 1.0),
+            planning.Root(jnp.zeros((1, 9)), jnp.zeros(1), state, mask, jnp.zeros(1)),
             alphazero.Meta(temperature=1e3 if explore else 1.0, dirichlet_fraction=0.0),
-            None,
+            Context(),
             num_simulations=num_simulations,
             bounds=(-1.0, 1.0),
             explore=explore,
@@ -252,6 +255,75 @@ def test_a_state_at_the_time_limit_keeps_its_value_however_often_it_is_visited()
         explore=False,
     )
     assert float(found.value[0]) == pytest.approx(0.5)
+
+
+def test_noise_in_the_root_is_on_legal_moves_alone():
+    """Of 4,672 moves, as in chess, 20 are legal and share it."""
+    mask = jnp.zeros((16, 4672), bool).at[:, :20].set(True)
+    root = planning.Root(jnp.zeros(mask.shape), jnp.zeros(16), (), mask)
+    prior = jnp.zeros(mask.shape).at[:, :20].set(1 / 20)
+
+    @jax.jit
+    def policy(share):
+        logits = planning.noisy(jax.random.key(0), root, 0.3, share)
+        return jax.nn.softmax(planning.legal(logits, mask))
+
+    noise = policy(1.0)
+    assert float(noise[:, 20:].max()) == 0
+    # Of Dirichlet(0.3) over 20 moves: mean and deviation of a share.
+    np.testing.assert_allclose(noise[:, :20].mean(), 1 / 20, rtol=1e-5)
+    expected = np.sqrt(0.05 * 0.95 / (20 * 0.3 + 1))
+    assert float(noise[:, :20].std()) == pytest.approx(expected, rel=0.2)
+    np.testing.assert_allclose(policy(0.25), 0.75 * prior + 0.25 * noise, atol=1e-6)
+    np.testing.assert_allclose(policy(0.0), prior, atol=1e-6)
+
+
+def test_moves_are_drawn_by_the_temperature_of_their_number():
+    """Of two positions alike, the later one's most visited move is taken."""
+    state, _, mask = position(WIN[0])
+    several = jax.tree.map(lambda x: jnp.stack([x] * 64), (state, mask))
+    move = jnp.repeat(jnp.array([0.0, 1.0]), 32)
+
+    @jax.jit
+    def drawn(key):
+        return planning.puct(
+            key,
+            planning.model(game(), unknowing, 1.0),
+            planning.Root(jnp.zeros((64, 9)), jnp.zeros(64), *several, move),
+            alphazero.Meta(
+                temperature=schedules.by_move(100.0, 0.01, moves=1),
+                dirichlet_fraction=0.0,
+            ),
+            Context(),
+            num_simulations=64,
+            bounds=(-1.0, 1.0),
+            explore=True,
+        ).action
+
+    first, later = np.split(np.asarray(drawn(jax.random.key(0))), 2)
+    assert (later == WIN[1]).all()
+    assert len(set(first)) > 2
+
+
+def test_a_win_in_one_gets_nearly_all_of_the_gumbel_target():
+    """With 16 simulations and an untrained network, at mctx's defaults."""
+    state, _, mask = position(WIN[0])
+    several = jax.tree.map(lambda x: jnp.stack([x] * 64), (state, mask))
+
+    @jax.jit
+    def target(key):
+        return planning.gumbel(
+            key,
+            planning.model(game(), unknowing, 1.0),
+            planning.Root(jnp.zeros((64, 9)), jnp.zeros(64), *several),
+            gumbel_alphazero.Meta(),
+            Context(),
+            num_simulations=16,
+            num_considered=16,
+            explore=True,
+        ).policy
+
+    assert float(target(jax.random.key(0))[:, WIN[1]].mean()) >= 0.92
 
 
 # --- self-play ------------------------------------------------------------------------

@@ -31,8 +31,8 @@ def test_the_sums_of_a_changed_tree_are_those_of_a_new_one(size):
         indices = rng.integers(0, size, 12)
         masses = np.float32(rng.lognormal(size=12) * rng.integers(0, 2, 12))
         levels = assign(levels, indices, masses)
-        expected[indices] = 0
-        np.maximum.at(expected, indices, masses)
+        for index, mass in zip(indices, masses, strict=True):
+            expected[index] = mass
     for x, y in zip(levels, sum_tree.build(jnp.array(expected)), strict=True):
         assert np.asarray(x).tobytes() == np.asarray(y).tobytes()
     np.testing.assert_allclose(levels[-1].sum(), expected.sum(), rtol=1e-5)
@@ -54,17 +54,15 @@ def test_leaves_that_follow_each_other_are_written_as_others(size):
         jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
-def test_the_order_of_repeated_writes_does_not_matter():
+def test_of_repeated_writes_the_last_counts():
     levels = sum_tree.build(jnp.ones(40))
-    indices, masses = np.array([3, 9, 3, 3, 9]), np.float32([2, 0.1, 7, 1, 0.5])
-    assign = jax.jit(sum_tree.assign)
-    assert assign(levels, indices, masses)[0][3] == 7
-    first, *others = (
-        assign(levels, indices[order], masses[order])
-        for order in map(np.random.default_rng(1).permutation, [5] * 6)
-    )
-    for other in others:
-        jax.tree.map(np.testing.assert_array_equal, first, other)
+    indices, masses = np.array([3, 9, 3, 3, 9]), np.float32([2, 0.5, 7, 1, 0.1])
+    for _ in range(6):
+        leaves = np.asarray(jax.jit(sum_tree.assign)(levels, indices, masses)[0])
+        expected = dict(zip(indices, masses, strict=True))
+        assert {i: leaves[i] for i in expected} == expected
+        order = np.random.default_rng(1).permutation(5)
+        indices, masses = indices[order], masses[order]
 
 
 def chi_square(indices, masses):
@@ -131,6 +129,13 @@ def test_probabilities_and_weights_are_those_of_the_paper():
     weights = priorities.weights(mass, 0.4)
     np.testing.assert_allclose(weights, [0.8467, 0.7170, 1, 0.6071], atol=5e-5)
     np.testing.assert_allclose(priorities.mass(jnp.arange(3.0), 0.0), 1)
+
+
+def test_the_smallest_priority_is_that_of_p():
+    """Not of p^α: of α = 0.6 that would be a priority of 1e-10."""
+    mass = priorities.mass(jnp.array([0.0, 1e-9, 1e-6, 1e-3]), 0.6)
+    expected = np.float32([1e-6, 1e-6, 1e-6, 1e-3]) ** 0.6
+    np.testing.assert_allclose(mass, expected, rtol=1e-5)
 
 
 def test_weights_are_those_of_their_own_minibatch():

@@ -98,6 +98,8 @@ def test_the_quantile_loss_equals_its_definition():
             expected += abs(level - (delta < 0)) * huber / 4
     args = jnp.float32(theta), jnp.float32(target), losses.td_huber, Context()
     assert float(head.loss(*args)) == pytest.approx(expected, rel=1e-5)
+    default = head.loss(*args[:2], losses.td_square, Context())
+    assert float(default) == pytest.approx(expected, rel=1e-5)
     batch = (jnp.stack([x, 2 * x, -x]) for x in args[:2])
     found = head.loss(*batch, *args[2:])
     assert found.shape == (3,)
