@@ -100,7 +100,7 @@ ROWS = {
     "sac-Acrobot": Row(sac, ACROBOT, DISCRETE_SAC, FAST | {"temperature_lr": 1e-3}),
     "td3-Pendulum-default": Row(td3, PENDULUM, {"total_timesteps": 20_000}),
     "sac-Pendulum-default": Row(sac, PENDULUM, {"total_timesteps": 20_000}),
-    "ppo_rnn-Acrobot-fast": Row(ppo_rnn, ACROBOT, {}, {"lr": 1e-3}),
+    "ppo_rnn-Acrobot-unscaled": Row(ppo_rnn, ACROBOT, {"normalize_reward": False}),
 }
 
 

@@ -1,5 +1,13 @@
 """Drifts evolved on three tasks against tuned clips, on five tasks that none saw.
 
+Those are DPO's two constants (`drift`), and networks of LPO's form (`network`) in lives
+of full length:
+
+    for s in 0 1 2 3 4; do
+        python -m searches.ppo_drift_for_many evolve=network sigma=0.2 \
+            inner.total_timesteps=131072 num_generations=16 run.seed=$s \
+            run.directory=runs/drift/network$s
+    done
     for s in 0 1 2 3 4; do for e in drift clip clip_and_lr; do
         python -m searches.ppo_drift_for_many evolve=$e run.seed=$s \
             run.directory=runs/drift/$e$s
@@ -38,7 +46,15 @@ from searches import ppo_drift_for_many
 
 NUM_SEARCHES, NUM_SEEDS = 5, 16
 MEASURES = ("lifetime", "final_return")
-GROUPS = ("drift", "clip", "clip_and_lr")
+PAIRS = [
+    (ours, rival)
+    for ours, rivals in (
+        ("drift", ("ppo", "dpo", "clip", "clip_and_lr")),
+        ("network", ("ppo", "dpo", "drift", "clip", "clip_and_lr")),
+    )
+    for rival in rivals
+]
+GROUPS = ("drift", "network", "clip", "clip_and_lr")
 META = ppo.Meta(lr=1e-3)
 CONTROL = ppo.Config(
     131_072, 8, normalize_observation=True, normalize_reward=True, features=(32, 32)
@@ -54,10 +70,11 @@ TASKS = {
 
 
 def candidates(root: Path) -> dict[str, list[Params]]:
-    """The solutions of each group of searches."""
+    """The solutions of each group of searches that is there."""
     return {
         group: [artifacts.params(root / f"{group}{i}") for i in range(NUM_SEARCHES)]
         for group in GROUPS
+        if (root / f"{group}0").exists()
     }
 
 
@@ -92,19 +109,19 @@ def trained(env: str, space: Space, members: list[Params]) -> dict[str, np.ndarr
 
 
 def verdicts(table: Mapping[tuple[str, str], Mapping[str, np.ndarray]]) -> list[dict]:
-    """The drifts against each other group, task by task.
+    """Drifts and networks against each other group, task by task.
 
     Args:
         table: (task, group) -> measure -> [members, seeds] scores.
     """
     lines, tasks = [], list(dict.fromkeys(env for env, _ in table))
     for measure in MEASURES:
-        for rival in ("ppo", "dpo", "clip", "clip_and_lr"):
+        for ours, rival in PAIRS:
             searched = (True, rival in GROUPS)
             family = differences.holm(
                 [
                     differences.crossed_difference(
-                        table[env, "drift"][measure],
+                        table[env, ours][measure],
                         table[env, rival][measure],
                         searched,
                     )
@@ -114,6 +131,7 @@ def verdicts(table: Mapping[tuple[str, str], Mapping[str, np.ndarray]]) -> list[
             lines += [
                 {
                     "measure": measure,
+                    "ours": ours,
                     "rival": rival,
                     "env": env,
                     "difference": round(x.difference, 3),
@@ -137,7 +155,7 @@ def main(arguments: list[str]) -> None:
     metaevo.configure()
     results = Results("drifts_for_many", keep=True)
     lines = [json.loads(x) for x in results.lines]
-    found = {x["group"]: x["members"] for x in lines} if not root else {}
+    found = {x["group"]: x["members"] for x in lines}
     found |= candidates(Path(root)) if root else {}
     if not found.keys() >= set(GROUPS):
         sys.exit("expected the directory of the searches")
@@ -147,7 +165,10 @@ def main(arguments: list[str]) -> None:
         for group in ("ppo", "dpo", *GROUPS):
             if (env, group) in done or only not in ("", env):
                 continue
-            members = [jax.tree.map(np.float32, x) for x in found[group]]
+            members = [
+                jax.tree.map(np.float32, x, is_leaf=lambda x: isinstance(x, list))
+                for x in found[group]
+            ]
             scores = trained(env, space_of(group), members)
             results.add(
                 env=env,
@@ -171,7 +192,7 @@ def main(arguments: list[str]) -> None:
 
 def _numbers(params: Params) -> Any:
     """The numbers of a member as they are in its artifact."""
-    return jax.tree.map(lambda x: round(float(x), 6), params)
+    return jax.tree.map(lambda x: np.asarray(x, float).round(6).tolist(), params)
 
 
 if __name__ == "__main__":
