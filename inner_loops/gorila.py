@@ -14,6 +14,7 @@ Differences from the paper:
   the largest while an agent learns that episodes end.
 * The optimizer is Adam, the paper's AdaGrad; the target network is updated by counting
   updates.
+* The step size of a learner falls with its delay, see `delay_decay`.
 * One learner that is not behind, and drops nothing, is `dqn`.
 
 Birth, targets and the loss are in `_dqn`, common with DQN.
@@ -84,21 +85,23 @@ class Meta(_dqn.Meta):
 
     Attributes:
         lr: Adam's step size; `context.stats` holds `delay`, that of the learner whose
-            gradient is applied.
+            gradient is applied. An update makes as many steps as there are learners.
         max_grad_norm: global norm that each gradient is clipped to; None: no clip.
         epsilon_spread: > 0: the learners' shares go from `epsilon` / `epsilon_spread`
             to `epsilon` x `epsilon_spread`, at most 1; 1: all explore alike.
         delay: δ, updates that the last learner is behind, rounded, in [0, D]; None: D.
-        delay_decay: c >= 0: the step size of a learner is lr / (1 + c delay).
+        delay_decay: c >= 0: the step size of a learner is lr / (1 + c delay). Without
+            it, 0, steps along old gradients overshoot.
         drop_delay: gradients of learners that are further behind are dropped.
         drop_deviation: standard deviations above the mean of the logarithms of a
             learner's losses from which on its gradient is dropped; infinity: none is
             but those of a loss that is not finite.
     """
 
+    lr: Slot = 1e-4
     epsilon_spread: Slot = 1.0
     delay: Slot | None = None
-    delay_decay: Slot = 0.0
+    delay_decay: Slot = 1.0
     drop_delay: Slot = float("inf")
     drop_deviation: Slot = 3.0
 

@@ -485,7 +485,7 @@ SMALL = {
         DQN_CONFIG | {"num_learners": 2, "max_delay": 2, "drop_after": 1},
         gorila.Meta(lr=1e-2),
         DQN_CHANGES
-        | {"epsilon_spread": 0.2, "delay": 0.0, "delay_decay": 1.0}
+        | {"epsilon_spread": 0.2, "delay": 0.0, "delay_decay": 9.0}
         | {"drop_delay": 1.0, "drop_deviation": 0.1},
         DQN_REWRITTEN,
     ),

@@ -64,7 +64,7 @@ def test_one_learner_that_is_not_behind_is_dqn():
 
 def test_a_delayed_learner_moves_by_the_gradient_of_the_old_parameters():
     """By one update in all: θ₂ − θ₁ is −lr g(θ₀)."""
-    meta = gorila.Meta(lr=1e-2, optimizer=SGD, delay=1.0)
+    meta = gorila.Meta(lr=1e-2, optimizer=SGD, delay=1.0, delay_decay=0.0)
     sizes = {"num_learners": 1, "max_delay": 1, "num_gradient_steps": 1}
     first, _ = trained(gorila, meta, 1, **sizes)
     late, _ = trained(gorila, meta, 1, state=first, **sizes)
