@@ -49,7 +49,7 @@ class Game(NamedTuple):
 GAMES = {
     "tic_tac_toe": Game(
         gumbel_alphazero.Config(200_000, num_simulations=32),
-        gumbel_alphazero.Meta(gumbel_scale=2.0),
+        gumbel_alphazero.Meta(q_scale=0.03, gumbel_scale=2.0),
         ("random", "minimax"),
         1000,
         3,
@@ -63,7 +63,7 @@ GAMES = {
             torso="cnn",
             features=(256, 128),
         ),
-        gumbel_alphazero.Meta(lr=1e-3, gumbel_scale=3.0),
+        gumbel_alphazero.Meta(lr=1e-3, q_scale=0.03, gumbel_scale=3.0),
         ("random", "rollouts-100"),
         400,
         1,

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 def trained(env, seed):
     """The loop, and its state after 200,000 moves of self-play."""
     config = gumbel_alphazero.Config(200_000, num_simulations=32)
-    meta = gumbel_alphazero.Meta(gumbel_scale=2.0)
+    meta = gumbel_alphazero.Meta(q_scale=0.03, gumbel_scale=2.0)
     loop = gumbel_alphazero.make(env, config, meta)
     state = jax.jit(loop.init)(jax.random.key(seed), loop.meta)
     train = jax.jit(loop.train)

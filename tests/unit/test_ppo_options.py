@@ -12,7 +12,7 @@ from metaevo.errors import ConfigError
 
 BOTH = pytest.mark.parametrize("module", [ppo, ppo_rnn], ids=["ppo", "ppo_rnn"])
 SIZES = {"total_timesteps": 256, "num_envs": 8, "num_steps": 32, "num_segments": 1}
-SIZES |= {"features": (8,)}
+SIZES |= {"features": (8,), "normalize_reward": False}
 
 
 def updated(module, env, meta, **config):

@@ -18,7 +18,8 @@ def trained(env, meta=META, module=ppo_rnn, **config):
     """A probe-sized training run; returns the loop and its state."""
     sizes = {"total_timesteps": 65_536, "num_envs": 16, "num_steps": 16}
     sizes |= {"features": (32,), "num_segments": 1, "anneal_lr": False}
-    sizes |= {"num_minibatches": 2}
+    # Values of probes are known in the units of their rewards.
+    sizes |= {"num_minibatches": 2, "normalize_reward": False}
     if module is ppo_rnn:
         sizes |= {"hidden": 16}
     meta = module.Meta(*meta)
@@ -211,7 +212,10 @@ def test_advantages_see_the_last_observation_with_its_own_memory():
         return losses.square(value, target, old_value, context)
 
     meta = META._replace(lr=0.0, gae_lambda=0.5, value_loss=observe)
-    config = ppo_rnn.Config(12, 2, 6, num_epochs=1, num_minibatches=1, num_segments=1)
+    config = ppo_rnn.Config(
+        12, 2, 6, num_epochs=1, num_minibatches=1, num_segments=1,
+        normalize_reward=False,
+    )  # fmt: skip
     loop = ppo_rnn.make(probes.truncated(horizon=3), config, meta)
     state = loop.init(jax.random.key(0), meta)
     jax.jit(loop.train)(jax.random.key(1), meta, state)
