@@ -6,6 +6,7 @@ After a change: python tests/helpers/learned.py, which writes the table.
 import json
 
 import jax
+import jax.numpy as jnp
 import learned
 import numpy as np
 import optax
@@ -16,10 +17,20 @@ from metaevo import fitness
 from metaevo.config import RunConfig
 from metaevo.engine import loop as engine
 from metaevo.errors import ConfigError
-from metaevo.types import Search
+from metaevo.types import FitnessFn, Search
 from strategies.open_es import open_es
 
 PAIRS = learned.pairs()
+
+
+def _told_apart(train, evaluation):
+    """Returns less the error of values, since tiny lifetimes often end alike."""
+    error = train.get("value_error_rms", jnp.zeros(1))
+    on_the_way = jnp.where(train["episodes"] > 0, train["return"], 0.0)
+    return evaluation["return"] + on_the_way.mean() - error.mean()
+
+
+TOLD_APART = FitnessFn(_told_apart, True, "returns less the error of values")
 
 
 @pytest.mark.slow
@@ -33,7 +44,7 @@ def test_two_generations_run(space, loop, tmp_path):
         open_es(made, 4, 0.1, optax.adam(0.1)),
         num_generations=2,
         # Some lifetimes here are shorter than an episode.
-        fitness=fitness.final_return,
+        fitness=TOLD_APART,
     )
     config = RunConfig(directory=str(tmp_path), held_out_seeds=0, wandb="disabled")
     found = engine.run(search, config, "everywhere").solution
@@ -41,12 +52,10 @@ def test_two_generations_run(space, loop, tmp_path):
     records = [json.loads(line) for line in lines]
     assert [record["generation"] for record in records] == [0, 1]
     assert all(np.isfinite(record["fitness_mean"]) for record in records)
-    # It was moved where scores differ, and what was found is an artifact.
+    # It was moved, and what was found is an artifact.
     start = jax.tree.leaves(made.init(jax.random.key(0)))
     moved = jax.tree.leaves(found)
-    differ = any(record["fitness_sd"] > 0 for record in records)
-    stayed = all(np.array_equal(a, b) for a, b in zip(start, moved, strict=True))
-    assert not (stayed and differ)
+    assert any(not np.array_equal(a, b) for a, b in zip(start, moved, strict=True))
     assert set(metaevo.load(tmp_path).slots) == set(made.spec)
 
 

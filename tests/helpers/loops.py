@@ -659,7 +659,7 @@ GAMES = {
     "opponents": Small(
         opponents,
         "prisoners_dilemma",
-        {"num_envs": 3, "num_steps": 4},
+        {"num_envs": 32, "num_steps": 4},
         opponents.Meta(
             game_players.naive(DILEMMA),
             game_players.static(DILEMMA.fixed["tit-for-tat"]),
