@@ -1,29 +1,27 @@
-"""Every algorithm as it is on standard tasks, beside published figures.
+"""Every algorithm on standard tasks, beside published figures or another algorithm.
 
     python -m benchmarks.algorithms only=dqn-Acrobot
 
-Eight agents a row, with different seeds, by `metaevo.train`. A row that is
+A row is what `metaevo train NAME env=ENV ARGUMENTS num_seeds=N` trains. One that is
 in the results is not run again, so a run that was stopped continues; `again=true`
-replaces it. Without `only` all rows take some four hours on 2 cores.
+replaces it. Without `only` all rows take some eight hours on 2 cores.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 import time
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 import metaevo
 from benchmarks.measure import Results, switches
-from inner_loops import dqn, ppo, ppo_rnn, pqn, sac, td3
-from metaevo import envs
 from metaevo.analysis import stats
-
-NUM_SEEDS = 8
+from metaevo.cli import config, presets, train
+from metaevo.types import InnerLoop
 
 CLEANRL = "CleanRL, docs.cleanrl.dev"
 BLINES = "gymnax-blines, github.com/RobertTLange/gymnax-blines"
@@ -34,100 +32,123 @@ class Row(NamedTuple):
     """An algorithm on a task.
 
     Attributes:
-        module: inner loop.
+        name: of the algorithm.
         env: name of the environment.
-        config, meta: what differs from the defaults.
+        arguments: `key=value` and presets, for what differs from the defaults.
+        num_seeds: agents.
         published: figure of others, with frames where theirs differ; empty if none.
         source: whose it is.
+        beside: name of a row of an algorithm that it is compared with here.
     """
 
-    module: Any
+    name: str
     env: str
-    config: Mapping = {}
-    meta: Mapping = {}
+    arguments: tuple[str, ...] = ()
+    num_seeds: int = 8
     published: str = ""
     source: str = ""
+    beside: str = ""
 
 
 CARTPOLE, ACROBOT = "gymnax/CartPole-v1", "gymnax/Acrobot-v1"
 PENDULUM, BREAKOUT = "gymnax/Pendulum-v1", "gymnax/Breakout-MinAtar"
-INVADERS = "gymnax/SpaceInvaders-MinAtar"
+INVADERS, CAR = "gymnax/SpaceInvaders-MinAtar", "gymnax/MountainCar-v0"
+REACHER, POLE = "brax/reacher/spring", "brax/inverted_pendulum/spring"
+CHAIN, SEA = "gymnax/MemoryChain-bsuite", "gymnax/DeepSea-bsuite"
 
-CONTROL = {"total_timesteps": 150_000, "num_envs": 8, "num_epochs": 10}
-CONTROL |= {"num_minibatches": 16, "normalize_reward": True}
-CONTROL |= {"normalize_observation": True}
-CONTROL_META = {"lr": 1e-3, "gamma": 0.95, "ent_coef": 0.0}
-SMALL = {"total_timesteps": 20_000, "features": (64, 64), "batch_size": 64}
-FAST = {"actor_lr": 1e-3, "critic_lr": 1e-3}
-MINATAR = {"total_timesteps": 1_000_000, "num_envs": 64, "num_steps": 32}
-MINATAR |= {"num_minibatches": 8, "activation": "relu"}
-MINATAR_LR = {"lr": 2.5e-3}
-PQN_MINATAR = {"total_timesteps": 1_000_000, "num_envs": 128, "num_steps": 32}
-PQN_MINATAR |= {"num_minibatches": 32, "num_epochs": 2}
-PQN_LR = {"lr": 5e-4, "q_lambda": 0.65}
-
-CNN = MINATAR | {"torso": "cnn", "features": (128,)}
-DISCRETE_SAC = {"total_timesteps": 50_000, "features": (64, 64), "batch_size": 64}
+CONTROL, MINATAR, BRAX = ("preset=control",), ("preset=minatar",), ("preset=brax",)
+MLP = (*MINATAR, "inner.torso=mlp", "inner.features=[64,64]")
+ONE_PLAYER, SHORT = ("preset=one_player",), ("inner.total_timesteps=20000",)
+TEN = "(at 10,000,000 frames)"
 
 ROWS = {
-    "ppo-CartPole": Row(ppo, CARTPOLE, {}, {}, "490 ± 6", CLEANRL),
-    "ppo_rnn-CartPole": Row(ppo_rnn, CARTPOLE),
-    "dqn-CartPole": Row(dqn, CARTPOLE, {}, {}, "498.4 ± 2.3", CLEANRL),
-    "pqn-CartPole": Row(pqn, CARTPOLE, {}, {}, "495 ± 7", CLEANRL),
-    "ppo-Acrobot": Row(ppo, ACROBOT, {}, {}, "-86.4 ± 1.3", CLEANRL),
-    "ppo_rnn-Acrobot": Row(ppo_rnn, ACROBOT),
-    "dqn-Acrobot": Row(dqn, ACROBOT, {}, {}, "-88.9 ± 1.6", CLEANRL),
-    "pqn-Acrobot": Row(pqn, ACROBOT, {}, {}, "-95.6 ± 5.7", CLEANRL),
-    "ppo-Pendulum": Row(ppo, PENDULUM, CONTROL, CONTROL_META, "-130", BLINES),
-    "td3-Pendulum": Row(td3, PENDULUM, SMALL, FAST, "-160", RLLIB),
-    "sac-Pendulum": Row(
-        sac, PENDULUM, SMALL, FAST | {"temperature_lr": 1e-3}, "-150", RLLIB
+    "ppo-CartPole": Row("ppo", CARTPOLE, (), 8, "490 ± 6", CLEANRL),
+    "ppo_rnn-CartPole": Row("ppo_rnn", CARTPOLE, beside="ppo-CartPole"),
+    "a2c-CartPole": Row("a2c", CARTPOLE, beside="ppo-CartPole"),
+    "a3c-CartPole": Row("a2c", CARTPOLE, ("preset=a3c",), beside="a2c-CartPole"),
+    "impala-CartPole": Row("impala", CARTPOLE, beside="a2c-CartPole"),
+    "dqn-CartPole": Row("dqn", CARTPOLE, (), 8, "498.4 ± 2.3", CLEANRL),
+    "pqn-CartPole": Row("pqn", CARTPOLE, (), 8, "495 ± 7", CLEANRL),
+    "apex-CartPole": Row("apex", CARTPOLE, beside="dqn-CartPole"),
+    "gorila-CartPole": Row("gorila", CARTPOLE, beside="dqn-CartPole"),
+    "r2d2-CartPole": Row("r2d2", CARTPOLE, beside="dqn-CartPole"),
+    "sac-CartPole": Row("sac", CARTPOLE, ("preset=discrete",), beside="dqn-CartPole"),
+    "gumbel_alphazero-CartPole": Row(
+        "gumbel_alphazero", CARTPOLE, ONE_PLAYER, 4, beside="ppo-CartPole"
     ),
-    "ppo-Breakout": Row(
-        ppo, BREAKOUT, MINATAR, MINATAR_LR, "28 (at 10,000,000 frames)", BLINES
+    "alphazero-CartPole": Row(
+        "alphazero", CARTPOLE, ONE_PLAYER, 4, beside="ppo-CartPole"
     ),
-    "ppo-Breakout-cnn": Row(
-        ppo, BREAKOUT, CNN, MINATAR_LR, "28 (at 10,000,000 frames)", BLINES
+    "ppo-Acrobot": Row("ppo", ACROBOT, (), 8, "-86.4 ± 1.3", CLEANRL),
+    "ppo_rnn-Acrobot": Row("ppo_rnn", ACROBOT, beside="ppo-Acrobot"),
+    "ppo_rnn-Acrobot-unscaled": Row(
+        "ppo_rnn", ACROBOT, ("inner.normalize_reward=false",), beside="ppo-Acrobot"
     ),
-    "pqn-Breakout": Row(pqn, BREAKOUT, PQN_MINATAR, PQN_LR),
-    "ppo-SpaceInvaders": Row(
-        ppo, INVADERS, MINATAR, MINATAR_LR, "131 (at 10,000,000 frames)", BLINES
+    "a2c-Acrobot": Row("a2c", ACROBOT, beside="ppo-Acrobot"),
+    "impala-Acrobot": Row("impala", ACROBOT, beside="a2c-Acrobot"),
+    "dqn-Acrobot": Row("dqn", ACROBOT, (), 8, "-88.9 ± 1.6", CLEANRL),
+    "pqn-Acrobot": Row("pqn", ACROBOT, (), 8, "-95.6 ± 5.7", CLEANRL),
+    "sac-Acrobot": Row("sac", ACROBOT, ("preset=discrete",), beside="dqn-Acrobot"),
+    "ppo-Pendulum": Row("ppo", PENDULUM, CONTROL, 8, "-130", BLINES),
+    "td3-Pendulum": Row("td3", PENDULUM, CONTROL, 8, "-160", RLLIB),
+    "sac-Pendulum": Row("sac", PENDULUM, CONTROL, 8, "-150", RLLIB),
+    "td3-Pendulum-default": Row("td3", PENDULUM, SHORT, beside="td3-Pendulum"),
+    "sac-Pendulum-default": Row("sac", PENDULUM, SHORT, beside="sac-Pendulum"),
+    "apex_ddpg-Pendulum": Row("apex_ddpg", PENDULUM, CONTROL, beside="td3-Pendulum"),
+    "qtopt-Pendulum": Row("qtopt", PENDULUM, CONTROL, beside="td3-Pendulum"),
+    "dqn-MountainCar": Row("dqn", CAR, ("preset=mountain_car",)),
+    "r2d3-MountainCar": Row("r2d3", CAR, ("preset=demonstrations",)),
+    "r2d2-MemoryChain": Row("r2d2", CHAIN, ("inner.total_timesteps=200000",)),
+    "ppo-Breakout": Row("ppo", BREAKOUT, MLP, 8, f"28 {TEN}", BLINES),
+    "ppo-Breakout-cnn": Row("ppo", BREAKOUT, MINATAR, 8, f"28 {TEN}", BLINES),
+    "pqn-Breakout": Row("pqn", BREAKOUT, MINATAR, beside="ppo-Breakout"),
+    "impala-Breakout": Row("impala", BREAKOUT, MINATAR, 4, beside="ppo-Breakout-cnn"),
+    "dqn-Breakout": Row("dqn", BREAKOUT, MINATAR, 4, beside="ppo-Breakout-cnn"),
+    "apex-Breakout": Row("apex", BREAKOUT, MINATAR, 4, beside="dqn-Breakout"),
+    "gorila-Breakout": Row("gorila", BREAKOUT, MINATAR, 4, beside="dqn-Breakout"),
+    "r2d2-Breakout": Row("r2d2", BREAKOUT, MINATAR, 4, beside="dqn-Breakout"),
+    "ppo-SpaceInvaders": Row("ppo", INVADERS, MLP, 8, f"131 {TEN}", BLINES),
+    "ppo-SpaceInvaders-cnn": Row("ppo", INVADERS, MINATAR, 8, f"131 {TEN}", BLINES),
+    "ppo-reacher": Row("ppo", REACHER, BRAX, 4),
+    "sac-reacher": Row("sac", REACHER, BRAX, 4, beside="ppo-reacher"),
+    "ppo-inverted_pendulum": Row("ppo", POLE, (*BRAX, "meta.gamma=0.97"), 4),
+    "ppo-inverted_pendulum-far": Row(
+        "ppo", POLE, BRAX, 4, beside="ppo-inverted_pendulum"
     ),
-    "ppo-SpaceInvaders-cnn": Row(
-        ppo, INVADERS, CNN, MINATAR_LR, "131 (at 10,000,000 frames)", BLINES
-    ),
-    "sac-CartPole": Row(sac, CARTPOLE, DISCRETE_SAC, FAST | {"temperature_lr": 1e-3}),
-    "sac-Acrobot": Row(sac, ACROBOT, DISCRETE_SAC, FAST | {"temperature_lr": 1e-3}),
-    "td3-Pendulum-default": Row(td3, PENDULUM, {"total_timesteps": 20_000}),
-    "sac-Pendulum-default": Row(sac, PENDULUM, {"total_timesteps": 20_000}),
-    "ppo_rnn-Acrobot-unscaled": Row(ppo_rnn, ACROBOT, {"normalize_reward": False}),
 }
+
+
+def loop_of(row: Row) -> InnerLoop:
+    """The algorithm of a row, as `metaevo train` makes it."""
+    module = importlib.import_module(f"inner_loops.{row.name}")
+    search = train.as_search(module.make)
+    arguments = presets.expanded([f"env={row.env}", *row.arguments], search)
+    given = config.parse(search, arguments)
+    given.pop("run")
+    return config.call(search, given).tasks[0]
 
 
 def run(name: str, row: Row) -> dict:
     """Train the agents of a row, and return its line."""
-    config, meta = row.module.Config(**row.config), row.module.Meta(**row.meta)
-    loop = row.module.make(envs.make(row.env), config, meta)
+    loop = loop_of(row)
     began = time.perf_counter()
-    training = metaevo.train(loop, NUM_SEEDS)
+    training = metaevo.train(loop, row.num_seeds)
     seconds = time.perf_counter() - began
     returns = training.final_return[np.isfinite(training.final_return)]
     estimate, low, high, _ = stats.bootstrap(returns, stats.mean)
     return {
         "row": name,
         "env": row.env,
-        "settings": {**row.config, **row.meta},
+        "arguments": row.arguments,
         "frames": int(training.frames[-1]),
-        "seeds": NUM_SEEDS,
-        "failed": NUM_SEEDS - len(returns),
+        "seeds": row.num_seeds,
+        "failed": row.num_seeds - len(returns),
         "return": float(estimate),
         "low": float(low),
         "high": float(high),
         "each": [round(float(x), 2) for x in training.final_return],
         "curve": _curve(training.metrics["return"]),
         "seconds": round(seconds, 1),
-        "published": row.published,
-        "source": row.source,
     }
 
 

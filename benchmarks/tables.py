@@ -10,6 +10,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
+import scipy.stats
+
 from benchmarks.measure import RESULTS
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -142,58 +145,78 @@ def draw(results: Path) -> bool:
 ALGORITHMS = """# Algorithms on standard tasks
 
 Made by `python -m benchmarks.tables` from `benchmarks/results/*/algorithms.jsonl`,
-which `python -m benchmarks.algorithms` writes: it trains the agents of each row as
-they are, with the settings shown in place of the defaults. *Return* is that of the
-deterministic policy on fresh episodes after training: the mean over agents, with its
-bootstrap 95 % interval. *Seconds* are those of all agents of a row, compilation
-included, beside other work on the same machine. *Published* are figures of others,
-whose networks, seeds and evaluation differ; MinAtar is gymnax's, which ends episodes
-after 1,000 steps.
+which `python -m benchmarks.algorithms` writes. A row is what this command trains:
 
-Of three actions, once: TD3 and SAC at their default sizes on `brax/hopper/spring`,
-50,000 frames, two agents each by `metaevo.train`. Mean return of the last of 16
-segments: TD3 339, SAC 356.
+```console
+$ metaevo train ALGORITHM env=ENVIRONMENT ARGUMENTS num_seeds=8
+```
+
+`preset=NAME` is one of `metaevo/presets/ALGORITHM/`; `metaevo train ALGORITHM --help`
+lists them. *Return* is that of the deterministic policy on fresh episodes after
+training: the mean over agents, with its bootstrap 95 % interval. *Seconds* are those of
+all agents of a row, compilation included, beside other work on the same machine.
+
+*Beside* is a published figure, whose networks, seeds and evaluation differ, or the
+difference from another row with its 95 % interval (Welch's); where that row has other
+frames, they are named. MinAtar is gymnax's, which ends episodes after 1,000 steps.
 """
 
 
 def algorithms(path: Path) -> str:
     """The page of the algorithms' scores."""
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    rows.sort(key=lambda row: (row["env"], row["row"]))
+    from benchmarks.algorithms import ROWS
+
+    found = {row["row"]: row for row in map(json.loads, path.read_text().splitlines())}
+    order = [name for name in ROWS if name in found]
+    rows = [found[name] for name in sorted(order, key=lambda x: ROWS[x].env)]
     shown = [
         {
-            "algorithm": row["row"].partition("-")[0],
+            "algorithm": ROWS[row["row"]].name,
             "environment": row["env"],
             "frames": row["frames"],
-            "settings": ", ".join(f"{k}={v}" for k, v in row["settings"].items())
-            or "defaults",
+            "arguments": " ".join(f"`{x}`" for x in ROWS[row["row"]].arguments),
             "return": f"{row['return']:.1f} [{row['low']:.1f}, {row['high']:.1f}]"
             + (f", {row['failed']} failed" if row["failed"] else ""),
             "each agent": ", ".join(f"{x:.0f}" for x in sorted(row["each"])),
             "seconds": round(row["seconds"]),
-            "published": f"{row['published']} ({row['source']})"
-            if row["published"]
-            else "none found",
+            "beside": _beside(ROWS[row["row"]], row, found),
         }
         for row in rows
     ]
-    last = rows[-1]
-    loads = [row["load"][0] for row in rows]
+    dates = sorted(row["date"][:10] for row in rows)
+    last, loads = rows[-1], [row["load"][0] for row in rows]
     where = (
         f"On {last['num_devices']} x {last['device']} ({last['machine']}), jax "
-        f"{last['versions']['jax']}, {last['date'][:10]}; load {min(loads):.0f} to "
-        f"{max(loads):.0f}."
+        f"{last['versions']['jax']}, {dates[0]} to {dates[-1]}; load "
+        f"{min(loads):.0f} to {max(loads):.0f}."
     )
-    from benchmarks.algorithms import ROWS
-
     lines = [list(shown[0]), ["---"] * len(shown[0])]
     lines += [
         [f"{x:,}" if isinstance(x, int) else str(x) for x in r.values()] for r in shown
     ]
-    rest = [name for name in ROWS if name not in {row["row"] for row in rows}]
+    rest = [name for name in ROWS if name not in found]
     missing = [f"Not run yet: {', '.join(rest)}."] if rest else []
     drawn = "\n".join("| " + " | ".join(line) + " |" for line in lines)
     return "\n\n".join([ALGORITHMS.rstrip(), drawn, where, *missing]) + "\n"
+
+
+def _beside(row, line: dict, found: dict[str, dict]) -> str:
+    """What a row's figure is compared with, in words."""
+    if row.published:
+        return f"{row.published} ({row.source})"
+    other = found.get(row.beside)
+    if other is None:
+        return "none found"
+    name = row.beside.partition("-")[0]
+    # Frames that do not fill an update are left out.
+    equal = 0.95 <= line["frames"] / other["frames"] <= 1.05
+    frames = "" if equal else f" after {other['frames']:,} frames"
+    by = f"{name}{frames}: {line['return'] - other['return']:+.1f}"
+    if not np.ptp(line["each"]) and not np.ptp(other["each"]):
+        return by
+    test = scipy.stats.ttest_ind(line["each"], other["each"], equal_var=False)
+    low, high = test.confidence_interval()
+    return f"{by} [{low:+.1f}, {high:+.1f}]"
 
 
 def main() -> None:

@@ -14,11 +14,11 @@ import shutil
 import sys
 import textwrap
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from metaevo.cli import config, docstrings, ranges, values
+from metaevo.cli import config, docstrings, presets, ranges, values
 from metaevo.config import flat
 from metaevo.types import Search
 
@@ -58,7 +58,7 @@ FLAGS = {
     "--cfg": "print the configuration, start nothing",
     "--cfg-diff": "print what differs from the defaults, start nothing",
     "--help": "print this",
-    "preset=FILE": "take the key=value lines of a file",
+    "preset=FILE": "take the key=value lines of a file, or of a preset by its name",
 }
 NUMBERS: dict[Any, str] = {int: "integer", float: "number"}
 MAX_WIDTH = 120
@@ -121,7 +121,9 @@ def help_text(search: Callable[..., Search], command: str | None = None) -> str:
             lines += ["", *_wrapped(_slots_heading(group.slots), width)]
             lines += [line for key in group.slots for line in _row(key, INDENT, width)]
     lines += ["", "Flags"]
-    lines += [f"  {flag:<{max(map(len, FLAGS))}}  {x}" for flag, x in FLAGS.items()]
+    lines += _table(FLAGS, width)
+    if known := {x: presets.about(path) for x, path in presets.named(search).items()}:
+        lines += ["", "Presets", *_table(known, width)]
     return "\n".join([*lines, "", f"example: {command} {_example(search)}"])
 
 
@@ -233,6 +235,16 @@ def _example(search: Callable[..., Search]) -> str:
 
 
 # --- lines ----------------------------------------------------------------------------
+
+
+def _table(described: Mapping[str, str], width: int) -> list[str]:
+    column = max(map(len, described)) + 4
+    lines: list[str] = []
+    for name, text in described.items():
+        first, *rest = _wrapped(text, width - column)
+        lines += [f"  {name}".ljust(column) + first]
+        lines += [" " * column + line for line in rest]
+    return lines
 
 
 def _typed(key: Key) -> str:

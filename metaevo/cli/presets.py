@@ -1,31 +1,53 @@
-"""Presets: `key=value` arguments from a file, `preset=FILE`.
+"""Presets: `key=value` arguments from a file, `preset=NAME` or `preset=FILE`.
 
-A line holds one argument. Blank lines and those that begin with `#` are left out.
+    metaevo train ppo preset=minatar env=gymnax/Breakout-MinAtar
+
+A line of a file holds one argument. Blank lines and those that begin with `#` are left
+out; the first says what the preset is for. `metaevo/presets/LOOP/NAME.txt` are those of
+an inner loop, of which docs/algorithms.md has scores.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from metaevo.errors import ConfigError
 
 KEY = "preset"
+FOLDER = Path(__file__).parents[1] / "presets"
 
 
-def expanded(argv: Sequence[str]) -> list[str]:
-    """Return arguments with those of a preset's file in the place of `preset=FILE`.
+def expanded(argv: Sequence[str], search: Callable[..., Any]) -> list[str]:
+    """Return arguments with those of presets in the place of `preset=...`.
 
-    The last argument of a key counts: those behind `preset=FILE` change the preset's.
+    The last argument of a key counts: those behind `preset=...` change the preset's.
+
+    Args:
+        search: search function; the presets of its inner loop have names.
 
     Raises:
-        ConfigError: there is no such file, or a line of it is no `key=value`.
+        ConfigError: there is no such preset or file, or a line of it is no `key=value`.
     """
     found: list[str] = []
     for arg in argv:
-        key, equals, path = arg.partition("=")
-        found += _read(path) if key == KEY and equals else [arg]
+        key, equals, name = arg.partition("=")
+        found += _read(name, named(search)) if key == KEY and equals else [arg]
     return found
+
+
+def named(search: Callable[..., Any]) -> dict[str, Path]:
+    """Return the presets of a search's inner loop, by name."""
+    inner = inspect.signature(search).parameters.get("inner")
+    loop = type(getattr(inner, "default", None)).__module__.rpartition(".")[2]
+    return {path.stem: path for path in sorted((FOLDER / loop).glob("*.txt"))}
+
+
+def about(path: Path) -> str:
+    """Return what a preset is for: the first line of its file."""
+    return path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
 
 
 def text(arguments: Iterable[str], about: str) -> str:
@@ -38,14 +60,15 @@ def text(arguments: Iterable[str], about: str) -> str:
     return "\n".join([f"# {about}", *arguments, ""])
 
 
-def _read(path: str) -> list[str]:
+def _read(name: str, names: dict[str, Path]) -> list[str]:
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        lines = names.get(name, Path(name)).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{KEY}={path}: {error}") from None
+        known = f"; named here: {', '.join(names)}" if names else ""
+        raise ConfigError(f"{KEY}={name}: {error}{known}") from None
     found = [line.strip() for line in lines]
     found = [line for line in found if line and not line.startswith("#")]
     for line in found:
         if "=" not in line or line.startswith((f"{KEY}=", "-")):
-            raise ConfigError(f"{KEY}={path}: {line[:80]!r} is no key=value")
+            raise ConfigError(f"{KEY}={name}: {line[:80]!r} is no key=value")
     return found

@@ -39,7 +39,8 @@ def main(search: Callable[..., Search], argv: Sequence[str] | None = None) -> No
 
     Args:
         search: Function whose parameters, with types and defaults, are the keys.
-        argv: `key=value` arguments, or `preset=FILE` for those of a file; None: those
+        argv: `key=value` arguments, or `preset=NAME` for those of one of
+            its inner loop's presets or of a file; None: those
             of the process.
     """
     runs.refuse_while_importing("metaevo.main")
@@ -48,7 +49,7 @@ def main(search: Callable[..., Search], argv: Sequence[str] | None = None) -> No
     arguments = sys.argv[1:] if argv is None else argv
 
     def body() -> None:
-        run(search, presets.expanded(arguments), stop.is_set)
+        run(search, presets.expanded(arguments, search), stop.is_set)
 
     sys.exit(guard(body))
 

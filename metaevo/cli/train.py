@@ -97,7 +97,7 @@ def of_loop(
         most_frames: of a lifetime by default.
     """
     module = sys.modules[make.__module__]
-    _, config, meta = inspect.signature(make).parameters.values()
+    _, config, meta, *_ = inspect.signature(make).parameters.values()
     inner = config.default
     if (getattr(inner, "total_timesteps", None) or 0) > most_frames:
         inner = dataclasses.replace(inner, total_timesteps=most_frames)

@@ -41,8 +41,8 @@ def _tune(
     fields = {f"{field.name}=" for field in dataclasses.fields(TuneOptions)}
     own = [arg for arg in argv if arg.startswith(tuple(fields))]
     options = config.parse_options(TuneOptions, own)
-    arguments = presets.expanded([arg for arg in argv if arg not in own])
     search = train.as_tuning(make)
+    arguments = presets.expanded([arg for arg in argv if arg not in own], search)
     if options.given and not set(arguments) & set(program.FLAGS):
         asked = _generations(search, arguments, options, should_stop)
         arguments.append(f"num_generations={asked}")

@@ -51,7 +51,7 @@ def shipped():
         make = getattr(
             importlib.import_module(f"inner_loops.{path.stem}"), "make", None
         )
-        if make and len(inspect.signature(make).parameters) == 3:
+        if make and path.stem != "partner":  # which is around another loop
             yield train.as_search(make)
 
 

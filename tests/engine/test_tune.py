@@ -11,10 +11,11 @@ import tiny_loop
 
 import metaevo
 from inner_loops import ppo
-from metaevo.cli import commands, config, presets, program, runs, train, tune
+from metaevo.cli import commands, config, help, presets, program, runs, train, tune
 from metaevo.engine import dry_run
 from metaevo.engine.dry_run import Times
 from metaevo.errors import ConfigError
+from searches import ppo_value_loss
 
 SIZES = ["population_size=4", "run.wandb=disabled", "run.held_out_seeds=3"]
 FRAMES = 4 * 4 * 2  # of a generation of four members with two seeds
@@ -52,7 +53,7 @@ def test_numbers_are_found_kept_and_used(tuned, tmp_path):
     training = [f"preset={path}", "num_seeds=1", "run.wandb=disabled"]
     where = tmp_path / "trained"
     train_it = train.as_search(tiny_loop.make)
-    arguments = presets.expanded([*training, f"run.directory={where}"])
+    arguments = presets.expanded([*training, f"run.directory={where}"], train_it)
     program.run(train_it, arguments, lambda: False)
     changes = json.loads((where / "manifest.json").read_text())["changes"]
     assert {target, lr} <= set(changes)
@@ -127,14 +128,38 @@ def test_help_has_the_budget_and_the_keys_of_the_algorithm(capsys):
 
 
 def test_a_preset_stands_in_its_place(tmp_path):
+    tuning = train.as_tuning(tiny_loop.make)
     path = tmp_path / "preset.txt"
     path.write_text(presets.text(["env=a", "meta.lr=1"], "about") + "\n")
     given = ["meta.lr=0", f"preset={path}", "meta.lr=2"]
-    assert presets.expanded(given) == ["meta.lr=0", "env=a", "meta.lr=1", "meta.lr=2"]
+    found = presets.expanded(given, tuning)
+    assert found == ["meta.lr=0", "env=a", "meta.lr=1", "meta.lr=2"]
     for line in ("lr", "preset=other.txt", "--cfg=1"):
         path.write_text(f"{line}\n")
         with pytest.raises(ConfigError, match="is no key=value"):
-            presets.expanded([f"preset={path}"])
+            presets.expanded([f"preset={path}"], tuning)
+
+
+FILES = sorted(presets.FOLDER.glob("*/*.txt"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda x: f"{x.parent.name}-{x.stem}")
+def test_a_named_preset_holds_keys_of_its_loop(path):
+    """Each says what it is for, and each of its lines changes a default."""
+    make = importlib.import_module(f"inner_loops.{path.parent.name}").make
+    search = train.as_search(make)
+    assert presets.named(search)[path.stem] == path
+    assert presets.about(path) in help.help_text(search)
+    lines = presets.expanded([f"preset={path.stem}"], search)
+    found = config.parse(search, lines)
+    assert len(config.changes(search, found)) == len(lines)
+
+
+def test_presets_have_names_in_searches_of_their_loop(tmp_path):
+    found = presets.expanded(["preset=minatar"], ppo_value_loss.search)
+    assert "inner.torso=cnn" in found
+    with pytest.raises(ConfigError, match="named here: brax, control, minatar"):
+        presets.expanded([f"preset={tmp_path / 'none'}"], ppo_value_loss.search)
 
 
 def test_the_call_of_stable_baselines3_takes_what_it_has():
