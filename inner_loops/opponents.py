@@ -59,6 +59,9 @@ class Meta(NamedTuple):
         start, start_std: mean, a number or [n], and standard deviation of the first
             player's first logits.
         opponent_start, opponent_start_std: the same of the second player.
+        opponent_answers: 1: the second player sees the policy that the first chooses
+            in the same step, as a best response does in the paper's code; 0: the one
+            before.
 
     `context.progress` is that of the meta-episode.
     """
@@ -70,6 +73,7 @@ class Meta(NamedTuple):
     start_std: Slot = 1.0
     opponent_start: Slot = 0.0
     opponent_start_std: Slot = 1.0
+    opponent_answers: Slot = 0.0
 
 
 class Agent(NamedTuple):
@@ -128,11 +132,14 @@ def make(
         shaper = naive if meta.shaper is None else meta.shaper
 
         def step(own, other, is_naive):
+            chosen = shaper(own, other, context)
             after = naive_opponent(other, own, context)
             if meta.opponent is not None:
-                learned = meta.opponent(other, own, context)
+                answers = slots.value(meta.opponent_answers, context) > 0
+                seen = jnp.where(answers, chosen, own)
+                learned = meta.opponent(other, seen, context)
                 after = jnp.where(is_naive, after, learned)
-            return shaper(own, other, context), after
+            return chosen, after
 
         return step
 

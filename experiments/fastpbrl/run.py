@@ -1,17 +1,21 @@
 """fastpbrl's last figure: populations of TD3 and SAC beside one torch agent.
 
-    taskset -c 0 python -m experiments.fastpbrl.run                        40 minutes
+    taskset -c 0 python -m experiments.fastpbrl.run                        80 minutes
 
 PBT of TD3 and of SAC, CEM-RL and DvD as shipped, and TD3 of Stable-Baselines3 with the
-networks, batches and step sizes of ours, on Pendulum; five seeds. One line per search
-or agent: return and seconds since its start by generation. `best` is the best member's
-mean return in a generation, `mean` that of all. Seconds of ours hold compilation. Both
-have one core. `.venv-torch` is made by `make .venv-torch/.installed`. A line that
-is in the results is not made again. The figure is docs/images/fastpbrl.png.
+networks, batches and step sizes of ours, on Pendulum and MountainCarContinuous; five
+seeds. On the latter, whose goal no uncorrelated noise reaches, PBT's agents explore by
+noise with a correlation of 0.9, and the torch agent by an Ornstein-Uhlenbeck process
+with a sigma of 0.5, RL Zoo's setting. One line per search or agent: return and seconds
+since its start by generation. `best` is the best member's mean return in a generation,
+`mean` that of all. Seconds of ours hold compilation. Both have one core. `.venv-torch`
+is made by `make .venv-torch/.installed`. A line that is in the results is not made
+again. The figure is docs/images/fastpbrl.png.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import tempfile
@@ -22,6 +26,7 @@ import numpy as np
 
 import metaevo
 from benchmarks.measure import Results
+from inner_loops import sac, td3
 from searches import sac_pbt, td3_cem_rl, td3_dvd, td3_pbt
 
 SEARCHES = {
@@ -30,8 +35,17 @@ SEARCHES = {
     "CEM-RL": td3_cem_rl,
     "DvD": td3_dvd,
 }
+CORRELATED = {
+    "PBT of TD3": td3.Meta(policy_delay=2.0, noise_correlation=0.9),
+    "PBT of SAC": sac.Meta(noise_correlation=0.9),
+}
+TASKS: tuple[str, ...] = ("Pendulum-v1", "MountainCarContinuous-v0")
 TORCH_TD3 = "TD3 of Stable-Baselines3"
-NUM_SEEDS, FRAMES, WINDOWS = 5, 20_000, 25
+NUM_SEEDS, FRAMES = 5, 20_000
+WINDOWS: dict[str, int] = dict(
+    zip(TASKS, (25, 10), strict=True)
+)  # each holds an episode
+KEYS = ("task", "seed", "way")
 FOLDER = Path(__file__).parent
 TORCH = FOLDER.parents[1] / ".venv-torch" / "bin" / "python"
 PICTURE = FOLDER.parents[1] / "docs" / "images" / "fastpbrl.png"
@@ -42,8 +56,10 @@ import numpy as np
 from stable_baselines3 import TD3
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.noise import NormalActionNoise
-frames, seed = map(int, sys.argv[1:])
+from stable_baselines3.common.noise import (
+    NormalActionNoise, OrnsteinUhlenbeckActionNoise,
+)
+frames, seed, name = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 ended = []
 class Note(BaseCallback):
     def _on_step(self):
@@ -52,10 +68,13 @@ class Note(BaseCallback):
                 seconds = time.perf_counter() - began
                 ended.append((self.num_timesteps, seconds, info["episode"]["r"]))
         return True
-env = make_vec_env("Pendulum-v1", n_envs=1, seed=seed)
+env = make_vec_env(name, n_envs=1, seed=seed)
+noise = NormalActionNoise(np.zeros(1), 0.1 * np.ones(1))
+if name.startswith("MountainCar"):
+    noise = OrnsteinUhlenbeckActionNoise(np.zeros(1), 0.5 * np.ones(1))
 model = TD3("MlpPolicy", env, learning_rate=1e-3, buffer_size=20_000,
     learning_starts=1000, batch_size=64, train_freq=1, gradient_steps=1,
-    action_noise=NormalActionNoise(np.zeros(1), 0.1 * np.ones(1)), seed=seed,
+    action_noise=noise, seed=seed,
     device="cpu", policy_kwargs={"net_arch": [64, 64]})
 began = time.perf_counter()
 model.learn(frames, callback=Note())
@@ -63,9 +82,10 @@ print(json.dumps(ended))
 """
 
 
-def searched(module, seed: int) -> dict:
+def searched(way: str, seed: int, task: str) -> dict:
     """The line of a search."""
-    search = module.search()
+    given = {"meta": CORRELATED[way]} if way in CORRELATED and task != TASKS[0] else {}
+    search = SEARCHES[way].search(env=f"gymnax/{task}", **given)
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         config = metaevo.RunConfig(
@@ -83,24 +103,26 @@ def searched(module, seed: int) -> dict:
     }
 
 
-def torch_agent(seed: int) -> dict:
+def torch_agent(seed: int, task: str) -> dict:
     """The line of one agent of Stable-Baselines3."""
-    command = [TORCH, "-c", PROGRAM, str(FRAMES), str(seed)]
+    command = [TORCH, "-c", PROGRAM, str(FRAMES), str(seed), task]
     done = subprocess.run(command, capture_output=True, check=True)
     ended = np.array(json.loads(done.stdout))
-    part = np.minimum(ended[:, 0] * WINDOWS // FRAMES, WINDOWS - 1)
-    groups = [ended[part == i] for i in range(WINDOWS)]
+    windows = WINDOWS[task]
+    part = np.minimum(ended[:, 0] * windows // FRAMES, windows - 1)
+    groups = [ended[part == i] for i in range(windows)]
     mean = _rounded(x[:, 2].mean() for x in groups)
     return {
-        "frames": [FRAMES * (i + 1) // WINDOWS for i in range(WINDOWS)],
+        "frames": [FRAMES * (i + 1) // windows for i in range(windows)],
         "seconds": _rounded(x[-1, 1] for x in groups),
         "mean": mean,
         "best": mean,
     }
 
 
-def _rounded(values) -> list[float]:
-    return [round(float(x), 2) for x in values]
+def _rounded(values) -> list[float | None]:
+    """Of numbers, of which some are None: no episode ended."""
+    return [None if x is None else round(float(x), 2) for x in values]
 
 
 def draw(lines: list[dict]) -> None:
@@ -110,26 +132,28 @@ def draw(lines: list[dict]) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, panels = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True)
-    for way in (*SEARCHES, TORCH_TD3):
-        chosen = [x for x in lines if x["way"] == way]
-        seconds = np.mean([x["seconds"] for x in chosen], 0)
-        for panel, measure in zip(panels, ("best", "mean"), strict=True):
-            curves = np.array([x[measure] for x in chosen])
-            line = panel.plot(seconds, curves.mean(0), label=way)[0]
-            panel.fill_between(
-                seconds,
-                curves.min(0),
-                curves.max(0),
-                alpha=0.15,
-                color=line.get_color(),
-                linewidth=0,
-            )
-    panels[0].set_ylabel("return on Pendulum")
-    for panel, title in zip(panels, ("best member", "all members"), strict=True):
+    figure, rows = plt.subplots(2, 2, figsize=(9, 7), sharey="row")
+    for panels, task in zip(rows, TASKS, strict=True):
+        for way in (*SEARCHES, TORCH_TD3):
+            chosen = [x for x in lines if (x["way"], x["task"]) == (way, task)]
+            seconds = np.mean([x["seconds"] for x in chosen], 0)
+            for panel, measure in zip(panels, ("best", "mean"), strict=True):
+                curves = np.array([x[measure] for x in chosen], float)
+                line = panel.plot(seconds, curves.mean(0), label=way)[0]
+                panel.fill_between(
+                    seconds,
+                    curves.min(0),
+                    curves.max(0),
+                    alpha=0.15,
+                    color=line.get_color(),
+                    linewidth=0,
+                )
+        panels[0].set_ylabel(f"return on {task.partition('-')[0]}")
+        for panel in panels:
+            panel.set(xscale="log", xlabel="seconds")
+    for panel, title in zip(rows[0], ("best member", "all members"), strict=True):
         panel.set_title(title, fontsize=10)
-        panel.set(xscale="log", xlabel="seconds")
-    panels[1].legend(frameon=False, fontsize=8, loc="upper left")
+    rows[0, 1].legend(frameon=False, fontsize=8, loc="upper left")
     figure.tight_layout()
     figure.savefig(PICTURE, dpi=120)
 
@@ -137,16 +161,13 @@ def draw(lines: list[dict]) -> None:
 def main() -> None:
     metaevo.configure()
     results = Results("results", keep=True, folder=FOLDER)
-    for seed in range(NUM_SEEDS):
-        for way in (*SEARCHES, TORCH_TD3):
-            known = {(x["way"], x["seed"]) for x in map(json.loads, results.lines)}
-            if (way, seed) not in known:
-                line = (
-                    torch_agent(seed)
-                    if way == TORCH_TD3
-                    else searched(SEARCHES[way], seed)
-                )
-                results.add(way=way, seed=seed, **line)
+    known = {tuple(json.loads(x)[k] for k in KEYS) for x in results.lines}
+    for key in itertools.product(TASKS, range(NUM_SEEDS), (*SEARCHES, TORCH_TD3)):
+        if key not in known:
+            task, seed, way = key
+            torch = way == TORCH_TD3
+            line = torch_agent(seed, task) if torch else searched(way, seed, task)
+            results.add(**dict(zip(KEYS, key, strict=True)), **line)
     draw([json.loads(x) for x in results.lines])
 
 

@@ -136,7 +136,8 @@ def opponent(name: str, game: matrix.Game) -> dict[str, Any]:
         ConfigError: there is no such opponent.
     """
     if name in PLAYERS:
-        return {"opponent": PLAYERS[name](matrix.swapped(game))}
+        answers = {"opponent_answers": 1.0} if name == "best_response" else {}
+        return {"opponent": PLAYERS[name](matrix.swapped(game)), **answers}
     if name == "meta_learned":
         return meta_learned(game)
     if name in game.fixed:

@@ -662,7 +662,7 @@ GAMES = {
         {"num_envs": 32, "num_steps": 4},
         opponents.Meta(
             game_players.naive(DILEMMA),
-            game_players.static(DILEMMA.fixed["tit-for-tat"]),
+            game_players.naive(matrix.swapped(DILEMMA), 0.5),
             naive_share=0.5,
         ),
         {
@@ -673,6 +673,7 @@ GAMES = {
             "start_std": 0.5,
             "opponent_start": 1.0,
             "opponent_start_std": 0.5,
+            "opponent_answers": 1.0,
         },
         {"shaper": slots.function(_same_naive)},
         tuned="naive_share",

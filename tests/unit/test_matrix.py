@@ -260,6 +260,18 @@ def test_the_shaper_sees_policies_that_were_played_and_no_update_of_them():
     np.testing.assert_allclose(state.agent.params["own"], first["other"], rtol=1e-6)
 
 
+def test_a_best_response_answers_the_policy_of_the_same_step():
+    defect = FIXED["always defect"]
+    one = {"num_steps": 1, "num_segments": 1}
+    meta = game_players.opponent("best_response", DILEMMA)
+    state, _ = played(opponents.Meta(shaper=defect, **meta), **one)
+    best = meta["opponent"](KNOWN["extortion"], KNOWN["always defect"], None)
+    other = state.agent.params["other"]
+    np.testing.assert_allclose(other, np.tile(best, (4, 1)), atol=1e-3)
+    state, _ = played(opponents.Meta(shaper=defect, opponent=meta["opponent"]), **one)
+    assert np.abs(state.agent.params["other"] - best).max() > 0.1
+
+
 def test_the_naive_share_of_opponents_is_naive():
     defect = FIXED["always defect"]
     meta = opponents.Meta(opponent=defect, naive_share=0.3)
