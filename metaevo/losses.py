@@ -34,6 +34,7 @@ __all__ = [
     "td_cross_entropy",
     "td_huber",
     "td_network",
+    "td_reluctant",
     "td_square",
     "zero",
 ]
@@ -83,6 +84,18 @@ def td_huber(td_error, q, target, context=None):
     del q, target, context
     size = jnp.abs(td_error)
     return jnp.where(size <= 1, 0.5 * td_error**2, size - 0.5)
+
+
+@slots.function
+def td_reluctant(td_error, q, target, context=None):
+    """½ w δ², w = 1 where Q moves towards zero, 0.1 where it moves away from it.
+
+    Values of reward are slow to rise, and costs slow to be believed: Q moves away from
+    zero where the signs of δ and of the target agree. From `experiments/reluctant`; no
+    paper has it.
+    """
+    del q, context
+    return 0.5 * jnp.where(td_error * target < 0, 1.0, 0.1) * td_error**2
 
 
 @slots.function

@@ -3,14 +3,14 @@
     taskset -c 0 python -m experiments.fastpbrl.run                        80 minutes
 
 PBT of TD3 and of SAC, CEM-RL and DvD as shipped, and TD3 of Stable-Baselines3 with the
-networks, batches and step sizes of ours, on Pendulum and MountainCarContinuous; five
-seeds. On the latter, whose goal no uncorrelated noise reaches, PBT's agents explore by
-noise with a correlation of 0.9, and the torch agent by an Ornstein-Uhlenbeck process
-with a sigma of 0.5, RL Zoo's setting. One line per search or agent: return and seconds
-since its start by generation. `best` is the best member's mean return in a generation,
-`mean` that of all. Seconds of ours hold compilation. Both have one core. `.venv-torch`
-is made by `make .venv-torch/.installed`. A line that is in the results is not made
-again. The figure is docs/images/fastpbrl.png.
+networks, batches and step sizes of ours, on Pendulum with five seeds and
+MountainCarContinuous with three. On the latter, whose goal no uncorrelated noise
+reaches, PBT's agents explore by noise with a correlation of 0.9, and the torch agent by
+an Ornstein-Uhlenbeck process with a sigma of 0.5, RL Zoo's setting. One line per search
+or agent: return and seconds since its start by generation. `best` is the best member's
+mean return in a generation, `mean` that of all. Seconds of ours hold compilation. Both
+have one core. `.venv-torch` is made by `make .venv-torch/.installed`. A line that is in
+the results is not made again. The figure is docs/images/fastpbrl.png.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ CORRELATED = {
 }
 TASKS: tuple[str, ...] = ("Pendulum-v1", "MountainCarContinuous-v0")
 TORCH_TD3 = "TD3 of Stable-Baselines3"
-NUM_SEEDS, FRAMES = 5, 20_000
+SEEDS: dict[str, int] = dict(zip(TASKS, (5, 3), strict=True))
+FRAMES = 20_000
 WINDOWS: dict[str, int] = dict(
     zip(TASKS, (25, 10), strict=True)
 )  # each holds an episode
@@ -162,9 +163,10 @@ def main() -> None:
     metaevo.configure()
     results = Results("results", keep=True, folder=FOLDER)
     known = {tuple(json.loads(x)[k] for k in KEYS) for x in results.lines}
-    for key in itertools.product(TASKS, range(NUM_SEEDS), (*SEARCHES, TORCH_TD3)):
+    keys = [(task, seed) for task in TASKS for seed in range(SEEDS[task])]
+    for (task, seed), way in itertools.product(keys, (*SEARCHES, TORCH_TD3)):
+        key = task, seed, way
         if key not in known:
-            task, seed, way = key
             torch = way == TORCH_TD3
             line = torch_agent(seed, task) if torch else searched(way, seed, task)
             results.add(**dict(zip(KEYS, key, strict=True)), **line)

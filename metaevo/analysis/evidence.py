@@ -51,7 +51,7 @@ def evidence(
     return {
         "environments": [x for x in environments if x],
         "measure": facts["measure"],
-        "verdicts": [x.sentence for x in verdicts.verdicts(held_out, facts)],
+        "verdicts": [x.sentence for x in verdicts.every(held_out, facts)],
         "independent": [x.sentence for x in judged],
         "warnings": verdicts.warnings(facts) if held_out else [],
         "scores": rows,

@@ -54,7 +54,7 @@ HAND_MADE = Space(lambda key: {"nothing": jnp.zeros(())}, lambda params, meta: m
 NOTHING = {"nothing": np.zeros((), np.float32)}
 """Params of the member of `HAND_MADE`."""
 
-RESERVED = ("solution", "start", "hand-made")
+RESERVED = ("solution", "start", "hand-made", "best simple")
 """Names of the candidates that a comparison has anyway."""
 
 

@@ -13,7 +13,7 @@ from metaevo.fitness import final_return as FINAL_RETURN  # noqa: N812
 from metaevo.learned import operations
 from metaevo.portable import properties
 
-SOLUTION, HAND_MADE = "solution", "hand-made"
+SOLUTION, HAND_MADE, SIMPLEST = "solution", "hand-made", "best simple"
 
 NOISE_LEVEL = 0.05
 """Level at which two evaluations must agree in rank for members to be told apart."""
@@ -123,7 +123,8 @@ def compared(
     """Compare candidates with each rival in the same place and measure.
 
     Args:
-        scores: of all of them. All but the hand-made algorithm come from searches.
+        scores: of all of them. All but the hand-made algorithm and the best simple
+            function come from searches.
         subjects: names of the candidates that are judged.
         rivals: names of others, which need not be in the table.
     """
@@ -133,7 +134,9 @@ def compared(
             rival,
             cell.measure,
             cell.place,
-            differences.crossed_difference(x, other, (True, rival != HAND_MADE)),
+            differences.crossed_difference(
+                x, other, (True, rival not in (HAND_MADE, SIMPLEST))
+            ),
         )
         for cell, x in scores.items()
         if cell.candidate in subjects
@@ -150,26 +153,57 @@ def corrected(family: Sequence[Verdict]) -> tuple[Verdict, ...]:
 
 
 def verdicts(
-    held_out: Mapping[str, HeldOut], facts: Mapping[str, Any]
+    held_out: Mapping[str, HeldOut], facts: Mapping[str, Any], rival: str = HAND_MADE
 ) -> tuple[Verdict, ...]:
-    """Compare solution and hand-made algorithm, paired by seed.
+    """Compare the solution and a rival, paired by seed.
 
     Verdicts are corrected for their number, see `differences.holm`.
 
     Args:
-        held_out: runs of both; empty if there are none.
+        held_out: runs by name; empty if there are none.
         facts: about them: `measure`, the name of the fitness, and for several tasks
             `tasks`, their names, of which the search had the first `num_searched`.
+        rival: its name in `held_out`, or one that is not there.
 
     Returns:
         for each task one comparison in the fitness and one in the final return; one if
         the fitness is the final return. Empty if there are no runs.
     """
-    scores = {}
+    scores: dict[TableCell, np.ndarray] = {}
     for name, runs in held_out.items():
         tasks = places(facts, len(runs.fitness))
         scores |= table(name, [runs], tasks, facts["measure"])
-    return corrected(compared(scores, [SOLUTION]))
+    return corrected(compared(scores, [SOLUTION], [rival]))
+
+
+def every(
+    held_out: Mapping[str, HeldOut], facts: Mapping[str, Any]
+) -> tuple[Verdict, ...]:
+    """Return `verdicts` against the best simple function and the hand-made algorithm.
+
+    Each rival's are corrected for their own number: that a solution beats both is said
+    only where it beats each.
+    """
+    return (*verdicts(held_out, facts, SIMPLEST), *verdicts(held_out, facts))
+
+
+def simplest(facts: Mapping[str, Any]) -> str | None:
+    """Say which simple function is the best; None if none was tried.
+
+    Args:
+        facts: about the runs; `simple` are those of `rivals.Best`.
+
+    >>> tried = {"td_loss Huber": [1.5], "td_loss square": [1.0]}
+    >>> simplest({"simple": {"name": "td_loss Huber", "tried": tried, "num_seeds": 4}})
+    'the best of 2 simple functions on 4 other seeds is td_loss Huber'
+    """
+    found = facts.get("simple")
+    if not found:
+        return None
+    return (
+        f"the best of {len(found['tried'])} simple functions on {found['num_seeds']} "
+        f"other seeds is {found['name']}"
+    )
 
 
 def places(facts: Mapping[str, Any], num_tasks: int) -> list[str]:

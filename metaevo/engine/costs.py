@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from metaevo import envs
-from metaevo.analysis import holdout, results
+from metaevo.analysis import holdout, results, rivals
 from metaevo.analysis.independent import judge
 from metaevo.config import RunConfig
 from metaevo.engine import checks
@@ -21,6 +21,7 @@ __all__ = [
     "milestone_seeds",
     "milestones",
     "num_candidates",
+    "num_choices",
     "num_scorings",
     "scores_agents",
     "task_names",
@@ -93,11 +94,17 @@ def task_names(search: Search) -> list[str]:
 def num_candidates(search: Search) -> int:
     """Return the number of candidates of a comparison.
 
-    The solution, the hand-made algorithm and the other baselines of the inner loop, and
-    for a distribution its start.
+    The solution, the hand-made algorithm and the other baselines of the inner loop, for
+    a distribution its start, and the best simple function if any were tried.
     """
     learned = 1 if search.strategy.persistent_agents else 2
-    return learned + 1 + len(holdout.baselines(search))
+    simple = bool(rivals.num_tried(search))
+    return learned + 1 + len(holdout.baselines(search)) + simple
+
+
+def num_choices(search: Search, config: RunConfig) -> int:
+    """Return the lifetimes of a task in which the best simple function is chosen."""
+    return rivals.num_tried(search) * rivals.choosing_seeds(config.held_out_seeds)
 
 
 def milestones(search: Search, config: RunConfig) -> tuple[int, ...]:
@@ -127,7 +134,8 @@ def frames_compared(search: Search, config: RunConfig) -> int:
     lifetimes = [loop.frames_per_segment * loop.num_segments for loop in tasks]
     frames = num_candidates(search) * config.held_out_seeds * sum(lifetimes)
     earlier = len(milestones(search, config)) * milestone_seeds(config)
-    return frames + earlier * sum(lifetimes[: len(search.tasks)])
+    more = earlier + num_choices(search, config)
+    return frames + more * sum(lifetimes[: len(search.tasks)])
 
 
 def frames_judged(search: Search, config: RunConfig) -> int:
@@ -194,5 +202,8 @@ def generations_after(
     )
     later += len(milestones(search, config)) * rounds(
         milestone_seeds(config), search.tasks
+    )
+    later += rivals.num_tried(search) * rounds(
+        rivals.choosing_seeds(config.held_out_seeds), search.tasks
     )
     return other + later / (-(-population_size // width) * segments)

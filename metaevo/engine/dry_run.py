@@ -236,6 +236,7 @@ def _comparing(job: Job, generation: float) -> float:
     proposal = Proposal(holdout.copies(holdout.NOTHING, width))
     seconds = _second_call(lambda: evaluator(job.keys.held_out, proposal, None))
     rounds = costs.num_candidates(search) * -(-num_seeds // width)
+    rounds += -(-costs.num_choices(search, job.config) // width)
     # A task that the search does not have is taken to cost as much as its mean one.
     more = len(costs.compared(search, job.config).tasks) / len(search.tasks)
     return seconds * lifetime / num_segments * rounds * more

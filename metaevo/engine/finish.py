@@ -22,6 +22,7 @@ from metaevo.analysis import (
     lineage,
     report,
     results,
+    rivals,
     verdicts,
 )
 from metaevo.analysis.holdout import HeldOut
@@ -198,6 +199,7 @@ def _steps(job: Job, progress: Progress) -> Steps:
         progress.generation,
         *job.config.held_out_tasks,
         *(identity.plain(x.baselines) for x in search.tasks if x.baselines),
+        *(name for simple in rivals.of(search).values() for name in simple),
     )
     folder = run_directory.paths(job.directory).conclusion
     return Steps(folder, digest, lambda: _pause(job))
@@ -302,6 +304,16 @@ def _hold_out(
             num_seeds,
             job.factory.make_after,
         )
+        best = rivals.best(
+            steps,
+            search,
+            compared,
+            job.keys.held_out,
+            num_seeds,
+            job.factory.make_after,
+        )
+        if best is not None:
+            held_out[verdicts.SIMPLEST] = best.runs
         earlier = earlier_solutions.scores(job, solution, steps)
     facts = {
         "measure": search.fitness.name,
@@ -311,6 +323,7 @@ def _hold_out(
         "earlier": earlier,
         "generation": search.num_generations,
         "noise": _noise(job, state, steps),
+        "simple": None if best is None else best.facts,
     }
     return held_out, facts, agents
 
@@ -411,9 +424,8 @@ def _pause(job: Job) -> None:
 
 def _result(job: Job, ending: Ending) -> Result:
     """Print the scores, the verdicts and the places of the files; return them."""
-    found = verdicts.verdicts(
-        ending.held_out, {"measure": job.search.fitness.name, **ending.facts}
-    )
+    facts = {"measure": job.search.fitness.name, **ending.facts}
+    found = verdicts.every(ending.held_out, facts)
     judged = ending.judged.verdicts if ending.judged else ()
     _conclude(job, ending, [*found, *judged])
     return Result(job.directory, ending.solution.params, ending.held_out, found, judged)
@@ -432,6 +444,8 @@ def _conclude(job: Job, ending: Ending, found: Sequence[verdicts.Verdict]) -> No
                 for measure, field in measures.items()
             )
             say(f"{name:>16}: {said}{' ' * bool(place)}{place}")
+    if said := verdicts.simplest(ending.facts):
+        say(said)
     for verdict in found:
         say(f"verdict: {verdict.sentence}")
     for sentence in verdicts.warnings(ending.facts) if ending.held_out else ():

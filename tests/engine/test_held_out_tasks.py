@@ -36,7 +36,8 @@ def config(directory, **options):
 
 def test_comparison_is_made_on_tasks_that_the_search_never_saw(tmp_path, capsys):
     found = metaevo.run(search(), config(tmp_path, held_out_tasks=(OTHER,)), "tiny")
-    own, other = found.verdicts
+    simple, _, own, other = found.verdicts
+    assert [simple.rival, own.rival] == ["best simple", "hand-made"]
     assert own.sentence.startswith("on gymnax/CartPole-v1, the solution")
     assert other.sentence.startswith(f"on {OTHER}, which the search never saw, the")
     held_out, facts = holdout.load(tmp_path / "held_out")

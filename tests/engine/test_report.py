@@ -129,7 +129,8 @@ def test_it_can_be_remade_from_the_files(directory):
 
 def test_held_out_runs_and_agents_are_kept(directory):
     held_out, facts = holdout.load(directory / "held_out")
-    assert set(held_out) == {"solution", "start", "hand-made"}
+    assert set(held_out) == {"solution", "start", "hand-made", "best simple"}
+    assert facts["simple"]["name"] in facts["simple"]["tried"]
     runs = held_out["solution"]
     assert runs.fitness.shape == runs.final_return.shape == (1, 4)
     assert runs.train[0]["return"].shape == (4, 4)

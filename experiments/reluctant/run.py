@@ -1,0 +1,245 @@
+"""A square that is slow away from zero and fast back, in agents and on tasks.
+
+    python -m experiments.reluctant.run ours           40 minutes on two cores
+    python -m experiments.reluctant.run independent    40 minutes
+    python -m experiments.reluctant.run table
+
+`ours` trains this repository's DQN, paired by seed, in short lives on eight tasks, with
+one-step and three-step targets, with and without double, and in long lives; beside the
+square stand Huber's loss, squares that are slow to rise and slow to fall, a smaller
+discount and `losses.td_reluctant`. `independent` trains the agent that shares no code
+with it, at its three step sizes. One line per agent, task and loss, with scores by
+seed: the mean return over the lifetime and the final return. A line that is in the
+results is not made again. `table` prints all differences from the square, with
+intervals paired by seed. `sb3.py` trains the agents of Stable-Baselines3.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import metaevo
+
+metaevo.configure()
+
+import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
+
+from benchmarks.measure import Results  # noqa: E402
+from inner_loops import dqn  # noqa: E402
+from metaevo import envs, fitness, losses, slots  # noqa: E402
+from metaevo.analysis import differences, holdout  # noqa: E402
+from metaevo.analysis.independent import judge  # noqa: E402
+from metaevo.evaluators.local import LocalEvaluator  # noqa: E402
+from metaevo.types import Proposal, Search  # noqa: E402
+
+FOLDER = Path(__file__).parent
+KEYS = ("agent", "task", "setting", "loss")
+SQUARE, SB3 = "square", "DQN of Stable-Baselines3"
+
+
+def weighted(below: float, above: float):
+    """Half the square with a weight where Q is below its target, and above it."""
+
+    @slots.function
+    def loss(td_error, q, target, context=None):
+        del q, target, context
+        return 0.5 * jnp.where(td_error > 0, below, above) * td_error**2
+
+    return loss
+
+
+LOSSES: dict[str, dict[str, Any]] = {
+    SQUARE: {},
+    "Huber": {"td_loss": losses.td_huber},
+    "slow up": {"td_loss": weighted(0.1, 1.0)},
+    "slow down": {"td_loss": weighted(1.0, 0.1)},
+    "reluctant 0.1": {"td_loss": losses.td_reluctant},
+    "gamma 0.9": {"gamma": 0.9},
+}
+
+
+class Task(NamedTuple):
+    """A life of our DQN.
+
+    Attributes:
+        env: name of the environment.
+        lr: step size.
+        frames: of a lifetime; None: all numbers are DQN's defaults.
+        num_seeds: agents for each loss.
+        sizes: what differs from the short life's sizes.
+        rivals: names of what is trained; none: all.
+    """
+
+    env: str
+    lr: float
+    frames: int | None = 24_000
+    num_seeds: int = 32
+    sizes: Mapping[str, Any] = {}
+    rivals: tuple[str, ...] = ()
+
+
+FEW = (SQUARE, "reluctant 0.1")
+THREE = {"num_step_return": 3}
+DOUBLE = {"double": True}
+CARTPOLE, ACROBOT = "gymnax/CartPole-v1", "gymnax/Acrobot-v1"
+CAR, MAZE = "gymnax/MountainCar-v0", "grid/maze"
+OURS = {
+    "": [
+        Task(CARTPOLE, 2e-3),
+        Task(ACROBOT, 2e-3),
+        Task(ACROBOT, 5e-4, 48_000),
+        Task(MAZE, 1e-3, num_seeds=16),
+        Task("grid/key_door", 2e-3, num_seeds=16),
+        Task("gymnax/Catch-bsuite", 1e-3, num_seeds=16),
+        Task("gymnax/DiscountingChain-bsuite", 1e-3, num_seeds=16),
+        Task("gymnax/Asterix-MinAtar", 5e-4, 60_000, 8),
+    ],
+    "n = 3": [
+        Task(CARTPOLE, 2e-3, sizes=THREE, rivals=FEW),
+        Task(ACROBOT, 2e-3, sizes=THREE, rivals=FEW),
+        Task(MAZE, 1e-3, num_seeds=16, sizes=THREE, rivals=FEW),
+        Task(CAR, 2e-3, 48_000, 16, THREE, FEW),
+    ],
+    "double": [
+        Task(CARTPOLE, 2e-3, sizes=DOUBLE, rivals=FEW),
+        Task(ACROBOT, 2e-3, sizes=DOUBLE, rivals=FEW),
+        Task(MAZE, 1e-3, num_seeds=16, sizes=DOUBLE, rivals=FEW),
+    ],
+    "long": [
+        Task(CARTPOLE, dqn.Meta().lr, None, 8, rivals=FEW),
+        Task(ACROBOT, dqn.Meta().lr, None, 8, rivals=FEW),
+    ],
+}
+INDEPENDENT = (CARTPOLE, ACROBOT, CAR, "gymnax/Catch-bsuite")
+INDEPENDENT_SEEDS = 8
+
+
+def trained(task: Task, changes: dict[str, Any]) -> dict[str, list[float]]:
+    """Scores of our DQN."""
+    config = dqn.Config(**task.sizes)
+    if task.frames is not None:
+        config = dqn.Config(task.frames, 1_000, num_steps=4, **task.sizes)
+    loop = dqn.make(envs.make(task.env), config, dqn.Meta(lr=task.lr, **changes))
+    search = Search(
+        loop,
+        holdout.HAND_MADE,
+        None,  # pyright: ignore[reportArgumentType]  # nothing is proposed
+        1,
+        fitness.area_under_curve,
+        num_seeds=1,
+        common_random_numbers=False,
+        chunk_size=min(task.num_seeds, 16),
+    )
+    everybody = Proposal(holdout.copies(holdout.NOTHING, task.num_seeds))
+    evaluate = LocalEvaluator(search, jax.devices(), True)
+    outcome, _ = evaluate(jax.random.key(11), everybody, ())
+    return {
+        "lifetime": rounded(np.asarray(outcome.fitness)[0, 0]),
+        "final_return": rounded(np.asarray(outcome.evaluation[0]["return"])[0]),
+    }
+
+
+def rounded(values: np.ndarray) -> list[float]:
+    return np.round(np.asarray(values, float), 3).tolist()
+
+
+def ours(results: Results) -> None:
+    for names in (FEW, tuple(LOSSES)):  # what matters most first
+        for setting, tasks in OURS.items():
+            for task, loss in itertools.product(tasks, names):
+                if not task.rivals or loss in task.rivals:
+                    key = ("dqn", f"{task.env}, {task.lr:g}", setting, loss)
+                    once(results, key, lambda t=task, x=loss: trained(t, LOSSES[x]))
+
+
+def independent(results: Results) -> None:
+    for env in INDEPENDENT:
+        for lr in judge.AGENTS["dqn"].STEP_SIZES:
+            for loss in (SQUARE, "slow up", "slow down", "reluctant 0.1"):
+
+                def score(env=env, lr=lr, loss=loss):
+                    found = judge.scores(
+                        "dqn",
+                        envs.make(env),
+                        LOSSES[loss],
+                        jax.random.key(0),
+                        INDEPENDENT_SEEDS,
+                        [lr],
+                    )
+                    return {k: rounded(x[0]) for k, x in found._asdict().items()}
+
+                once(results, ("independent dqn", f"{env}, {lr:g}", "", loss), score)
+
+
+def once(results: Results, key: tuple[str, ...], score) -> None:
+    """Add a line, unless it is in the results."""
+    if key not in known(results):
+        results.add(**dict(zip(KEYS, key, strict=True)), **score())
+
+
+def known(results: Results) -> dict[tuple[str, ...], dict]:
+    lines = map(json.loads, results.lines)
+    return {tuple(x[k] for k in KEYS): x for x in lines}
+
+
+def table() -> None:
+    """Print each loss's difference from the square, a row each, as Markdown."""
+    found: dict[tuple[str, ...], dict] = {}
+    for part in PARTS:
+        found |= known(Results(part, keep=True, folder=FOLDER))
+    found |= of_sb3()
+    print("| agent | task | setting | loss | lifetime | final return |")
+    print("|---|---|---|---|---|---|")
+    for (*place, loss), line in found.items():
+        base = "Huber" if SB3 in place else SQUARE
+        cells = [
+            f"{np.mean(line[x]):.4g}"
+            if loss == base
+            else difference(line, found[*place, base], x)
+            for x in ("lifetime", "final_return")
+        ]
+        print("| " + " | ".join([*place, loss, *cells]) + " |")
+
+
+def of_sb3() -> dict[tuple[str, ...], dict]:
+    """Lines of `sb3.py`, the seeds that both losses have joined."""
+    path = FOLDER / "sb3.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    found: dict[tuple[str, ...], dict[int, dict]] = {}
+    for x in map(json.loads, lines):
+        found.setdefault((SB3, x["task"], "", x["loss"]), {})[x["seed"]] = x
+    joined = {}
+    for key, seeds in found.items():
+        of_task = [y for k, y in found.items() if k[1] == key[1]]
+        both = sorted(set.intersection(*map(set, of_task)))
+        joined[key] = {
+            x: [seeds[i][x] for i in both] for x in ("lifetime", "final_return")
+        }
+    return joined
+
+
+def difference(line: dict, base: dict, measure: str) -> str:
+    a, b = (np.asarray(x[measure], float) for x in (line, base))
+    found = differences.paired_difference(a, b)
+    text = f"{found.difference:+.4g} [{found.low:+.4g}, {found.high:+.4g}]"
+    return f"**{text}**" if found.low > 0 or found.high < 0 else text
+
+
+def main(which: str) -> None:
+    if which == "table":
+        table()
+    else:  # parts may run at once, so each has a file
+        PARTS[which](Results(which, keep=True, folder=FOLDER))
+
+
+PARTS = {"ours": ours, "independent": independent}
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,196 @@
+"""Simple functions that an evolved one has to beat, tried after each search of one.
+
+    ½ w δ²,  w = 0.1 where the value is below its target, 1 above         slow to rise
+
+A function that evolved may be worth no more than a line that anybody writes down. So
+the comparison trains the simple functions of the slots that evolved, with the numbers
+of the algorithm as it is. They are members of one population, compiled once. The best
+of them is chosen on seeds of its own, and then trained on the seeds of the solution.
+
+They are not tuned, and numbers that evolved beside the function stay as they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import Partial
+
+from metaevo import drifts, losses, slots
+from metaevo.analysis import holdout
+from metaevo.analysis.holdout import HeldOut
+from metaevo.analysis.steps import Steps
+from metaevo.analysis.verdicts import SIMPLEST, average
+from metaevo.evaluators.layout import default_chunk_size
+from metaevo.learned import operations
+from metaevo.learned.functions import return_std
+from metaevo.types import Evaluator, Key, Search, Space
+
+_CHOOSING = 2  # role for which the key of the held-out seeds is split
+SHIFT = 0.65
+"""Of the shifted square, in standard deviations of the targets."""
+
+
+def _weighted(below: float, above: float):
+    @slots.function
+    def loss(td_error, q, target, context=None):
+        del q, target, context
+        return 0.5 * jnp.where(td_error > 0, below, above) * td_error**2
+
+    return loss
+
+
+@slots.function
+def _shifted(td_error, q, target, context=None):
+    """½ (Q − g + 0.65 s)², s the standard deviation of targets."""
+    del q, target
+    return 0.5 * (SHIFT * return_std(context) - td_error) ** 2
+
+
+@slots.function
+def _dqn_reg(td_error, q, target, context=None):
+    """½ δ² + 0.05 Q: DQNReg (Co-Reyes et al., 2021, arXiv:2101.03958), halved."""
+    del target, context
+    return 0.5 * td_error**2 + 0.05 * q
+
+
+def _of_value(loss):
+    """A loss of a temporal difference as one of values."""
+
+    @slots.function
+    def of_value(value, target, old_value, context=None):
+        del old_value
+        return loss(target - value, value, target, context)
+
+    return of_value
+
+
+_ERRORS = {
+    "Huber": losses.td_huber,
+    "slow to rise": _weighted(0.1, 1.0),
+    "slow to fall": _weighted(1.0, 0.1),
+    "reluctant": losses.td_reluctant,
+    "shifted": _shifted,
+}
+SIMPLE: Mapping[str, Mapping[str, Any]] = {
+    "td_loss": {"square": losses.td_square, **_ERRORS, "DQNReg": _dqn_reg},
+    "value_loss": {
+        "square": losses.square,
+        "clipped square": losses.clipped_square,
+        **{name: _of_value(x) for name, x in _ERRORS.items()},
+    },
+    "drift": {"clip": drifts.ppo_clip, "DPO": drifts.dpo},
+}
+"""Kind of slot -> its simple functions by name."""
+
+
+class Best(NamedTuple):
+    """The best simple function.
+
+    Attributes:
+        runs: on the seeds of the solution.
+        facts: `name`, of the slot and the function; `tried`, name -> mean of the
+            fitness by task on `num_seeds` other seeds, None if all failed.
+    """
+
+    runs: HeldOut
+    facts: dict[str, Any]
+
+
+def of(search: Search) -> dict[str, dict[str, Any]]:
+    """Return the simple functions of each slot that evolves, without the slot's own.
+
+    A slot that holds nothing by default, of any task, is left out.
+    """
+    found = {}
+    for slot, op in search.space.spec.items():
+        kind = "" if op["op"] == "number" else operations.get(op["op"]).slot
+        own = [getattr(loop.meta, slot, None) for loop in search.tasks]
+        same = {getattr(x, "func", None) for x in own}
+        simple = {k: x for k, x in SIMPLE.get(kind, {}).items() if x.func not in same}
+        if simple:
+            found[slot] = simple
+    return found
+
+
+def num_tried(search: Search) -> int:
+    """Return the number of simple functions of a search."""
+    return sum(map(len, of(search).values()))
+
+
+def choosing_seeds(num_seeds: int) -> int:
+    """Return the seeds on which the best is chosen, of N held-out ones."""
+    return max(2, num_seeds // 2)
+
+
+def best(
+    steps: Steps,
+    search: Search,
+    compared: Search,
+    key: Key,
+    num_seeds: int,
+    make: Callable[..., Evaluator],
+) -> Best | None:
+    """Choose the best simple function, and train it on held-out seeds.
+
+    Over several tasks the best is that of the least sum of ranks.
+
+    Args:
+        steps, make: as in `holdout.train_kept`.
+        search: gives the inner loops of the choice, the space and the fitness.
+        compared: the same with the tasks on which it is judged.
+        key: determines the held-out seeds, and others for the choice.
+        num_seeds: N, held-out seeds.
+
+    Returns:
+        None if no slot that evolves has simple functions.
+    """
+    several = of(search)
+    if not several:
+        return None
+    num, tried = choosing_seeds(num_seeds), {}
+    choosing_key = jax.random.fold_in(key, _CHOOSING)
+    # One width, so that the choice and the comparison share a program.
+    num_devices = make(holdout.alone(search, holdout.HAND_MADE)).num_devices
+    width = search.chunk_size or default_chunk_size(num, num_devices)
+    search, compared = (x._replace(chunk_size=width) for x in (search, compared))
+    for slot, simple in several.items():
+        numbered = {f"{slot} {name}": np.int32(i) for i, name in enumerate(simple)}
+        given = steps, search, _chosen_from(slot, simple), numbered, choosing_key
+        runs, _ = holdout.train_kept(*given, num, make)
+        tried |= {name: [average(x) for x in r.fitness] for name, r in runs.items()}
+    name = _least_ranks(tried)
+    slot, _, simple = name.partition(" ")
+    chosen = {SIMPLEST: np.int32(list(several[slot]).index(simple))}
+    space = _chosen_from(slot, several[slot])
+    runs, _ = holdout.train_kept(steps, compared, space, chosen, key, num_seeds, make)
+    told = {k: [v if np.isfinite(v) else None for v in x] for k, x in tried.items()}
+    facts = {"name": name, "tried": told, "num_seeds": num}
+    return Best(runs[SIMPLEST], facts)
+
+
+def _chosen_from(slot: str, simple: Mapping[str, Any]) -> Space:
+    """A space whose params are the number of a function: one program for all."""
+
+    def one(number, *args, **named):
+        return jnp.stack([f(*args, **named) for f in simple.values()])[number]
+
+    def bind(number, meta):
+        return slots.replace(meta, **{slot: Partial(one, number)})
+
+    return Space(lambda key: jnp.int32(0), bind)
+
+
+def _least_ranks(tried: Mapping[str, list[float]]) -> str:
+    """The name with the least sum of ranks over tasks; a failure is the worst.
+
+    >>> _least_ranks({"a": [1.0, 5.0], "b": [2.0, 9.0], "c": [float("nan"), 7.0]})
+    'b'
+    """
+    scores = np.nan_to_num(np.array(list(tried.values())), nan=-np.inf)
+    ranks = (scores[None] > scores[:, None]).sum(1)  # how many are better, by task
+    return list(tried)[int(ranks.sum(1).argmin())]
