@@ -10,8 +10,8 @@ square stand Huber's loss, squares that are slow to rise and slow to fall, a sma
 discount and `losses.td_reluctant`. `independent` trains the agent that shares no code
 with it, at its three step sizes. One line per agent, task and loss, with scores by
 seed: the mean return over the lifetime and the final return. A line that is in the
-results is not made again. `table` prints all differences from the square, with
-intervals paired by seed. `sb3.py` trains the agents of Stable-Baselines3.
+results is not made again. `table` prints and draws all differences from the square,
+with intervals paired by seed. `sb3.py` trains the agents of Stable-Baselines3.
 """
 
 from __future__ import annotations
@@ -189,12 +189,45 @@ def known(results: Results) -> dict[tuple[str, ...], dict]:
     return {tuple(x[k] for k in KEYS): x for x in lines}
 
 
-def table() -> None:
-    """Print each loss's difference from the square, a row each, as Markdown."""
+def everything() -> dict[tuple[str, ...], dict]:
+    """Lines of all parts."""
     found: dict[tuple[str, ...], dict] = {}
     for part in PARTS:
         found |= known(Results(part, keep=True, folder=FOLDER))
-    found |= of_sb3()
+    return found | of_sb3()
+
+
+def draw() -> None:
+    """Differences of the reluctant square over the lifetime, in % of the square's."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    found, rows = everything(), []
+    for (*place, loss), line in found.items():
+        base = found.get((*place, "Huber" if SB3 in place else SQUARE))
+        if loss == "reluctant 0.1" and base is not None:
+            a, b = (np.asarray(x["lifetime"], float) for x in (line, base))
+            scale = 100 / abs(b.mean())
+            x = differences.paired_difference(a, b)
+            name = ", ".join(filter(None, place)).replace("gymnax/", "")
+            rows.append((name, *(scale * np.array(x[:3]))))
+    figure, panel = plt.subplots(figsize=(9, 0.3 * len(rows) + 1))
+    for i, (_, middle, low, high) in enumerate(reversed(rows)):
+        color = "#0072B2" if low > 0 else "#D55E00" if high < 0 else "#8a8a8a"
+        panel.plot([low, high], [i, i], color=color)
+        panel.plot(middle, i, "o", color=color)
+    panel.axvline(0, color="black", linewidth=0.8)
+    panel.set_yticks(range(len(rows)), [x[0] for x in reversed(rows)], fontsize=8)
+    panel.set_xlabel("more return over the lifetime, % of the square's (95 %)")
+    figure.tight_layout()
+    figure.savefig(FOLDER.parents[1] / "docs" / "images" / "reluctant.png", dpi=120)
+
+
+def table() -> None:
+    """Print each loss's difference from the square, a row each, as Markdown."""
+    found = everything()
     print("| agent | task | setting | loss | lifetime | final return |")
     print("|---|---|---|---|---|---|")
     for (*place, loss), line in found.items():
@@ -235,6 +268,7 @@ def difference(line: dict, base: dict, measure: str) -> str:
 def main(which: str) -> None:
     if which == "table":
         table()
+        draw()
     else:  # parts may run at once, so each has a file
         PARTS[which](Results(which, keep=True, folder=FOLDER))
 

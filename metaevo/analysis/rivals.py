@@ -46,9 +46,11 @@ def _weighted(below: float, above: float):
 
 @slots.function
 def _shifted(td_error, q, target, context=None):
-    """½ (Q − g + 0.65 s)², s the standard deviation of targets."""
+    """½ (Q − g + 0.65 s)², s the deviation of targets; 0 in a loop that tells none."""
     del q, target
-    return 0.5 * (SHIFT * return_std(context) - td_error) ** 2
+    told = context is not None and context.return_std is not None
+    std = return_std(context) if told else 0.0
+    return 0.5 * (SHIFT * std - td_error) ** 2
 
 
 @slots.function
@@ -102,10 +104,7 @@ class Best(NamedTuple):
 
 
 def of(search: Search) -> dict[str, dict[str, Any]]:
-    """Return the simple functions of each slot that evolves, without the slot's own.
-
-    A slot that holds nothing by default, of any task, is left out.
-    """
+    """Return the simple functions of each slot that evolves, without the slot's own."""
     found = {}
     for slot, op in search.space.spec.items():
         kind = "" if op["op"] == "number" else operations.get(op["op"]).slot

@@ -81,6 +81,26 @@ def test_the_best_is_chosen_on_other_seeds_and_trained_on_these(tmp_path):
     )
 
 
+SLOTS = [
+    (name, slot)
+    for name, small in SMALL.items()
+    for slot in rivals.SIMPLE
+    if slot in small.make().meta._fields
+]
+
+
+@pytest.mark.parametrize(("name", "slot"), SLOTS)
+def test_every_loop_takes_the_simple_functions_of_its_slots(name, slot):
+    """Traced, not trained."""
+    loop = SMALL[name].make()
+    space = rivals._chosen_from(slot, rivals.SIMPLE[slot])
+    meta = space.bind(jnp.int32(1), loop.meta)
+    key = jax.random.key(0)
+    state = jax.eval_shape(loop.init, key, meta)
+    _, metrics = jax.eval_shape(loop.train, key, meta, state)
+    assert metrics["return"].shape == ()
+
+
 def test_a_search_without_simple_functions_has_none(tmp_path):
     search = search_of(spaces.tune(lr=spaces.log()))
     steps = Steps(tmp_path, "digest", lambda: None)
