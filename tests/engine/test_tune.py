@@ -149,7 +149,7 @@ def test_a_named_preset_holds_keys_of_its_loop(path):
     make = importlib.import_module(f"inner_loops.{path.parent.name}").make
     search = train.as_search(make)
     assert presets.named(search)[path.stem] == path
-    assert presets.about(path) in help.help_text(search)
+    assert presets.about(path) in " ".join(help.help_text(search).split())
     lines = presets.expanded([f"preset={path.stem}"], search)
     found = config.parse(search, lines)
     assert len(config.changes(search, found)) == len(lines)
