@@ -4,7 +4,7 @@
 
 A line of a file holds one argument. Blank lines and those that begin with `#` are left
 out; the first says what the preset is for. `metaevo/presets/LOOP/NAME.txt` are those of
-an inner loop, of which docs/algorithms.md has scores.
+an inner loop. docs/algorithms.md has their scores, and names those that were not run.
 """
 
 from __future__ import annotations
