@@ -201,7 +201,7 @@ def algorithms(path: Path) -> str:
 
 
 def _beside(row, line: dict, found: dict[str, dict]) -> str:
-    """What a row's figure is compared with, in words."""
+    """Return what a row's figure is compared with, in words."""
     if row.published:
         return f"{row.published} ({row.source})"
     other = found.get(row.beside)

@@ -28,13 +28,12 @@ import metaevo
 metaevo.configure()
 
 import jax  # noqa: E402
-import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 
 from benchmarks.measure import Results  # noqa: E402
 from inner_loops import dqn  # noqa: E402
-from metaevo import envs, fitness, losses, slots  # noqa: E402
-from metaevo.analysis import differences, holdout  # noqa: E402
+from metaevo import envs, fitness, losses  # noqa: E402
+from metaevo.analysis import differences, holdout, rivals  # noqa: E402
 from metaevo.analysis.independent import judge  # noqa: E402
 from metaevo.evaluators.local import LocalEvaluator  # noqa: E402
 from metaevo.types import Proposal, Search  # noqa: E402
@@ -44,22 +43,12 @@ KEYS = ("agent", "task", "setting", "loss")
 SQUARE, SB3 = "square", "DQN of Stable-Baselines3"
 
 
-def weighted(below: float, above: float):
-    """Half the square with a weight where Q is below its target, and above it."""
-
-    @slots.function
-    def loss(td_error, q, target, context=None):
-        del q, target, context
-        return 0.5 * jnp.where(td_error > 0, below, above) * td_error**2
-
-    return loss
-
-
+SIMPLE = rivals.SIMPLE["td_loss"]
 LOSSES: dict[str, dict[str, Any]] = {
     SQUARE: {},
     "Huber": {"td_loss": losses.td_huber},
-    "slow up": {"td_loss": weighted(0.1, 1.0)},
-    "slow down": {"td_loss": weighted(1.0, 0.1)},
+    "slow to rise": {"td_loss": SIMPLE["slow to rise"]},
+    "slow to fall": {"td_loss": SIMPLE["slow to fall"]},
     "reluctant 0.1": {"td_loss": losses.td_reluctant},
     "gamma 0.9": {"gamma": 0.9},
 }
@@ -162,7 +151,7 @@ def ours(results: Results) -> None:
 def independent(results: Results) -> None:
     for env in INDEPENDENT:
         for lr in judge.AGENTS["dqn"].STEP_SIZES:
-            for loss in (SQUARE, "slow up", "slow down", "reluctant 0.1"):
+            for loss in (SQUARE, "slow to rise", "slow to fall", "reluctant 0.1"):
 
                 def score(env=env, lr=lr, loss=loss):
                     found = judge.scores(
