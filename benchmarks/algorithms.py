@@ -54,7 +54,7 @@ CARTPOLE, ACROBOT = "gymnax/CartPole-v1", "gymnax/Acrobot-v1"
 PENDULUM, BREAKOUT = "gymnax/Pendulum-v1", "gymnax/Breakout-MinAtar"
 INVADERS, CAR = "gymnax/SpaceInvaders-MinAtar", "gymnax/MountainCar-v0"
 REACHER, POLE = "brax/reacher/spring", "brax/inverted_pendulum/spring"
-CHAIN, SEA = "gymnax/MemoryChain-bsuite", "gymnax/DeepSea-bsuite"
+CHAIN = "gymnax/MemoryChain-bsuite"
 
 CONTROL, MINATAR, BRAX = ("preset=control",), ("preset=minatar",), ("preset=brax",)
 MLP = (*MINATAR, "inner.torso=mlp", "inner.features=[64,64]")

@@ -90,9 +90,9 @@ def td_huber(td_error, q, target, context=None):
 def td_reluctant(td_error, q, target, context=None):
     """½ w δ², w = 1 where Q moves towards zero, 0.1 where it moves away from it.
 
-    Values of reward are slow to rise, and costs slow to be believed: Q moves away from
-    zero where the signs of δ and of the target agree. From `experiments/reluctant`; no
-    paper has it.
+    Positive values rise slowly, and negative ones fall slowly. Q moves away from zero
+    where δ and the target have the same sign. `experiments/reluctant` measures it; it
+    is from no paper.
     """
     del q, context
     return 0.5 * jnp.where(td_error * target < 0, 1.0, 0.1) * td_error**2

@@ -41,8 +41,6 @@ from metaevo.types import Proposal, Search  # noqa: E402
 FOLDER = Path(__file__).parent
 KEYS = ("agent", "task", "setting", "loss")
 SQUARE, SB3 = "square", "DQN of Stable-Baselines3"
-
-
 SIMPLE = rivals.SIMPLE["td_loss"]
 LOSSES: dict[str, dict[str, Any]] = {
     SQUARE: {},
