@@ -3,7 +3,7 @@
     python scripts/screenshot.py RUN [FOLDER]
 
 writes FOLDER/report-{light,dark}-{1400,400}.png (FOLDER: RUN/report). The picture of
-the README is `--readme RUN`: the top of the page, to docs/images/report.png. Chromium
+docs/report.md is `--docs RUN`: the top of the page, to docs/images/report.png. Chromium
 or Chrome has to be on the PATH.
 """
 
@@ -53,15 +53,15 @@ def shoot(page: Path, picture: Path, width: int, height: int, dark: bool) -> Non
 
 
 def main(arguments: list[str]) -> None:
-    readme = "--readme" in arguments
-    match [argument for argument in arguments if argument != "--readme"]:
+    docs = "--docs" in arguments
+    match [argument for argument in arguments if argument != "--docs"]:
         case [run, *folder] if len(folder) < 2:
             page = Path(run) / "report" / "index.html"
         case _:
             sys.exit(__doc__)
     if not page.is_file():
         sys.exit(f"error: {page} is not there; make it with: metaevo report {run}")
-    if readme:
+    if docs:
         shoot(page, ROOT / "docs" / "images" / "report.png", 1000, 980, False)
         return
     into = Path(folder[0] if folder else page.parent)

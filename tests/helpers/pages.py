@@ -1,9 +1,18 @@
-"""Code blocks of the documentation, and the commands in them."""
+"""Code blocks of the documentation, the commands in them, and the words around them."""
 
 import re
 
 FENCE = re.compile(r"^```(.*)\n((?:.*\n)*?)```$", re.M)
 """A block: what follows the fence, and its text."""
+
+LINK = re.compile(r"!?\[([^\]]*)\]\(([^)\s]+)\)")
+"""A link or an image: its text, and its target."""
+
+
+def words(text):
+    """Return the words that are read: without code blocks and targets of links."""
+    shown = LINK.sub(r"\1", FENCE.sub("", text)).split()
+    return [word for word in shown if re.search(r"\w", word)]
 
 
 def commands(block):

@@ -9,16 +9,23 @@ from pathlib import Path
 
 import pytest
 import yaml
-from pages import FENCE, commands, fits
+from pages import FENCE, LINK, commands, fits, words
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
+README, INDEX = ROOT / "README.md", ROOT / "docs" / "index.md"
+PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
 
 
 def nav():
     """The pages of the site, in its order."""
     listed = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
-    return [ROOT / "docs" / page for entry in listed for page in entry.values()]
+
+    def pages(entries):
+        for entry in entries:
+            for page in entry.values():
+                yield from pages(page) if isinstance(page, list) else [page]
+
+    return [ROOT / "docs" / page for page in pages(listed)]
 
 
 def test_dots_fit_anything_and_text_only_itself():
@@ -52,7 +59,7 @@ def test_every_tagged_command_does_what_is_shown(tmp_path):
         "COLUMNS": "80",
     }
     ran = 0
-    for page in [*nav(), ROOT / "README.md"]:
+    for page in [*nav(), README]:
         for info, block in FENCE.findall(page.read_text()):
             if title := re.search(r'title="([^"]+)"', info):
                 (copy / title[1]).write_text(block)
@@ -91,8 +98,47 @@ def test_links_lead_somewhere(page):
                 assert anchor in slugs, f"{page.name}: {link}"
 
 
-def test_every_page_is_in_the_site():
-    assert set(nav()) == set(ROOT.glob("docs/*.md"))
+def test_every_page_is_in_the_site_once():
+    assert nav()[0] == INDEX
+    assert sorted(nav()) == sorted(ROOT.glob("docs/*.md"))
+
+
+def test_words_are_those_that_are_read():
+    text = "A [b c](d#e) `f g` | - |\n```python\nh = 1\n```\n![i](j.png) k\n"
+    assert words(text) == ["A", "b", "c", "`f", "g`", "i", "k"]
+
+
+def test_the_readme_is_read_in_a_minute_and_shows_before_it_tells():
+    text = README.read_text()
+    assert len(words(text)) <= 600
+    assert len(words(text[: text.index("![")])) <= 80
+    assert len(words(text[: text.index("```python")])) <= 150
+
+
+def test_the_python_of_the_readme_runs(tmp_path):
+    blocks = [x for info, x in FENCE.findall(README.read_text()) if info == "python"]
+    assert blocks
+    for block in blocks:
+        subprocess.run(
+            [sys.executable, "-c", block],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            check=True,
+        )
+
+
+@pytest.mark.parametrize("page", [README, INDEX], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "term", ["slot", "member", "lifetime", "hand-made", "verdict", "frame"]
+)
+def test_the_first_use_of_a_term_leads_to_the_glossary(page, term):
+    prose = re.sub(r"`[^`]*`", "", FENCE.sub("", page.read_text())).lower()
+    used = re.search(rf"\b{term}s?\b", LINK.sub(r"\1", prose))
+    linked = re.search(rf"\[{term}s?\]\([\w./]*glossary\.md#{term}s?\)", prose)
+    assert bool(used) == bool(linked)
+    if linked:
+        before = LINK.sub(r"\1", prose[: linked.start()])
+        assert not re.search(rf"\b{term}s?\b", before)
 
 
 def test_every_test_that_the_docs_name_is_there():
