@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 
 def duration(seconds: float) -> str:
@@ -52,3 +53,16 @@ def with_interval(x: float, low: float, high: float, sign: str = "") -> str:
         decimals = 1 - math.floor(math.log10(width))
     form = f"{sign}.{decimals}f" if decimals <= 8 else f"{sign}.2e"
     return f"{x:{form}} [{low:{form}}, {high:{form}}]"
+
+
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return a line per row, its cells aligned to the right.
+
+    >>> columns([["seed", "a"], ["0", "-1.5"]])
+    ['seed     a', '   0  -1.5']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(x.rjust(width) for x, width in zip(row, widths, strict=True))
+        for row in rows
+    ]

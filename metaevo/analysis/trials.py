@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from metaevo import text
 from metaevo.analysis import lineage
 from metaevo.analysis.plots import figures
 from metaevo.analysis.plots.figures import Drawing
@@ -95,11 +96,7 @@ def table(found: Sequence[Trial], limit: int) -> str:
     """
     cells = [_header(found)]
     cells += [[f"{x:.6g}" for x in row] for row in _rows(found[:limit])]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = [
-        "  ".join(x.rjust(width) for x, width in zip(row, widths, strict=True))
-        for row in cells
-    ]
+    lines = text.columns(cells)
     if len(found) > limit:
         lines.append(f"{len(found) - limit} more; limit=0 shows all")
     return "\n".join(lines)

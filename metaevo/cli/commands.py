@@ -21,12 +21,14 @@ from metaevo.cli.options import (
     PlayOptions,
     RerunOptions,
     ResumeOptions,
+    ScoresOptions,
     TrialsOptions,
     TuneOptions,
 )
 from metaevo.cli.signals import on_signals
 from metaevo.errors import CheckpointError, ConfigError
 from metaevo.storage import manifests
+from metaevo.storage._files import replace_file
 from metaevo.storage.history import generations_asked, generations_done
 from metaevo.storage.run_directory import check_writable, read_manifest
 
@@ -200,6 +202,28 @@ def _trials(directory: str, *arguments: str) -> None:
         raise ConfigError(f"{directory}: no generation with numbers is logged yet")
     write = trials.csv if chosen.to == "csv" else trials.table
     print(write(found, chosen.limit or len(found)))
+
+
+def _scores(path: str, *arguments: str) -> None:
+    """Show the scores of a comparison by seed.
+
+    Of a run on held-out seeds, in an independent agent and on fresh episodes;
+    of an artifact, on held-out seeds; of the folder of metaevo compare. Csv has
+    a line per candidate, task, measure and seed.
+    """
+    chosen = config.parse_options(ScoresOptions, arguments)
+    from metaevo.cli import scores
+
+    with runs.reading(path):
+        written = scores.FORMATS[chosen.to](scores.read(path)).rstrip("\n")
+    if chosen.out is None:
+        print(written)
+        return
+    out = Path(chosen.out)
+    check_writable("out", out.parent)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(out, f"{written}\n".encode())
+    print(out)
 
 
 def _play(directory: str, *arguments: str) -> None:
@@ -453,6 +477,12 @@ COMMANDS = {
         "RUN key=value ...",
         "metaevo trials runs/demo to=csv > trials.csv",
         TrialsOptions,
+    ),
+    "scores": Command(
+        _scores,
+        "RUN|ARTIFACT key=value ...",
+        "metaevo scores runs/demo to=csv out=scores.csv",
+        ScoresOptions,
     ),
     "play": Command(
         _play,

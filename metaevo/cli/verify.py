@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import metaevo
+from metaevo.analysis import evidence, verdicts
+from metaevo.analysis.independent import judge
 from metaevo.cli.findings import Finding
 from metaevo.errors import ArtifactError, CheckpointError, ConfigError
 from metaevo.storage import (
@@ -27,20 +32,20 @@ def verify(path: str | Path) -> list[Finding]:
         path: A run's directory, an artifact, or `zoo:NAME`.
 
     Returns:
-        One finding per file or folder.
+        One finding per file or folder, and per verdict on an artifact's card.
 
     Raises:
         ConfigError: There is neither a run nor an artifact at `path`.
         ArtifactError: The zoo has no such artifact.
     """
     if str(path).startswith(verified.ZOO_PREFIX):
-        return [_artifact(verified.artifact_folder(path), str(path))]
+        return [*_artifact(verified.artifact_folder(path), str(path))]
     path = Path(path)
     names = [p.name for p in path.iterdir()] if path.is_dir() else []
     if {"metrics.jsonl", "checkpoints", "history.jsonl"} & set(names):
         return list(_run(path))
     if {"arrays.safetensors", "manifest.json"} & set(names):
-        return [_artifact(path, path.name)]
+        return [*_artifact(path, path.name)]
     inside = nearby.hint(path)
     more = f"; {inside}; give one of them" if inside else ""
     raise ConfigError(f"{path}: neither a run nor an artifact here{more}")
@@ -82,7 +87,7 @@ def _run(directory: Path) -> Iterator[Finding]:
     yield from _checkpoints(directory)
     yield from _history(directory)
     if (directory / "solution").is_dir():
-        yield _artifact(directory / "solution", "solution")
+        yield from _artifact(directory / "solution", "solution", paths.independent)
     folders = [directory / "held_out", directory / "independent"]
     if (directory / "agents").is_dir():
         folders += sorted((directory / "agents").iterdir())
@@ -96,8 +101,75 @@ def _arrays(folder: Path) -> str:
     return f"{len(verified.check(folder)['arrays'])} arrays"
 
 
-def _artifact(path: Path, name: str) -> Finding:
-    return _finding(name, path, lambda: repr(artifacts.load(path)))
+def _artifact(
+    path: Path, name: str, independent: Path | None = None
+) -> Iterator[Finding]:
+    """Check an artifact, and each verdict on its card against its scores.
+
+    Args:
+        path: Folder of the artifact.
+        name: Name of the finding.
+        independent: Folder of its run's scores in an independent agent.
+    """
+    loaded: list[artifacts.Artifact] = []
+
+    def load() -> str:
+        loaded.append(artifacts.load(path))
+        return repr(loaded[0])
+
+    yield _finding(name, path, load)
+    said = loaded[0].manifest.get("evidence") if loaded else None
+    if not isinstance(said, Mapping):
+        return
+    try:
+        held_out, facts = evidence.kept(said)
+    except CheckpointError as error:
+        yield Finding(f"{name}: verdicts", False, str(error))
+        return
+    given = verdicts.every(held_out, facts) if held_out else None
+    yield from _verdicts(f"{name}: verdict", said, "verdicts", given)
+    judged = None
+    if independent is not None:
+        # If they cannot be read, a finding of their own says so.
+        with contextlib.suppress(CheckpointError):
+            judged = judge.load(independent).verdicts
+    yield from _verdicts(f"{name}: independent verdict", said, "independent", judged)
+
+
+def _verdicts(
+    name: str,
+    said: Mapping[str, Any],
+    key: str,
+    given: Sequence[verdicts.Verdict] | None,
+) -> Iterator[Finding]:
+    """Compare the verdicts on a card with those that its scores give.
+
+    Args:
+        name: Name of the findings.
+        said: Evidence of the card, which has the sentences under `key`.
+        given: The verdicts that the scores give; None: there are no scores.
+    """
+    listed = said.get(key)
+    on_card = [str(x) for x in listed] if isinstance(listed, list) else []
+    if given is None:
+        if on_card:
+            message = "its verdicts cannot be recomputed: it keeps no scores"
+            yield Finding(f"{name}s", True, message)
+        return
+    ours, theirs = metaevo.__version__, said.get("metaevo")
+    by = "" if ours == theirs else f" (by metaevo {ours}; the card is of {theirs})"
+    sentences = [x.sentence for x in given]
+    others = iter([x for x in sentences if x not in on_card])
+    for number, sentence in enumerate(on_card, 1):
+        message = f"agrees with its scores: {sentence}"
+        if sentence not in sentences:
+            instead = next(others, "no such verdict")
+            message = f"its scores give{by}: {instead}; its card says: {sentence}"
+        yield Finding(f"{name} {number}", sentence in sentences, message)
+    for sentence in others:
+        # Another version may have had fewer verdicts.
+        message = f"its card leaves out what its scores give{by}: {sentence}"
+        yield Finding(name, False, message, critical=not by)
 
 
 def _history(directory: Path) -> Iterator[Finding]:

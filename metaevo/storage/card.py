@@ -7,7 +7,10 @@
     verdicts      sentences: the solution against the hand-made algorithm
     independent   sentences of an independent agent; may be empty
     warnings      sentences
-    scores        rows {name, task, fitness, final_return, seeds}: solution and controls
+    scores        rows {name, task, fitness, final_return, seeds}: of solution and
+                  controls, means; and `by_seed`, {fitness, final_return}, lists, None
+                  where a run failed; not in older artifacts
+    facts         {tasks, num_searched}, by which the scores give the verdicts
     cost          {generations, frames, seconds}
     metaevo       version
     date          ISO 8601, UTC

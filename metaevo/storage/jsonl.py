@@ -90,7 +90,7 @@ class JsonlLogger:
         Raises:
             ConfigError: the record is larger than `MAX_LINE`.
         """
-        line = json.dumps({k: _plain(v) for k, v in record.items()}, allow_nan=False)
+        line = json.dumps({k: plain(v) for k, v in record.items()}, allow_nan=False)
         data = line.encode() + b"\n"
         if len(data) > MAX_LINE:
             raise ConfigError(
@@ -228,15 +228,18 @@ def _are_numbers(x: Any) -> bool:
     return isinstance(x, list) and all(_is_number(y) or _are_numbers(y) for y in x)
 
 
-def _plain(x: Any) -> Any:
-    """Convert arrays to lists, and NaN and infinity, which JSON lacks, to None."""
+def plain(x: Any) -> Any:
+    """Convert arrays to lists, and NaN and infinity, which JSON lacks, to None.
+
+    Numbers of float32 have the fewest digits that become the same float32 again.
+    """
     if isinstance(x, int | str | bool) or x is None:
         return x
     x = np.asarray(x)
     if x.dtype == np.float32:
         x = _shortest(x)
     if x.ndim:
-        return [_plain(y) for y in x.tolist()]
+        return [plain(y) for y in x.tolist()]
     x = float(x)
     return x if math.isfinite(x) else None
 

@@ -40,7 +40,7 @@ from metaevo.storage import (
 from metaevo.storage.own_runs import Source
 
 COMMANDS = ("report", "resume", "play", "compare", "distill", "verify", "wandb-push")
-COMMANDS += ("trials",)
+COMMANDS += ("trials", "scores")
 EXIT_CODES = (0, 2, 4)
 SECRET = "the-secret-of-this-user"
 

@@ -131,7 +131,11 @@ def test_lost_or_damaged_scores_are_found_and_made_again(tmp_path):
     run(tmp_path, independent=True)
     scores = tmp_path / "independent/arrays.safetensors"
     whole = scores.read_bytes()
-    assert all(found.ok for found in verify.verify(tmp_path))
+    found = {found.name: found for found in verify.verify(tmp_path)}
+    assert all(x.ok for x in found.values())
+    assert "in an independent PPO" in found["solution: independent verdict 2"].message
+    alone = {x.name: x for x in verify.verify(tmp_path / "solution")}
+    assert "no scores" in alone["solution: independent verdicts"].message
     scores.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     bad = [found.name for found in verify.verify(tmp_path) if not found.ok]
     assert bad == ["independent"]

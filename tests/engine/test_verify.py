@@ -5,6 +5,7 @@ import json
 import shutil
 
 import pytest
+import runs as files
 
 import metaevo
 from benchmarks import tiny
@@ -111,6 +112,47 @@ def command(capsys, *arguments, monkeypatch):
     with pytest.raises(SystemExit) as exit:
         main.command()
     return exit.value.code, capsys.readouterr()
+
+
+def forged(run, alter):
+    """Alter the evidence of a run's solution, and sign it again, as a forger would."""
+    path = run / "solution" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    alter(manifest["evidence"])
+    path.write_text(json.dumps(manifest))
+    files.sign(run)
+
+
+def test_verdicts_on_the_card_that_the_scores_do_not_give_are_found(
+    run, capsys, monkeypatch
+):
+    found = {x.name: x for x in verify.verify(run / "solution")}
+    kept = json.loads((run / "solution" / "manifest.json").read_text())["evidence"]
+    said, *others = kept["verdicts"]
+    assert found["solution: verdict 1"].message == f"agrees with its scores: {said}"
+    better = f"the solution is better than {said.rpartition('than ')[2]}"
+    assert better != said
+    forged(run, lambda x: x.update(verdicts=[better, *others]))
+    for place in (run, run / "solution"):
+        assert bad(place) == {"solution: verdict 1"}
+    code, shown = command(capsys, "verify", run, monkeypatch=monkeypatch)
+    assert code == 4
+    assert f"its scores give: {said}; its card says: {better}" in shown.out
+    forged(run, lambda x: x.update(verdicts=[said, *others, better]))
+    assert bad(run) == {f"solution: verdict {len(others) + 2}"}
+    assert "its scores give: no such verdict" in findings.text(
+        verify.verify(run), "", ""
+    )
+    forged(run, lambda x: x.update(verdicts=others))
+    assert bad(run) == {"solution: verdict"}
+    # Another version may have had fewer verdicts; a wrong one is wrong in any.
+    forged(run, lambda x: x.update(metaevo="0.0"))
+    assert bad(run) == set()
+    assert "the card is of 0.0" in findings.text(verify.verify(run), "", "")
+    forged(run, lambda x: x.update(verdicts=[better, *others]))
+    assert bad(run) == {"solution: verdict 1"}
+    forged(run, lambda x: x["scores"][0].update(fitness=1e9))
+    assert bad(run) == {"solution: verdicts"}
 
 
 def test_the_command_and_its_exit_codes(run, tmp_path, capsys, monkeypatch):
