@@ -135,7 +135,7 @@ def run(name: str, row: Row) -> dict:
     training = metaevo.train(loop, row.num_seeds)
     seconds = time.perf_counter() - began
     returns = training.final_return[np.isfinite(training.final_return)]
-    estimate, low, high, _ = stats.bootstrap(returns, stats.mean)
+    estimate, low, high, _ = stats.mean_interval(returns)
     return {
         "row": name,
         "env": row.env,

@@ -11,6 +11,7 @@ about ±1.4 points, twice its standard error. About five minutes on one core.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import sys
@@ -31,6 +32,9 @@ SEEDS = 32
 # --- the IQM of one candidate ---------------------------------------------------------
 
 
+Draw = Callable[[np.random.Generator, int], np.ndarray]
+
+
 class Scores(NamedTuple):
     """A distribution of scores.
 
@@ -41,7 +45,7 @@ class Scores(NamedTuple):
             then does so nearly always.
     """
 
-    draw: Callable[[np.random.Generator, int], np.ndarray]
+    draw: Draw
     iqm: float
     atom: bool = False
 
@@ -75,6 +79,7 @@ def _bimodal() -> Scores:
     return Scores(draw, 2 * (0.35 * 81 + 0.4 * (part * 150 - 10 * float(density))))
 
 
+TWO_MODES = "81 in 60 %, else normal 150 ± 10"
 SCORES: Mapping[str, Scores] = {
     "normal": Scores(lambda rng, n: rng.normal(size=n), 0.0),
     "log-normal, skewed": Scores(
@@ -83,7 +88,7 @@ SCORES: Mapping[str, Scores] = {
     "500 in 50 %, else uniform 100 to 500": _saturated(0.5),
     "500 in 70 %, else uniform 100 to 500": _saturated(0.7),
     "500 in 80 %, else uniform 100 to 500": _saturated(0.8),
-    "81 in 60 %, else normal 150 ± 10": _bimodal(),
+    TWO_MODES: _bimodal(),
 }
 
 
@@ -106,50 +111,108 @@ def iqm_hits(
     return hits
 
 
-def pair_misses(name: str, num_seeds: int, num: int) -> float:
-    """Return the share of false verdicts on two candidates with equal distributions."""
-    rng, draw = np.random.default_rng(0), SCORES[name].draw
-    found = (
-        differences.paired_difference(draw(rng, num_seeds), draw(rng, num_seeds))
-        for _ in range(num)
-    )
-    return sum(x.verdict in ("better", "worse") for x in found) / num
+# --- two candidates whose scores differ in shape alone --------------------------------
+
+MEAN = 475.5
+"""True mean of each of `SHAPES`."""
+
+
+def _saturated_at_mean(p: float) -> Draw:
+    """500 with probability `p`, else uniform below, down to what makes the mean."""
+    least = 500 - 2 * (500 - MEAN) / (1 - p)
+    return lambda rng, n: np.where(rng.random(n) < p, 500, rng.uniform(least, 500, n))
+
+
+def _lognormal_at_mean(rng: np.random.Generator, n: int) -> np.ndarray:
+    """exp(N(0, 1)), scaled to a deviation of 40."""
+    sd = math.sqrt(math.e * (math.e - 1))
+    return MEAN + 40 * (np.exp(rng.normal(size=n)) - math.sqrt(math.e)) / sd
+
+
+SHAPES: Mapping[str, Draw] = {
+    "normal ± 20": lambda rng, n: rng.normal(MEAN, 20, n),
+    "log-normal ± 40": _lognormal_at_mean,
+    "two modes": lambda rng, n: SCORES[TWO_MODES].draw(rng, n) - 108.6 + MEAN,
+    "500 in 50 %": _saturated_at_mean(0.5),
+    "500 in 70 %": _saturated_at_mean(0.7),
+    "500 in 95 %, else 10": lambda rng, n: np.where(rng.random(n) < 0.95, 500.0, 10.0),
+}
+"""Scores of one mean by name."""
+
+
+def unequal_shapes(
+    solution: str, rival: str, num_seeds: int, num: int, effect: float = 0.0
+) -> dict[str, float]:
+    """Compare candidates whose scores have one true mean and two shapes.
+
+    Args:
+        solution, rival: names in `SHAPES`.
+        num_seeds: number of pairs.
+        num: number of simulations.
+        effect: true difference.
+
+    Returns:
+        `verdicts`: share of simulations with a verdict; `students`: the same of
+        Student's interval; `width`: median width over that of Student's.
+    """
+    rng, found, alone = np.random.default_rng(0), [], []
+    for _ in range(num):
+        a = SHAPES[solution](rng, num_seeds) + effect
+        b = SHAPES[rival](rng, num_seeds)
+        found.append(differences.paired_difference(a, b))
+        if np.ptp(a - b):
+            test = scipy_stats.ttest_rel(a, b)
+            low, high = test.confidence_interval(0.95)
+            alone.append((high - low, test.pvalue <= 0.05))
+    width = np.median([x.high - x.low for x in found])
+    return {
+        "verdicts": sum(x.verdict in ("better", "worse") for x in found) / num,
+        "students": sum(claimed for _, claimed in alone) / num,
+        "width": float(width / np.median([x for x, _ in alone])),
+    }
+
+
+def power(difference: float, sd: float, num: int) -> float:
+    """Return how often a true difference is found on 32 pairs of that deviation."""
+    rng = np.random.default_rng(0)
+    pairs = (rng.normal(difference, sd, SEEDS) for _ in range(num))
+    noise = rng.normal(size=SEEDS)
+    found = (differences.paired_difference(x + noise, noise) for x in pairs)
+    return sum(x.verdict == "better" for x in found) / num
 
 
 # --- groups of searches ---------------------------------------------------------------
 
 
-def _crossed(a: np.ndarray, b: np.ndarray, searched: tuple[bool, bool]) -> bool:
-    found = differences.crossed_difference(a, b, searched)
+def _crossed(a: np.ndarray, b: np.ndarray) -> bool:
+    found = differences.crossed_difference(a, b, (True, True))
     return found.verdict in ("better", "worse")
 
 
-def _wider_of_two(a: np.ndarray, b: np.ndarray, searched: tuple[bool, bool]) -> bool:
+def _wider_of_two(a: np.ndarray, b: np.ndarray) -> bool:
     """The wider of the intervals over seeds and over the first side's searches."""
-    del searched
-    zero = np.full(len(a), b.mean())
-    both = (
-        differences.paired_difference(a.mean(0), b.mean(0)),
-        differences.paired_difference(a.mean(1), zero),
-    )
-    return max(both, key=lambda x: x.high - x.low).p_value <= 0.05
+    both = [
+        scipy_stats.ttest_1samp(x, 0.0)
+        for x in (a.mean(0) - b.mean(0), a.mean(1) - b.mean())
+    ]
+    intervals = [x.confidence_interval() for x in both]
+    widest = max(range(2), key=lambda i: intervals[i].high - intervals[i].low)
+    return bool(both[widest].pvalue <= 0.05)
 
 
-def _hierarchical(a: np.ndarray, b: np.ndarray, searched: tuple[bool, bool]) -> bool:
+def _hierarchical(a: np.ndarray, b: np.ndarray) -> bool:
     """Percentiles of resampled searches and seeds."""
     rng = np.random.default_rng(0)
     seeds = rng.integers(a.shape[1], size=(400, 1, a.shape[1]))
     means = []
-    for side, is_search in zip((a, b), searched, strict=True):
-        rows = np.zeros((400, len(side), 1), int)
-        if is_search:
-            rows = rng.integers(len(side), size=rows.shape)
+    for side in (a, b):
+        rows = rng.integers(len(side), size=(400, len(side), 1))
         means.append(side[rows, seeds].mean((1, 2)))
     low, high = np.quantile(means[0] - means[1], [0.025, 0.975])
     return bool(low > 0 or high < 0)
 
 
-METHODS: Mapping[str, Callable[[np.ndarray, np.ndarray, tuple[bool, bool]], bool]] = {
+METHODS: Mapping[str, Callable[[np.ndarray, np.ndarray], bool]] = {
     "crossed": _crossed,
     "wider of two": _wider_of_two,
     "hierarchical bootstrap": _hierarchical,
@@ -157,40 +220,39 @@ METHODS: Mapping[str, Callable[[np.ndarray, np.ndarray, tuple[bool, bool]], bool
 
 
 def false_verdicts(
-    searches: int,
-    rival: str,
+    searches: tuple[int, int],
     ratio: float,
     noise: str,
     num: int,
     methods: tuple[str, ...] = tuple(METHODS),
     effect: float = 0.0,
+    failing: float = 0.0,
 ) -> dict[str, float]:
     """Return the share of simulations in which each method claims a difference.
 
     Args:
-        searches: number of searches of the group, and of a rival that is searched.
-        rival: `searched` or `fixed`.
+        searches: number of searches of the two groups.
         ratio: standard deviation of searches over that of a single search on one seed.
         noise: what seeds interact with: `search x seed`, each search on its own, or
             `group x seed`, all searches of a group alike.
         num: number of simulations.
         methods: names of methods.
         effect: true difference, in standard deviations of a single run.
+        failing: share of searches of both groups that end 10 deviations lower.
     """
     rng = np.random.default_rng(0)
-    searched = True, rival == "searched"
     claims = dict.fromkeys(methods, 0)
     for _ in range(num):
         seed = 3 * rng.normal(size=SEEDS)
         sides = []
-        for is_search in searched:
-            rows = searches if is_search else 1
-            of_search = ratio * is_search * rng.normal(size=(rows, 1))
+        for rows in searches:
+            of_search = ratio * rng.normal(size=(rows, 1))
+            of_search -= 10 * (rng.random((rows, 1)) < failing)
             shape = (rows, SEEDS) if noise == "search x seed" else (1, SEEDS)
             sides.append(seed + of_search + rng.normal(size=shape))
         sides[0] = sides[0] + effect * math.hypot(ratio, 1.0)
         for name in methods:
-            claims[name] += METHODS[name](sides[0], sides[1], searched)
+            claims[name] += METHODS[name](sides[0], sides[1])
     return {name: count / num for name, count in claims.items()}
 
 
@@ -243,25 +305,30 @@ def records() -> Iterator[dict]:
         for n in (10, 32):
             share = float(iqm_hits(name, n, NUM).mean())
             yield {"what": "iqm", "scores": name, "seeds": n, "covers": share}
-    for name in SCORES:
-        for n in (10, 32):
-            wrong = pair_misses(name, n, NUM)
-            yield {"what": "pairs", "scores": name, "seeds": n, "false": wrong}
+    for solution, rival in itertools.product(SHAPES, SHAPES):
+        cells = {n: unequal_shapes(solution, rival, n, NUM) for n in (8, 16, 32)}
+        for n, found in cells.items():
+            yield {"what": "shapes", "pair": [solution, rival], "seeds": n, **found}
+    yield {"what": "power", "share": power(20, 40, 4 * NUM)}
     for ratio in (0.2, 1.0, 3.0):
         for n in (2, 3, 10):
             share = group_coverage(ratio, n, NUM)
             yield {"what": "group", "searches": n, "ratio": ratio, "covers": share}
-    for rival in ("searched", "fixed"):
-        for noise in ("search x seed", "group x seed"):
-            for n in (3, 5, 10):
-                for ratio in (0.2, 1.0, 3.0):
-                    case = {"rival": rival, "noise": noise, "searches": n}
-                    case |= {"ratio": ratio}
-                    wrong = false_verdicts(n, rival, ratio, noise, NUM)
-                    power = false_verdicts(
-                        n, rival, ratio, noise, NUM, ("crossed",), effect=1.0
-                    )["crossed"]
-                    yield {"what": "groups", **case, "false": wrong, "power": power}
+    for noise in ("search x seed", "group x seed"):
+        for n in (3, 5, 10):
+            for ratio in (0.2, 1.0, 3.0):
+                case = {"noise": noise, "searches": n, "ratio": ratio}
+                given = (n, n), ratio, noise, NUM
+                wrong = false_verdicts(*given)
+                finds = false_verdicts(*given, ("crossed",), effect=1.0)["crossed"]
+                yield {"what": "groups", **case, "false": wrong, "power": finds}
+    for searches in ((3, 3), (3, 10), (5, 5), (5, 10)):
+        for failing in (0.0, 0.1, 0.3):
+            for ratio in (0.2, 1.0):
+                case = {"searches": searches, "failing": failing, "ratio": ratio}
+                given = searches, ratio, "search x seed", NUM, ("crossed",)
+                wrong = false_verdicts(*given, failing=failing)["crossed"]
+                yield {"what": "failing", **case, "false": wrong}
     for name in ("normal", "81 in 60 %, else normal 150 ± 10"):
         for n in (16, 32, 64):
             for alike in (0.0, 0.9):
@@ -286,10 +353,23 @@ def tables(lines: list[dict]) -> str:
     def row(cells) -> str:
         return "| " + " | ".join(cells) + " |"
 
-    for what, field in (("iqm", "covers"), ("pairs", "false")):
-        table("scores", "10 seeds", "32 seeds")
-        for ten, many in zip(chosen[what][::2], chosen[what][1::2], strict=True):
-            out.append(row([ten["scores"], *(f"{x[field]:.1%}" for x in (ten, many))]))
+    table("scores", "10 seeds", "32 seeds")
+    for ten, many in zip(chosen["iqm"][::2], chosen["iqm"][1::2], strict=True):
+        out.append(row([ten["scores"], *(f"{x['covers']:.1%}" for x in (ten, many))]))
+    of_pair = {(*x["pair"], x["seeds"]): x for x in chosen["shapes"]}
+    for field, seeds, form in (
+        ("verdicts", (8, 16, 32), ".1%"),
+        ("students", (8, 16, 32), ".1%"),
+        ("width", (32,), ".2f"),
+    ):
+        table(f"solution, {TITLES[field]}", *SHAPES)
+        for a in SHAPES:
+            cells = (
+                (format(of_pair[a, b, n][field], form) for n in seeds) for b in SHAPES
+            )
+            out.append(row([a, *map(" / ".join, cells)]))
+    table("true difference of half a deviation, 32 pairs", "found in")
+    out.append(row(["normal", f"{chosen['power'][0]['share']:.1%}"]))
     table("sd(search) / sd(seed)", "2 searches", "3 searches", "10 searches")
     for i in range(0, len(chosen["group"]), 3):
         part = chosen["group"][i : i + 3]
@@ -297,15 +377,24 @@ def tables(lines: list[dict]) -> str:
             row([f"{part[0]['ratio']:g}", *(f"{x['covers']:.1%}" for x in part)])
         )
     table(
-        "rival", "seeds act on", "searches", "sd(search) / sd(seed)", "false verdicts",
+        "seeds act on", "searches", "sd(search) / sd(seed)", "false verdicts",
         "wider of two", "hierarchical bootstrap", "finds 1 sd",
     )  # fmt: skip
     for x in chosen["groups"]:
         on = "each search" if x["noise"] == "search x seed" else "whole groups"
         wrong = [f"{share:.1%}" for share in x["false"].values()]
-        side = str(x["searches"]) if x["rival"] == "fixed" else f"{x['searches']} each"
-        cells = [x["rival"], on, side, f"{x['ratio']:g}", *wrong, f"{x['power']:.0%}"]
+        side = f"{x['searches']} each"
+        cells = [on, side, f"{x['ratio']:g}", *wrong, f"{x['power']:.0%}"]
         out.append(row(cells))
+    table("searches", "sd(search) / sd(seed)", "none fail", "10 % fail", "30 % fail")
+    for place in dict.fromkeys((*x["searches"], x["ratio"]) for x in chosen["failing"]):
+        few, many, ratio = place
+        cells = [
+            f"{x['false']:.1%}"
+            for x in chosen["failing"]
+            if (*x["searches"], x["ratio"]) == place
+        ]
+        out.append(row([f"{few} against {many}", f"{ratio:g}", *cells]))
     table("scores", "seeds alike", "seeds", "identical", "½ sd worse", "1 sd worse")
     for x in chosen["distill"]:
         kept = [f"{share:.1%}" for share in x["kept"].values()]
@@ -314,7 +403,12 @@ def tables(lines: list[dict]) -> str:
     return "\n".join(out).replace("%", " %").replace("  %", " %")
 
 
-WHAT = ("iqm", "pairs", "group", "groups", "distill")
+WHAT = ("iqm", "shapes", "power", "group", "groups", "failing", "distill")
+TITLES = {
+    "verdicts": "false verdicts of 8 / 16 / 32 pairs",
+    "students": "those of Student's interval",
+    "width": "width of 32 pairs over Student's",
+}
 
 
 def main() -> None:

@@ -70,7 +70,7 @@ def match(loop: InnerLoop, env: envs.Env, ours: tuple, theirs: tuple) -> dict:
     keys = jax.random.split(jax.random.key(2**21), NUM_AGENTS)
     results = jax.jit(jax.vmap(one))(keys, (ours[1], theirs[1]))
     shares = {k: round(float(x), 4) for k, x in matches.metrics(results).items()}
-    interval = stats.bootstrap(np.asarray(results.score.mean(1)), stats.mean)
+    interval = stats.mean_interval(np.asarray(results.score.mean(1)))
     return shares | {"low": float(interval.low), "high": float(interval.high)}
 
 

@@ -233,6 +233,15 @@ TUNABLE = spaces.tune(
 )
 """The space that a baseline is tuned in."""
 
+CHOICES = (
+    "meta.value_loss=metaevo.losses:square",
+    "inner.normalize_observation=true",
+    "inner.normalize_reward=true",
+    "inner.target_kl=0.02",
+    "inner.anneal_lr=false",
+)
+"""Static settings that a rival may take: the first leaves out the clip of values."""
+
 
 class Agent(NamedTuple):
     """Networks, optimizer state, normalizers."""

@@ -82,6 +82,15 @@ TUNABLE = spaces.combine(
 """The space that a baseline is tuned in: ε bends at its middle and its end. The target
 rate and the clip, whose defaults lie at the ends of their scales, start beside them."""
 
+CHOICES = (
+    "inner.num_step_return=3",
+    "inner.double=true",
+    "inner.dueling=true",
+    "inner.normalize_observation=true",
+    "inner.head=quantile;inner.num_atoms=32",
+)
+"""Static settings that a rival may take."""
+
 
 @on_any_env
 def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> InnerLoop:
@@ -180,6 +189,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     return training.inner_loop(
         *(env, config, meta, lifetime, init, update, q_learning.greedy(q_values)),
         tunable=TUNABLE,
+        choices=CHOICES,
         masks=True,
     )
 

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 
 import metaevo
 from inner_loops import _ppo
-from inner_loops._ppo import STATS, TUNABLE, Agent, Batch, Meta
+from inner_loops._ppo import CHOICES, STATS, TUNABLE, Agent, Batch, Meta
 from metaevo import envs
 from metaevo.rl import (
     config_checks,
@@ -170,7 +170,10 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     parts = _ppo.PpoParts(rollout, no_memory, values, split, loss, batch_size)
     update = _ppo.update_of(config, lifetime.num_updates, normalize, parts)
     return training.inner_loop(
-        env, config, meta, lifetime, init, update, act, tunable=TUNABLE, masks=True
+        *(env, config, meta, lifetime, init, update, act),
+        tunable=TUNABLE,
+        choices=CHOICES,
+        masks=True,
     )
 
 

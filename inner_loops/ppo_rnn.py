@@ -266,6 +266,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         act,
         initial_carry=initial_carry,
         tunable=TUNABLE,
+        choices=_ppo.CHOICES,
         masks=True,
     )
 

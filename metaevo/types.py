@@ -93,6 +93,8 @@ class InnerLoop(NamedTuple):
         baselines: name -> {slot: value}, further hand-made algorithms that the
             comparison on held-out seeds trains beside `meta`. The names are not
             those of its other candidates, and have no "/".
+        choices: static settings that a rival may take, each `key=value` of a search
+            or several joined by `;`. `metaevo compare rivals=all` tries them.
     """
 
     meta: Any
@@ -114,6 +116,7 @@ class InnerLoop(NamedTuple):
     parts: Any = None
     on: Callable[[Any], InnerLoop] | None = None
     baselines: Mapping[str, Mapping[str, Any]] = {}
+    choices: tuple[str, ...] = ()
 
 
 def on_any_env(make: Callable[..., InnerLoop]) -> Callable[..., InnerLoop]:

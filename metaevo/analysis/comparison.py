@@ -11,13 +11,29 @@ from typing import Any
 import numpy as np
 
 from metaevo.analysis import differences, stats, verdicts
+from metaevo.analysis import scores as by_seed
 from metaevo.analysis.plots import figures
-from metaevo.analysis.verdicts import HAND_MADE, Table, TableCell, Verdict, average
+from metaevo.analysis.verdicts import (
+    CHOSEN,
+    HAND_MADE,
+    SIMPLEST,
+    STATIC,
+    Table,
+    TableCell,
+    Verdict,
+    average,
+)
 from metaevo.fitness import final_return as FINAL_RETURN  # noqa: N812
 from metaevo.storage._files import replace_file
 
-AS_TRAINED, TUNED = "as trained", "tuned hand-made"
-RIVALS = {HAND_MADE: "against_hand_made", TUNED: "against_tuned"}
+AS_TRAINED, TUNED, BOTH = "as trained", "tuned hand-made", "tuned static"
+RIVALS = {
+    HAND_MADE: "against_hand_made",
+    TUNED: "against_tuned",
+    SIMPLEST: "against_best_simple",
+    STATIC: "against_best_static",
+    BOTH: "against_tuned_static",
+}
 PERCENTILE = 95  # of the random control, which a discovery must exceed
 
 
@@ -46,7 +62,7 @@ def _rows(
             "setting": place,
             "candidate": name,
             "searches": len(scores[cell]),
-            "frames": 0 if name == HAND_MADE else frames.get(name, learned[place]),
+            "frames": 0 if name in CHOSEN else frames.get(name, learned[place]),
             "runs": len(flat),
             "failed": len(flat) - len(finite),
             "mean": average(flat),
@@ -71,6 +87,18 @@ def _rows(
     return rows
 
 
+def _against_best(
+    judged: Sequence[Verdict], hardest: Mapping[tuple[str, str], str]
+) -> list[str]:
+    """Return a sentence per learned candidate and measure, on its best rival."""
+    return [
+        f"{x.subject}: {_predicate(x)}; {x.measure}; of all rivals that one was the "
+        "best on other seeds"
+        for x in judged
+        if hardest.get((x.place, x.subject)) == x.rival
+    ]
+
+
 def _sentences(scores: Table, judged: Sequence[Verdict], controls: Table) -> list[str]:
     """Return a sentence per place, group and measure, and one per random control."""
     groups: dict[TableCell, list[Verdict]] = {}
@@ -85,8 +113,8 @@ def _sentences(scores: Table, judged: Sequence[Verdict], controls: Table) -> lis
         claim = ""
         if about:
             claim = (
-                f"; one search on a side: against {' and '.join(about)} this is about "
-                "these results on new seeds, no claim about searching"
+                f"; against {' and '.join(about)} this is about these results on new "
+                "seeds, no claim about searching"
             )
         lines.append(
             f"{cell.candidate}{where}: {' and '.join(map(_predicate, group))}; "
@@ -110,7 +138,7 @@ def _sentences(scores: Table, judged: Sequence[Verdict], controls: Table) -> lis
 def _predicate(verdict: Verdict) -> str:
     """Return what a group is in comparison with a rival, and by how much."""
     paired, rival = verdict.paired, f"the {verdict.rival} one"
-    said = f"{differences.comparison(paired, rival)} ({paired.text})"
+    said = f"{differences.comparison(paired, rival)} ({paired.text}{paired.each_text})"
     if failing := differences.failure(paired, "it", rival):
         return failing + f"; where both train, {said}" * (paired.num_pairs > 1)
     return said
@@ -127,8 +155,9 @@ def write(
     controls: Table,
     optimum: float | None = None,
     environments: Mapping[str, str] = {},
+    hardest: Mapping[tuple[str, str], str] = {},
 ) -> list[str]:
-    """Write table.csv, sentences.txt, figures and index.html.
+    """Write table.csv, scores.jsonl, sentences.txt, figures and index.html.
 
     Args:
         out: Folder of the files.
@@ -141,6 +170,7 @@ def write(
         optimum: Highest fitness that counts, for the optimality gap.
         environments: Names of the environments of each setting, as one text, by the
             setting's name.
+        hardest: Name of the best rival of a learned candidate, by the setting and it.
 
     Returns:
         The sentences.
@@ -149,11 +179,16 @@ def write(
     compared = verdicts.compared(scores, names.keys() - {HAND_MADE}, list(RIVALS))
     judged = verdicts.corrected([x for x in compared if x.subject in frames])
     rows = _rows(scores, compared, frames, measure, optimum)
-    lines = _sentences(scores, judged, controls)
+    lines = [
+        *_against_best(judged, hardest),
+        *_sentences(scores, judged, controls),
+    ]
     out.mkdir(parents=True, exist_ok=True)
     columns = list(dict.fromkeys(key for row in rows for key in row))
     cells = [[_cell(row.get(key, "")) for key in columns] for row in rows]
     figures.write_csv(out / "table.csv", columns, cells)
+    kept = by_seed.json_lines(by_seed.of_table(scores))
+    replace_file(out / by_seed.FILE, kept.encode())
     replace_file(out / "sentences.txt", ("\n".join(lines) + "\n").encode())
     places = dict.fromkeys(cell.place for cell in scores)
     page = figures.page(

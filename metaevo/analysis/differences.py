@@ -1,8 +1,7 @@
 """Differences between two candidates on the same seeds, and verdicts on them.
 
-Verdicts are on plain means with Student's t, while `stats` resamples for the IQM: of 32
-pairs the t interval of a mean holds for bimodal and saturated scores, too, and two or
-three searches are too few to be resampled. `benchmarks.intervals` measures both.
+Verdicts are on plain means, by `stats.of_mean`: two or three searches are too few to be
+resampled. `benchmarks.intervals` measures how often verdicts are false.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from metaevo import text
+from metaevo.analysis import stats
 
 LEVEL = 0.05
 """Level of a verdict."""
@@ -38,6 +38,9 @@ class Paired(NamedTuple):
             for a side that is no search. (0, 0) if it is about these results on other
             seeds, and not about searching.
         resolution: differences up to this size are rounding.
+        each: numbers of searches of a that are better, and worse, than a rival that
+            was not searched for, each by itself on the seeds, and of all; None for one
+            search, or against a rival that was searched for.
         num_verdicts: number of verdicts that are read together; see `holm`.
         p_corrected: p-value corrected for their number; None: not corrected.
     """
@@ -51,6 +54,7 @@ class Paired(NamedTuple):
     num_runs: tuple[int, int]
     num_searches: tuple[int, int] = (0, 0)
     resolution: float = 0.0
+    each: tuple[int, int, int] | None = None
     num_verdicts: int = 1
     p_corrected: float | None = None
 
@@ -96,6 +100,19 @@ class Paired(NamedTuple):
         if self.num_pairs < 2:
             return "not compared"
         return text.with_interval(self.difference, self.low, self.high, "+")
+
+    @property
+    def each_text(self) -> str:
+        """How many searches are better, each by itself; empty if there is no `each`.
+
+        >>> Paired(3, 1, 5, 0, 9, (0, 0), (27, 9), each=(2, 0, 3)).each_text
+        '; better in 2 of 3 searches, each by itself'
+        """
+        if self.each is None:
+            return ""
+        better, worse, searches = self.each
+        also = f", worse in {worse}" if worse else ""
+        return f"; better in {better} of {searches} searches, each by itself{also}"
 
 
 def clause(paired: Paired, a: str, b: str) -> str:
@@ -144,10 +161,13 @@ def failure(paired: Paired, a: str, b: str) -> str:
 
 
 def paired_difference(a: np.ndarray, b: np.ndarray, confidence: float = 0.95) -> Paired:
-    """Return Student's interval of the mean of a - b, paired by position.
+    """Return an interval of the mean of a - b, paired by position.
 
-    Differences that are all equal have no spread to go by, see `interval_of_equals`:
-    two of them tell nothing, and 32 do. Where all are rounding the interval is, too.
+    It is that of `stats.of_mean`. Where one side has nearly all its scores at one value
+    and the other side has not, runs that differ are rare, and the seeds may have missed
+    them: it holds for one pair that nobody saw, which differs by as much as the scores
+    and 0 do. So it does where all differences are equal and tell nothing of their
+    spread. Where the scores vary and all differences are rounding, the interval is too.
 
     Args:
         a: [N] scores; not finite where the run failed.
@@ -155,8 +175,6 @@ def paired_difference(a: np.ndarray, b: np.ndarray, confidence: float = 0.95) ->
         confidence: level of the two-sided interval, in (0, 1). The interval is infinite
             if fewer than two pairs are finite.
     """
-    from scipy import special
-
     a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
     failed = int((~np.isfinite(a)).sum()), int((~np.isfinite(b)).sum())
     kept = np.isfinite(a) & np.isfinite(b)
@@ -168,22 +186,28 @@ def paired_difference(a: np.ndarray, b: np.ndarray, confidence: float = 0.95) ->
     resolution = RESOLUTION * float(np.abs(pairs).max())
     differences = pairs[0] - pairs[1]
     average = float(differences.mean())
-    if np.ptp(differences) > resolution:
-        error = differences.std(ddof=1) / math.sqrt(num)
-        half = _t(num - 1, confidence) * error
-        low, high = average - half, average + half
-        p = 2 * special.stdtr(num - 1, -abs(average) / error)
-    elif np.abs(differences).max() <= resolution:
-        low = high = average
-        p = 1.0
+    if np.abs(differences).max() <= resolution < np.ptp(pairs):
+        low, high, p = average, average, 1.0
     else:
-        reach = float(np.ptp(pairs))
-        low, high = interval_of_equals(average, reach, num, confidence)
-        p = min(1.0, 2 * (reach / (reach + abs(average))) ** num)
+        hides = np.ptp(differences) <= resolution or _hides_failures(*pairs)
+        reach = float(max(pairs.max(), 0.0) - min(pairs.min(), 0.0))
+        unseen = (-reach, reach) if hides else None
+        low, high, p = stats.of_mean(differences, unseen, confidence)
     return Paired(
         average, float(low), float(high), float(p), num, failed, runs,
         resolution=resolution,
     )  # fmt: skip
+
+
+def _hides_failures(a: np.ndarray, b: np.ndarray) -> bool:
+    """Return True if rare runs decide, and the two sides do not share them.
+
+    Two sides that are at the same value differ in few pairs, of which Student's
+    interval claims too little rather than too much.
+    """
+    if not (stats.saturated(a) and stats.saturated(b)):
+        return stats.saturated(a) or stats.saturated(b)
+    return np.median(a) != np.median(b)
 
 
 def interval_of_equals(
@@ -220,7 +244,8 @@ def crossed_difference(
     cancels. The square of the half-width adds
 
     * t² V, V the variance of the mean over searches (each search's mean over seeds),
-      summed over both groups, with the degrees of freedom of Welch and Satterthwaite;
+      summed over both groups, with the degrees of freedom of Welch and Satterthwaite,
+      or where the numbers of searches differ with those of the smaller one;
     * t² W, W the variance of the mean over seeds (the mean over searches of each),
       less that of search x seed, which V holds already
 
@@ -229,13 +254,17 @@ def crossed_difference(
     their level with two or three searches, where one t for the sum of variances does
     not.
 
+    Against a rival that was not searched for the interval is over seeds alone, of the
+    mean over the searches, and about these results: the searches that succeeded say
+    nothing of a share that fails, and a rival that has none does not share it. How many
+    searches are better, each by itself, is counted instead.
+
     Args:
         a: [searches, N] scores; not finite where the run failed. A search of which
             every run failed counts as failed only.
         b: [searches, N] scores on the same seeds.
-        searched: whether a, and b, were searched for. A side that was not has no
-            variance over searches. If one that was has a single search, the interval is
-            over seeds alone, and about these results.
+        searched: whether a, and b, were searched for. If a side that was has a single
+            search, the interval is over seeds alone, and about these results.
         confidence: level of the two-sided interval, in (0, 1).
     """
     a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
@@ -246,10 +275,15 @@ def crossed_difference(
     a, b = (x[np.isfinite(x).any(1)] for x in (a, b))
     means = _mean(a, 0), _mean(b, 0)
     over_seeds = paired_difference(*means, confidence)._replace(**counts)
-    differences = [a - means[1], means[0] - b]
-    differences = [x[np.isfinite(x).any(1)] for x in differences]
-    sides = [x for x, is_search in zip(differences, searched, strict=True) if is_search]
-    everything = np.concatenate([x[np.isfinite(x)] for x in differences])
+    if not all(searched):
+        if searched[0] and len(a) > 1:
+            words = [paired_difference(x, means[1], confidence).verdict for x in a]
+            each = words.count("better"), words.count("worse"), len(words)
+            return over_seeds._replace(each=each)
+        return over_seeds
+    sides = [a - means[1], means[0] - b]
+    sides = [x[np.isfinite(x).any(1)] for x in sides]
+    everything = np.concatenate([x[np.isfinite(x)] for x in sides])
     if (
         over_seeds.num_pairs < 2
         or any(len(x) < 2 for x in sides)
@@ -261,11 +295,12 @@ def crossed_difference(
     freedom = np.array([len(x) - 1 for x in sides])
     total = variances.sum()
     welch = total**2 / (variances**2 / freedom).sum() if total > 0 else 1.0
+    welch = min(freedom) if np.ptp(freedom) else welch
     seeds = float(np.nanvar(means[0] - means[1], ddof=1) / num)
     beyond = seeds - sum(_interaction(x) / x.size for x in sides)
 
     def half_width(confidence: float) -> float:
-        t, t_seeds = _t(welch, confidence), _t(num - 1, confidence)
+        t, t_seeds = (stats.student(x, confidence) for x in (welch, num - 1))
         return math.sqrt(
             max(
                 t**2 * total + t_seeds**2 * max(beyond, 0.0),
@@ -273,25 +308,15 @@ def crossed_difference(
             )
         )
 
-    average = float(_mean(differences[0], 1).mean())
+    average = float(_mean(sides[0], 1).mean())
     half = half_width(confidence)
     return over_seeds._replace(
         difference=average,
         low=average - half,
         high=average + half,
         p_value=_p_value(half_width, abs(average)),
-        num_searches=(
-            len(differences[0]) * searched[0],
-            len(differences[1]) * searched[1],
-        ),
+        num_searches=(len(sides[0]), len(sides[1])),
     )
-
-
-def _t(freedom: float, confidence: float) -> float:
-    """Return the quantile of Student's t for a two-sided interval."""
-    from scipy import special
-
-    return -float(special.stdtrit(freedom, (1 - confidence) / 2))
 
 
 def _mean(x: np.ndarray, axis: int) -> np.ndarray:

@@ -257,8 +257,10 @@ def _estimates(
                 scores = getattr(runs, key)[task]
                 finite = scores[np.isfinite(scores)]
                 cells[f"{key}_failed"] = len(scores) - len(finite)
-                if len(finite) >= 3:
+                if len(finite) >= stats.MIN_SEEDS:
                     cells[key] = stats.bootstrap(finite, stats.iqm)
+                elif len(finite):
+                    cells[key] = stats.Few(tuple(map(float, finite)))
             theirs = held_out["hand-made"].fitness[task]
             mine = runs.fitness[task]
             if np.isfinite(mine).any() and np.isfinite(theirs).any():
@@ -276,7 +278,7 @@ def _agents(scores: Scores | None) -> list[dict[str, Any]]:
     rows = []
     for name, x in scores.evaluations.items():
         x = x[np.isfinite(x)]
-        interval = stats.bootstrap(x, stats.mean) if len(x) >= 3 else None
+        interval = stats.mean_interval(x) if len(x) >= 3 else None
         rows.append({"name": name, "interval": interval, "num": len(x)})
     return rows
 

@@ -12,7 +12,7 @@ They are not tuned, and numbers that evolved beside the function stay as they we
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -30,7 +30,7 @@ from metaevo.learned import operations
 from metaevo.learned.functions import return_std
 from metaevo.types import Evaluator, Key, Search, Space
 
-_CHOOSING = 2  # role for which the key of the held-out seeds is split
+CHOOSING = 2  # role for which the key of the held-out seeds is split
 SHIFT = 0.65
 """Of the shifted square, in standard deviations of the targets."""
 
@@ -79,15 +79,22 @@ _ERRORS = {
     "shifted": _shifted,
 }
 SIMPLE: Mapping[str, Mapping[str, Any]] = {
-    "td_loss": {"square": losses.td_square, **_ERRORS, "DQNReg": _dqn_reg},
+    "td_loss": {
+        "square": losses.td_square,
+        **_ERRORS,
+        "DQNReg": _dqn_reg,
+        "untrained": _weighted(0.0, 0.0),
+    },
     "value_loss": {
         "square": losses.square,
         "clipped square": losses.clipped_square,
         **{name: _of_value(x) for name, x in _ERRORS.items()},
+        "untrained critic": _of_value(_weighted(0.0, 0.0)),
     },
-    "drift": {"clip": drifts.ppo_clip, "DPO": drifts.dpo},
+    "drift": {"clip": drifts.ppo_clip, "DPO": drifts.dpo, "none": drifts.zero},
 }
-"""Kind of slot -> its simple functions by name."""
+"""Kind of slot -> its simple functions by name. With a loss that is 0 nothing learns:
+what evolves in short lives may be worth no more than that."""
 
 
 class Best(NamedTuple):
@@ -148,32 +155,54 @@ def best(
     Returns:
         None if no slot that evolves has simple functions.
     """
-    several = of(search)
-    if not several:
+    if not of(search):
         return None
-    num, tried = choosing_seeds(num_seeds), {}
-    choosing_key = jax.random.fold_in(key, _CHOOSING)
+    num = choosing_seeds(num_seeds)
+    choosing_key = jax.random.fold_in(key, CHOOSING)
     # One width, so that the choice and the comparison share a program.
     num_devices = make(holdout.alone(search, holdout.HAND_MADE)).num_devices
     width = search.chunk_size or default_chunk_size(num, num_devices)
     search, compared = (x._replace(chunk_size=width) for x in (search, compared))
-    for slot, simple in several.items():
-        numbered = {f"{slot} {name}": np.int32(i) for i, name in enumerate(simple)}
-        given = steps, search, _chosen_from(slot, simple), numbered, choosing_key
-        runs, _ = holdout.train_kept(*given, num, make)
-        tried |= {name: [average(x) for x in r.fitness] for name, r in runs.items()}
-    name = _least_ranks(tried)
-    slot, _, simple = name.partition(" ")
-    chosen = {SIMPLEST: np.int32(list(several[slot]).index(simple))}
-    space = _chosen_from(slot, several[slot])
+
+    def train(slot: str, space: Space, numbers: Sequence[np.int32]) -> list[HeldOut]:
+        names = {f"{slot} {x}": x for x in numbers}
+        given = steps, search, space, names, choosing_key, num, make
+        return list(holdout.train_kept(*given)[0].values())
+
+    name, slot, number, tried = choose(search, train)
+    chosen = {SIMPLEST: number}
+    space = chosen_from(of(search)[slot], slot)
     runs, _ = holdout.train_kept(steps, compared, space, chosen, key, num_seeds, make)
     told = {k: [v if np.isfinite(v) else None for v in x] for k, x in tried.items()}
-    facts = {"name": name, "tried": told, "num_seeds": num}
-    return Best(runs[SIMPLEST], facts)
+    return Best(runs[SIMPLEST], {"name": name, "tried": told, "num_seeds": num})
 
 
-def _chosen_from(slot: str, simple: Mapping[str, Any]) -> Space:
-    """A space whose params are the number of a function: one program for all."""
+def choose(
+    search: Search, train: Callable[[str, Space, Sequence[np.int32]], list[HeldOut]]
+) -> tuple[str, str, np.int32, dict[str, list[float]]]:
+    """Return the best simple function of a search that has any.
+
+    Args:
+        train: `(slot, space, numbers) -> runs`, of the functions of a slot, which
+            `space` binds by their numbers.
+
+    Returns:
+        its name with its slot's, the slot, its number there, and the mean fitness of
+        all by task.
+    """
+    tried, places = {}, {}
+    for slot, simple in of(search).items():
+        numbers = [np.int32(i) for i in range(len(simple))]
+        runs = train(slot, chosen_from(simple, slot), numbers)
+        for name, number, one in zip(simple, numbers, runs, strict=True):
+            tried[f"{slot} {name}"] = [average(x) for x in one.fitness]
+            places[f"{slot} {name}"] = slot, number
+    name = least_ranks(tried)
+    return name, *places[name], tried
+
+
+def chosen_from(simple: Mapping[str, Any], slot: str) -> Space:
+    """Return a space whose params are the number of a function: one program for all."""
 
     def one(number, *args, **named):
         return jnp.stack([f(*args, **named) for f in simple.values()])[number]
@@ -184,10 +213,10 @@ def _chosen_from(slot: str, simple: Mapping[str, Any]) -> Space:
     return Space(lambda key: jnp.int32(0), bind)
 
 
-def _least_ranks(tried: Mapping[str, list[float]]) -> str:
+def least_ranks(tried: Mapping[str, list[float]]) -> str:
     """The name with the least sum of ranks over tasks; a failure is the worst.
 
-    >>> _least_ranks({"a": [1.0, 5.0], "b": [2.0, 9.0], "c": [float("nan"), 7.0]})
+    >>> least_ranks({"a": [1.0, 5.0], "b": [2.0, 9.0], "c": [float("nan"), 7.0]})
     'b'
     """
     scores = np.nan_to_num(np.array(list(tried.values())), nan=-np.inf)

@@ -76,7 +76,7 @@ def sentence(returns: np.ndarray) -> str:
         return f"none of {len(returns)} agents has one"
     text = f"mean {finite.mean():.2f}"
     if len(finite) >= ENOUGH:
-        text = f"mean {stats.bootstrap(finite, stats.mean).text}"
+        text = f"mean {stats.mean_interval(finite).text}"
     elif len(finite) > 1:
         text += f", from {finite.min():.2f} to {finite.max():.2f},"
     lost = len(returns) - len(finite)
@@ -110,7 +110,7 @@ def figure(records: Sequence[Mapping[str, Any]]) -> Drawing:
         (["frames", "mean", "low", "high", *seeds], rows),
         f"Mean return of the episodes that ended in each segment, over {len(curve)} "
         f"seeds. Shaded: {bounds}"
-        + (" of the mean, by the bootstrap." if len(curve) >= ENOUGH else " seed.")
+        + (" of the mean." if len(curve) >= ENOUGH else " seed.")
         + " In gray each seed.",
     )
 
@@ -122,7 +122,7 @@ def _summary(scores: np.ndarray) -> tuple[float, float, float]:
         return np.nan, np.nan, np.nan
     low, high = finite.min(), finite.max()
     if len(finite) >= ENOUGH:
-        _, low, high, _ = stats.bootstrap(finite, stats.mean)
+        _, low, high, _ = stats.mean_interval(finite)
     return finite.mean(), low, high
 
 

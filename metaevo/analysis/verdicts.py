@@ -14,6 +14,9 @@ from metaevo.learned import operations
 from metaevo.portable import properties
 
 SOLUTION, HAND_MADE, SIMPLEST = "solution", "hand-made", "best simple"
+STATIC = "best static"
+CHOSEN = (HAND_MADE, SIMPLEST, STATIC)
+"""Rivals that were not searched for, or chosen from a few."""
 
 NOISE_LEVEL = 0.05
 """Level at which two evaluations must agree in rank for members to be told apart."""
@@ -123,8 +126,7 @@ def compared(
     """Compare candidates with each rival in the same place and measure.
 
     Args:
-        scores: of all of them. All but the hand-made algorithm and the best simple
-            function come from searches.
+        scores: of all of them. All but those in `CHOSEN` come from searches.
         subjects: names of the candidates that are judged.
         rivals: names of others, which need not be in the table.
     """
@@ -134,9 +136,7 @@ def compared(
             rival,
             cell.measure,
             cell.place,
-            differences.crossed_difference(
-                x, other, (True, rival not in (HAND_MADE, SIMPLEST))
-            ),
+            differences.crossed_difference(x, other, (True, rival not in CHOSEN)),
         )
         for cell, x in scores.items()
         if cell.candidate in subjects

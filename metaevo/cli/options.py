@@ -96,6 +96,7 @@ class CompareOptions(Trust):
     Attributes:
         seeds: fresh seeds for each candidate. At least 3.
         tuned: tune the hand-made algorithm, as long as the searches.
+        rivals: all adds simple functions, static choices, and these tuned.
         controls: random searches.
         control_seeds: fresh seeds for each random search.
         on: another setting, on='KEY=VALUE;KEY=VALUE'; repeatable.
@@ -111,6 +112,7 @@ class CompareOptions(Trust):
 
     seeds: int = 32
     tuned: bool = True
+    rivals: Literal["tuned", "all"] = "tuned"
     controls: int = 20
     control_seeds: int = 8
     on: tuple[str, ...] = ()
@@ -169,6 +171,19 @@ class TrialsOptions:
 
     def __post_init__(self):
         _check_least(self, limit=0)
+
+
+@dataclass(frozen=True)
+class ScoresOptions:
+    """Options of `metaevo scores`.
+
+    Attributes:
+        to: table, csv or json, an object a line.
+        out: the file; default the terminal.
+    """
+
+    to: Literal["table", "csv", "json"] = "table"
+    out: str | None = None
 
 
 @dataclass(frozen=True)

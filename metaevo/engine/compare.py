@@ -3,7 +3,9 @@
 Every candidate is trained for whole lifetimes on the same fresh seeds, in the setting
 of the search and in other settings. The hand-made algorithm is trained as it is and
 *tuned*: its hyperparameters (`InnerLoop.tunable`) are searched by the same strategy
-with as many training runs, from a sigma of 1 (`TUNING_SIGMA`). The random control runs
+with as many training runs, from a sigma of 1 (`TUNING_SIGMA`). With `rivals="all"` the
+best simple function, the best static choices of the algorithm and these with tuned
+numbers stand beside it. The random control runs
 that strategy many times on random numbers in place of fitness, which gives what a
 search finds without any information.
 
@@ -20,13 +22,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 import jax
+import numpy as np
 
 from metaevo import population, spaces
 from metaevo.analysis import comparison, holdout, verdicts
-from metaevo.analysis.comparison import AS_TRAINED, TUNED
+from metaevo.analysis import rivals as simple_rivals
+from metaevo.analysis.comparison import AS_TRAINED, BOTH, TUNED
 from metaevo.analysis.holdout import HeldOut
 from metaevo.analysis.steps import Steps
-from metaevo.analysis.verdicts import HAND_MADE
+from metaevo.analysis.verdicts import HAND_MADE, SIMPLEST, STATIC, average
 from metaevo.config import RunConfig
 from metaevo.engine import checks, identity
 from metaevo.engine import loop as engine
@@ -47,10 +51,14 @@ class Candidate(NamedTuple):
     Attributes:
         space: Space that binds the params.
         params: Result of each of its searches; the hand-made algorithm has one.
+        what: What tells the space from others that its `spec` does not.
+        changes: `key=value`, by which its setting differs from that of the search.
     """
 
     space: Space
     params: Sequence[Params]
+    what: str = ""
+    changes: tuple[str, ...] = ()
 
 
 class Group(NamedTuple):
@@ -78,6 +86,7 @@ def compare(
     *,
     seeds: int = 32,
     tuned: bool = True,
+    rivals: str = "tuned",
     controls: int = 20,
     control_seeds: int = 8,
     on: Sequence[str] = (),
@@ -102,6 +111,10 @@ def compare(
         should_stop: Asked often; True abandons the comparison.
         seeds: N, fresh seeds on which each candidate is trained, at least 3.
         tuned: Tune the hand-made algorithm, which costs as much as the searches did.
+        rivals: `all` adds the best simple function, the best static choices
+            (`InnerLoop.choices`) and, if `tuned`, these with tuned numbers. They are
+            chosen on half as many seeds of their own, and so is the best rival of all,
+            with which the first sentences compare. `tuned` adds none.
         controls: Number of random searches.
         control_seeds: Fresh seeds on which each random search's result is trained, at
             least 1.
@@ -122,33 +135,56 @@ def compare(
     alike = _alike([_group(name, runs, make) for name, runs in groups.items()])
     everyone = [group for section in alike for group in section]
     _check_comparable(everyone, unequal_budgets)
+    key = jax.random.fold_in(jax.random.key(seed), 0x5EED)
     train = functools.partial(
-        _trained,
-        out=out,
-        key=jax.random.fold_in(jax.random.key(seed), 0x5EED),
-        devices=devices,
-        should_stop=should_stop,
+        _trained, out=out, key=key, devices=devices, should_stop=should_stop
+    )
+    choose = functools.partial(
+        train,
+        num_seeds=simple_rivals.choosing_seeds(seeds),
+        key=jax.random.fold_in(key, simple_rivals.CHOOSING),
     )
     # All settings are made before anything is trained: one of them may be wrong.
     settings = [_conditions(section[0], make, on) for section in alike]
     measure = everyone[0].search.fitness.name
-    scores, random_scores, environments = {}, {}, {}
+    scores, random_scores, environments, hardest = {}, {}, {}, {}
     with contextlib.closing(ConsoleLogger(0)) as console:
         for section, conditions in zip(alike, settings, strict=True):
             joined = ", ".join(group.name for group in section)
             own = f" ({joined})" if len(alike) > 1 else ""
             candidates = {HAND_MADE: Candidate(holdout.HAND_MADE, [holdout.NOTHING])}
             candidates |= {x.name: _learned(x.directories) for x in section}
+            tune = functools.partial(
+                _tuned, section[0], out=out, console=console, should_stop=should_stop
+            )
             if tuned:
-                candidates[TUNED] = _tuned(section[0], out, console, should_stop)
-            for condition, search in conditions.items():
+                candidates[TUNED] = tune(section[0].search)
+            if rivals == "all":
+                console.now(f"choosing rivals{own}")
+                others = _rivals(section[0], make, choose, tune if tuned else None)
+                candidates |= others
+                rival = _hardest(section[0], make, choose, candidates)
+                hardest |= {
+                    (place, x.name): rival
+                    for x in section
+                    for place in _places(AS_TRAINED + own, x.search)
+                }
+                for name, x in others.items():
+                    console.say(
+                        f"{name}: {' '.join(filter(None, (x.what, *x.changes)))}"
+                    )
+            for condition, (search, changes) in conditions.items():
                 environments[condition + own] = ", ".join(
                     filter(None, task_names(search))
                 )
                 places = _places(condition + own, search)
                 for name, candidate in candidates.items():
                     console.now(f"{condition}{own}: {name}")
-                    runs = train(search, candidate, seeds)
+                    its_search = search
+                    if candidate.changes:
+                        more = (*changes, *candidate.changes)
+                        its_search = make(section[0].directories[0], more)
+                    runs = train(its_search, candidate, num_seeds=seeds)
                     scores |= verdicts.table(name, runs, places, measure)
             for group in section:
                 search = group.search
@@ -156,7 +192,8 @@ def compare(
                     continue
                 console.now(f"random control: {controls} searches")
                 found = random_solutions(search, controls, seed)
-                runs = train(search, Candidate(search.space, found), control_seeds)
+                control = Candidate(search.space, found)
+                runs = train(search, control, num_seeds=control_seeds)
                 places = _places(AS_TRAINED + own, search)
                 table = verdicts.table(group.name, runs, places, measure)
                 random_scores |= {
@@ -164,26 +201,104 @@ def compare(
                 }
     frames = {group.name: group.frames for group in everyone}
     return comparison.write(
-        out, scores, frames, measure, random_scores, optimum, environments
+        out, scores, frames, measure, random_scores, optimum, environments, hardest
     )
 
 
 def _conditions(
     group: Group, make: Callable[[Path, Sequence[str]], Search], on: Sequence[str]
-) -> dict[str, Search]:
+) -> dict[str, tuple[Search, Sequence[str]]]:
     """Return the search as it was trained, and in other settings, by name.
+
+    Returns:
+        Name -> search, and the changes that make it.
 
     Raises:
         ConfigError: A setting is wrong.
     """
-    found = {AS_TRAINED: group.search}
+    found: dict[str, tuple[Search, Sequence[str]]] = {AS_TRAINED: (group.search, ())}
     for changes in on:
         try:
-            found[changes] = make(group.directories[0], changes.split(";"))
-            checks.check(found[changes])
+            search = make(group.directories[0], changes.split(";"))
+            checks.check(search)
         except ConfigError as error:
             raise ConfigError(f"on={changes}: {error}") from None
+        found[changes] = search, changes.split(";")
     return found
+
+
+def _rivals(
+    group: Group,
+    make: Callable[[Path, Sequence[str]], Search],
+    choose: Callable[[Search, Candidate], list[HeldOut]],
+    tune: Callable[[Search], Candidate] | None,
+) -> dict[str, Candidate]:
+    """Return the best simple function and the best static choices, also tuned."""
+    found = {}
+    if several := simple_rivals.of(group.search):
+
+        def train(slot, space, numbers):
+            return choose(group.search, Candidate(space, numbers, slot))
+
+        name, slot, number, _ = simple_rivals.choose(group.search, train)
+        space = simple_rivals.chosen_from(several[slot], slot)
+        found[SIMPLEST] = Candidate(space, [number], name)
+    if changes := _static(group, make, choose):
+        nothing = [holdout.NOTHING]
+        found[STATIC] = Candidate(holdout.HAND_MADE, nothing, changes=changes)
+        if tune is not None:
+            search = make(group.directories[0], changes)
+            search = search._replace(num_generations=group.search.num_generations)
+            found[BOTH] = tune(search)._replace(changes=changes)
+    return found
+
+
+def _static(
+    group: Group,
+    make: Callable[[Path, Sequence[str]], Search],
+    choose: Callable[[Search, Candidate], list[HeldOut]],
+) -> tuple[str, ...]:
+    """Return the static choices that are best for the hand-made algorithm.
+
+    The best one is added as long as it is better than what there is.
+    """
+
+    def score(changes: tuple[str, ...]) -> list[float]:
+        search = make(group.directories[0], changes) if changes else group.search
+        (runs,) = choose(search, Candidate(holdout.HAND_MADE, [holdout.NOTHING]))
+        return [average(x) for x in runs.fitness]
+
+    left = [*group.search.tasks[0].choices]
+    chosen: tuple[str, ...] = ()
+    while left:
+        tried = {"": score(chosen)}
+        for choice in left:
+            with contextlib.suppress(ConfigError):  # a key that this search has not
+                tried[choice] = score((*chosen, *choice.split(";")))
+        best = simple_rivals.least_ranks(tried)
+        if not best:
+            break
+        chosen = (*chosen, *best.split(";"))
+        left.remove(best)
+    return chosen
+
+
+def _hardest(
+    group: Group,
+    make: Callable[[Path, Sequence[str]], Search],
+    choose: Callable[[Search, Candidate], list[HeldOut]],
+    candidates: Mapping[str, Candidate],
+) -> str:
+    """Return the name of the best rival of a group, on the seeds of the choice."""
+    tried = {}
+    for name in comparison.RIVALS:
+        if candidate := candidates.get(name):
+            changes = candidate.changes
+            search = make(group.directories[0], changes) if changes else group.search
+            runs = choose(search, candidate)
+            means = np.array([[average(x) for x in one.fitness] for one in runs])
+            tried[name] = list(means.mean(0))
+    return simple_rivals.least_ranks(tried)
 
 
 def _check_own(out: Path) -> None:
@@ -329,10 +444,14 @@ def tuning(search: Search) -> Search:
 
 
 def _tuned(
-    group: Group, out: Path, console: ConsoleLogger, should_stop: Callable
+    group: Group,
+    search: Search,
+    out: Path,
+    console: ConsoleLogger,
+    should_stop: Callable,
 ) -> Candidate:
     """Search the hand-made algorithm's hyperparameters, as the rival was searched."""
-    alike, num = tuning(group.search), len(group.directories)
+    alike, num = tuning(search), len(group.directories)
     digest = identity.digest(
         identity.identity(alike), identity.sources(alike), alike.num_generations
     )
@@ -394,6 +513,7 @@ def _trained(
         identity.lifetime(search),
         identity.sources(search),
         dict(candidate.space.spec),
+        *([candidate.what] if candidate.what else []),
         [identity.plain(x) for x in candidate.params],
         num_seeds,
         identity.plain(jax.random.key_data(key)),

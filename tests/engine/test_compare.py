@@ -15,6 +15,7 @@ import metaevo
 from metaevo.analysis import comparison, differences, holdout, verdicts
 from metaevo.analysis.comparison import AS_TRAINED, TUNED
 from metaevo.analysis.verdicts import HAND_MADE, TableCell
+from metaevo.cli import scores as by_seed
 from metaevo.cli.options import CompareOptions
 from metaevo.engine import compare
 from metaevo.errors import ConfigError
@@ -68,6 +69,15 @@ def test_what_was_learned_is_told_from_what_was_not(runs, tmp_path):
     for row in rows:  # All are below the optimum.
         gap = float(row["optimality_gap"])
         assert gap == pytest.approx(1e3 - float(row["mean"]), abs=1e-3)
+    kept = by_seed.read(tmp_path / "out")
+    found = {(x.candidate, x.search, len(x.scores)) for x in kept}
+    assert found == {(x, i, 8) for x in named for i in range(2)} - {("hand-made", 1, 8)}
+    of_toy = [
+        x.scores
+        for x in kept
+        if (x.candidate, x.measure) == ("toy", search().fitness.name)
+    ]
+    assert np.mean(of_toy) == pytest.approx(float(named["toy"]["mean"]), rel=1e-5)
     # Tuned in the very space that was searched: nothing is left to be better at.
     difference, interval = named["toy"]["against_tuned"].split(" ", 1)
     low, high = (float(x) for x in interval.strip("[]").split(", "))
@@ -161,18 +171,20 @@ def test_searches_of_both_sides_are_told_apart_from_single_ones(tmp_path):
     assert len(lines) == 4  # fitness and final return of each
     assert lines[0].startswith("several: better than the hand-made one (+")
     assert "better than the tuned hand-made one (+" in lines[0]
-    assert lines[0].endswith("mean return, 5 searches x 32 seeds, 95 % intervals")
+    assert "; better in 5 of 5 searches, each by itself)" in lines[0]
+    assert "mean return, 5 searches x 32 seeds, 95 % intervals; against" in lines[0]
     assert "final return, 5 searches" in lines[1]
     assert "1 search x 32 seeds" in lines[2]
     assert lines[2].endswith(
         "about these results on new seeds, no claim about searching"
     )
-    # A search and the hand-made algorithm are told by the variance over searches, too.
-    low, high = (
-        float(x)
-        for x in rows["several"]["against_hand_made"].split(" ", 1)[1][1:-1].split(",")
+    # Against the hand-made algorithm the interval is over seeds; what was searched for
+    # on both sides is told apart by the variance over searches, too.
+    of_seeds, of_both = (
+        np.diff([float(x) for x in rows["several"][name].split("[")[1][:-1].split(",")])
+        for name in ("against_hand_made", "against_tuned")
     )
-    assert high - low > 2 * 2.776 * 0.5 / np.sqrt(5)
+    assert of_both > of_seeds
     assert rows["several"]["final_return_against_tuned"].startswith("+")
     page = (tmp_path / "index.html").read_text()
     assert "of the 8 verdicts above are corrected" in page

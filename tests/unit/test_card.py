@@ -1,13 +1,18 @@
 """The card of an artifact, and the evidence that it shows."""
 
+import json
+
 import jax
 import numpy as np
 import pytest
 
 import metaevo
 from metaevo import losses
-from metaevo.analysis.evidence import evidence
+from metaevo.analysis import evidence as evidences
+from metaevo.analysis import verdicts
+from metaevo.analysis.evidence import evidence, kept
 from metaevo.analysis.holdout import HeldOut
+from metaevo.errors import CheckpointError
 from metaevo.storage import artifacts, card
 
 SEEDS = 8
@@ -15,6 +20,7 @@ SEEDS = 8
 
 def runs(level):
     scores = level + np.arange(float(SEEDS))[None]
+    scores += level / 50 * np.tile([1.0, -1.0], SEEDS // 2)  # differences vary
     return HeldOut(scores, scores + 100, ())
 
 
@@ -52,6 +58,68 @@ def test_scores_that_are_not_finite_are_not_given():
     made = {"solution": bad, "hand-made": bad}
     rows = evidence(made, {"measure": "return"}, (), [], [], None)["scores"]
     assert [row["fitness"] for row in rows] == [None, None]
+
+
+def noisy(seed):
+    """Runs on two tasks, of which one failed."""
+    scores = np.random.default_rng(seed).normal(0, 9, (2, 2, SEEDS))
+    scores[0, 1, seed] = np.nan
+    return HeldOut(*scores.astype(np.float32), ())
+
+
+def test_verdicts_follow_from_the_scores_that_evidence_keeps(monkeypatch):
+    made = {"solution": noisy(1), "hand-made": noisy(2), "best simple": noisy(3)}
+    facts = {"measure": "return", "tasks": ["a", "b"], "num_searched": 1, "noise": None}
+    found = json.loads(json.dumps(evidence(made, facts, (), [], [], None)))
+    assert found["scores"][1]["task"] == "b, which the search never saw"
+    assert found["scores"][1]["by_seed"]["fitness"][1] is None
+    held_out, of_them = kept(found)
+    for name, runs in made.items():
+        np.testing.assert_array_equal(held_out[name].fitness, runs.fitness)
+        np.testing.assert_array_equal(held_out[name].final_return, runs.final_return)
+    again = [x.sentence for x in verdicts.every(held_out, of_them)]
+    assert again == found["verdicts"]
+    assert len(again) == len(set(again)) >= 8
+    monkeypatch.setattr(evidences, "MOST", 6 * SEEDS - 1)
+    assert kept(evidence(made, facts, (), [], [], None)) == ({}, {})
+
+
+def altered(key, value):
+    def alter(rows):
+        rows[1][key] = value
+
+    return alter
+
+
+@pytest.mark.parametrize(
+    "alter",
+    [
+        lambda rows: rows[1].pop("by_seed"),
+        lambda rows: rows[1]["by_seed"]["fitness"].pop(),
+        lambda rows: rows[1]["by_seed"].update(final_return=["x"] * SEEDS),
+        lambda rows: rows[1]["by_seed"].update(final_return=[10**400] * SEEDS),
+        lambda rows: rows[1]["by_seed"].update(final_return=[[1.0]] * SEEDS),
+        lambda rows: [row.update(by_seed={"fitness": [], "final_return": []})
+                      for row in rows],
+        altered("fitness", 24.0),
+        altered("fitness", None),
+        altered("seeds", 9),
+        altered("task", "maze"),
+        altered("name", 3),
+    ],
+)  # fmt: skip
+def test_scores_that_do_not_fit_together_are_refused(found, alter):
+    assert kept(found)[0].keys() == {"solution", "start", "hand-made"}
+    alter(found["scores"])
+    with pytest.raises(CheckpointError, match="do not fit together"):
+        kept(found)
+
+
+def test_evidence_of_an_older_artifact_keeps_no_scores(found):
+    for row in found["scores"]:
+        del row["by_seed"]
+    assert kept(found) == ({}, {})
+    assert kept({"scores": "x"}) == kept({"scores": [1]}) == kept({}) == ({}, {})
 
 
 @pytest.mark.parametrize(

@@ -40,12 +40,12 @@ def test_simple_losses_are_what_their_names_say():
         }
         known = {name: w * 0.5 * 2.0**2 for name, w in weights.items()}
         known |= {"Huber": 1.5, "shifted": 0.5 * (q - target + 1.3) ** 2}
-        of_td = known | {"DQNReg": 2.0 + 0.05 * q}
+        of_td = known | {"DQNReg": 2.0 + 0.05 * q, "untrained": 0.0}
         for name, loss in rivals.SIMPLE["td_loss"].items():
             found = loss(target - q, q, target, context)
             assert found == pytest.approx(of_td[name], rel=1e-6), name
         # Clipped: the old value was at the target, and 0.2 is as far as it may go.
-        of_value = known | {"clipped square": 2.0}
+        of_value = known | {"clipped square": 2.0, "untrained critic": 0.0}
         for name, loss in rivals.SIMPLE["value_loss"].items():
             found = loss(q, target, target, context)
             assert found == pytest.approx(of_value[name], rel=1e-6), name
@@ -55,7 +55,7 @@ def test_what_a_slot_holds_by_itself_is_no_rival():
     found = rivals.of(search_of(spaces.replace(td_loss=TD)))
     assert set(found["td_loss"]) == {*rivals.SIMPLE["td_loss"]} - {"square"}
     assert rivals.of(search_of(spaces.tune(lr=spaces.log()))) == {}
-    assert rivals.num_tried(search_of(spaces.replace(td_loss=TD))) == 6
+    assert rivals.num_tried(search_of(spaces.replace(td_loss=TD))) == 7
 
 
 def test_the_best_is_chosen_on_other_seeds_and_trained_on_these(tmp_path):
@@ -93,7 +93,7 @@ SLOTS = [
 def test_every_loop_takes_the_simple_functions_of_its_slots(name, slot):
     """Traced, not trained."""
     loop = SMALL[name].make()
-    space = rivals._chosen_from(slot, rivals.SIMPLE[slot])
+    space = rivals.chosen_from(rivals.SIMPLE[slot], slot)
     meta = space.bind(jnp.int32(1), loop.meta)
     key = jax.random.key(0)
     state = jax.eval_shape(loop.init, key, meta)
