@@ -198,18 +198,34 @@ def draw() -> None:
             a, b = (np.asarray(x["lifetime"], float) for x in (line, base))
             scale = 100 / abs(b.mean())
             x = differences.paired_difference(a, b)
-            name = ", ".join(filter(None, place)).replace("gymnax/", "")
-            rows.append((name, *(scale * np.array(x[:3]))))
-    figure, panel = plt.subplots(figsize=(9, 0.3 * len(rows) + 1))
+            rows.append((plain_name(*place), *(scale * np.array(x[:3]))))
+    figure, panel = plt.subplots(figsize=(9, 0.34 * len(rows) + 1))
     for i, (_, middle, low, high) in enumerate(reversed(rows)):
         color = "#0072B2" if low > 0 else "#D55E00" if high < 0 else "#8a8a8a"
         panel.plot([low, high], [i, i], color=color)
         panel.plot(middle, i, "o", color=color)
     panel.axvline(0, color="black", linewidth=0.8)
-    panel.set_yticks(range(len(rows)), [x[0] for x in reversed(rows)], fontsize=8)
+    panel.set_yticks(range(len(rows)), [x[0] for x in reversed(rows)], fontsize=10)
     panel.set_xlabel("more return over the lifetime, % of the square's (95 %)")
     figure.tight_layout()
     figure.savefig(FOLDER.parents[1] / "docs" / "images" / "reluctant.png", dpi=120)
+
+
+def plain_name(agent: str, task: str, setting: str) -> str:
+    """What a row of the picture is, in words.
+
+    >>> plain_name("dqn", "gymnax/Acrobot-v1, 0.002", "double")
+    'double DQN, Acrobot, step size 0.002'
+    """
+    env, _, lr = task.partition(", ")
+    env = env.rpartition("/")[2].partition("-")[0].replace("_", " ")
+    agent = agent.replace("dqn", "DQN")
+    size = f"step size {lr}" if lr else ""
+    if setting == "long":
+        size = "500,000 frames"
+    elif setting:
+        agent = f"{setting} {agent}"
+    return ", ".join(filter(None, (agent, env, size)))
 
 
 def table() -> None:
