@@ -1,18 +1,23 @@
 """Put the solution of a finished run into the zoo, with what was measured of it since.
 
     python -m benchmarks.zoo value_loss runs/loss
+    python -m benchmarks.zoo value_loss            with new rows of benchmarks.strangers
 
-Writes `metaevo/zoo/NAME/`: the artifact of the run, whose card also says what it is
-worth in other agents and where it fails. Its sentences stand below, each beside the
-command or the page that has the figures.
+Writes `metaevo/zoo/NAME/`: the artifact of the run, or the one that is there. Its card
+also says what it is worth in other agents and where it fails. Of functions that
+`benchmarks.strangers` trains the sentences are made from its results. The others stand
+below, each beside the page that has the figures.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks import strangers
+from benchmarks.measure import RESULTS, Results
 from metaevo.storage import artifacts, card, verified
 
 
@@ -31,26 +36,14 @@ class Entry(NamedTuple):
 
 
 ENTRIES = {
-    # docs/discoveries.md, "PPO's value loss, in a family with guarantees"
     "value_loss": Entry(
         "python -m searches.ppo_weighted_value_loss run.held_out_seeds=64 "
         "run.independent=true",
+        (),
         (
-            "five searches of five are better than PPO's clipped loss: mean return "
-            "over the lifetime +75.0 [+61.0, +89.0], final return +67.2 [+37.4, +97.0]",
-            "on Acrobot, which no search saw, in a PPO that shares no code with it and "
-            "has the squared error, three step sizes, 16 seeds: +37.7 [+18.8, +56.6] "
-            "over the lifetime, +48.8 [+16.0, +81.6] in the end",
-        ),
-        (
-            "seven tuned numbers with the clipped loss are worth more: mean return "
-            "over the lifetime +46.8 [+39.0, +54.6] above the five searches",
-            "most of the gain is that of the plain squared error; in the independent "
-            "PPO, whose own loss it is, the two are not distinguishable on CartPole "
-            "over the lifetime (+8.4 [-3.5, +20.4]), and it ends lower (-9.8 [-19.3, "
-            "-0.3])",
-            "evolved on CartPole at one step size; on other tasks than CartPole and "
-            "Acrobot not tried",
+            "evolved on CartPole at one step size",
+            "seven tuned numbers with the clipped loss are worth more, and random "
+            "functions of its family as much (docs/discoveries.md)",
         ),
     ),
     # experiments/transfer/results.jsonl, docs/opponents.md
@@ -69,60 +62,23 @@ ENTRIES = {
             "evolved for the iterated prisoner's dilemma with exact gradients",
         ),
     ),
-    # benchmarks/results/cpu/potentials.jsonl, docs/discoveries.md
     "potential": Entry(
         "python -m searches.ppo_reward_potential",
+        (),
         (
-            "five searches, 131,072 frames, 16 seeds, final return above no potential: "
-            "PPO at step sizes of 1e-3, 3e-3 and 1e-2 +58.0 [+43.9, +72.0], +52.5 "
-            "[+37.6, +67.4] and +61.7 [+49.0, +74.5]; DQN +47.2 [+35.1, +59.3]; the "
-            "independent DQN +56.6 [+40.2, +73.0]",
-            "the same where observations are scaled to [-1, 1]: DQN +78.5 [+68.1, "
-            "+89.0], the independent PPO +70.4 [+58.4, +82.4], the independent DQN "
-            "+54.6 [+38.2, +71.0]; PQN +11.1 [-5.1, +27.3], and over the lifetime +7.3 "
-            "[+2.0, +12.7]",
-            "in Stable-Baselines3's PPO as it is, observations normalized, 50,000 "
-            "frames, 8 seeds: mean return over the lifetime +33.7 [+31.2, +36.1], "
-            "final return +24.7 [-5.4, +54.7]",
-            "five searches of five are better than PPO without it, each with its own "
-            "interval",
-        ),
-        (
-            "the car's height times 30, which a person would take, is not "
-            "distinguishable in the final return of PPO at 3e-3 and 1e-2, and of DQN "
-            "and the independent DQN with scaled observations (evolved - height: +2.9 "
-            "[-3.6, +9.4], -1.3 [-6.0, +3.4], +9.9 [-5.7, +25.5], +6.7 [-10.9, +24.3])",
-            "PQN and the independent PPO with raw observations do not learn "
-            "MountainCar in 131,072 frames, with it or without",
             "evolved for MountainCar alone",
+            "agents that read raw positions and speeds, such as the independent PPO, "
+            "do not learn the task in 131,072 frames, with it or without",
         ),
     ),
-    # docs/discoveries.md, "A loss for DQN that tuned numbers do not match"
     "td_loss": Entry(
         "python -m searches.dqn_td_loss_and_numbers number_sigma=0.3",
+        (),
         (
-            "five searches of loss and numbers against five tunings of the same "
-            "numbers at equal frames, from a sigma of 1, 32 seeds: mean return over "
-            "the lifetime +18.0 [+12.0, +24.0], final return +36.7 [+18.0, +55.4]",
-            "the five losses alone in the DQN that they evolved in, its numbers as "
-            "they were, 16 seeds: +38.3 [+27.3, +49.2] over the lifetime against the "
-            "squared error",
-            "in a DQN that shares no code with it, four times as many frames, at step "
-            "sizes of 2.5e-4, 5e-4 and 1e-3: +67.0 [+47.8, +86.2], +25.2 [-5.8, +56.1] "
-            "and +20.7 [-3.2, +44.6] over the lifetime; final return +40.5 [-67.0, "
-            "+148.0], -40.2 [-109.9, +29.4] and +28.0 [-7.9, +63.9]",
-            "in Stable-Baselines3's DQN with settings of RL Baselines3 Zoo, 50,000 "
-            "frames, 8 seeds, against its Huber loss: +109.5 [+66.0, +153.0] over the "
-            "lifetime; all eight end at 500, with the Huber loss at 340.5 on average",
-        ),
-        (
-            "on Acrobot, where each step costs, it does harm: -93.8 [-119.2, -68.5] "
-            "over the lifetime",
-            "an expectile of 0.1, written down after the look, is as good but at the "
-            "step size of the searches (evolved - expectile: +13.5 [+4.9, +22.0]), and "
-            "better in the independent DQN at 1e-3 (-27.3 [-50.1, -4.5])",
+            "evolved on CartPole alone, whose rewards are positive",
             "20 random members of the family with random numbers have 122.0 as their "
-            "95th percentile over the lifetime, the searches 119.6",
+            "95th percentile over the lifetime, the searches 119.6 "
+            "(docs/discoveries.md)",
             "the artifact also holds the numbers that evolved beside the loss; they "
             "were judged in the DQN of the search alone",
         ),
@@ -161,16 +117,59 @@ ENTRIES = {
 }
 
 
+def sentences(several: Sequence[strangers.Judged]) -> tuple[list[str], list[str]]:
+    """Say what an artifact is worth in agents that others wrote, and where it is not.
+
+    Args:
+        several: its rows of `strangers`, corrected; empty if it has none.
+
+    Returns:
+        a sentence per row, and limits, what matters most first.
+    """
+    rows, harm, better = [], [], 0
+    for one in several:
+        agent = one.row.agent
+        agent = f"the {agent}" if agent[0].islower() else agent
+        place = f"in {agent} on {one.row.task}, {one.seeds} seeds"
+        own, simple = one.beyond_own["lifetime"], one.beyond_simple["lifetime"]
+        chosen = " or ".join(dict.fromkeys(one.chosen))
+        better += simple.verdict == "better"
+        rows.append(
+            f"{place}, over the lifetime: {own.text} beyond its own ({one.row.own}), "
+            f"{simple.text} beyond the best simple function ({chosen})"
+        )
+        if own.verdict in ("worse", "fails"):
+            harm.append(f"{place}, it does harm: {own.text} over the lifetime")
+    if not several:
+        return [], []
+    shown = "a demonstration: in none of " if not better else f"in {better} of "
+    best = (
+        f"{shown}{len(several)} rows with agents that others wrote is it better over "
+        "the lifetime than the best simple function"
+    )
+    return rows, [best, *harm]
+
+
+def of_strangers(name: str) -> tuple[list[str], list[str]]:
+    """Return `sentences` of the results that are there."""
+    lines = Results("strangers", keep=True, folder=RESULTS).lines
+    of = f"{verified.ZOO_PREFIX}{name}"
+    rows = [x for x in strangers.ROWS if x.of == of]
+    found = [strangers.judged(x, strangers.known(lines, x)) for x in rows]
+    return sentences(strangers.corrected([x for x in found if x is not None]))
+
+
 def publish(name: str, run: Path, entry: Entry) -> Path:
-    """Write the artifact of a run into the zoo; returns its folder."""
+    """Write an artifact of a run, or of the zoo, into the zoo; return its folder."""
+    elsewhere, limits = of_strangers(name)
     folder = verified.artifact_folder(run)
     arrays, manifest = verified.read(folder, verified.MAX_ARTIFACT)
     evidence = manifest["evidence"] | {
         "license": "Apache-2.0",
         "name": f"{verified.ZOO_PREFIX}{name}",
         "command": entry.command,
-        "elsewhere": list(entry.elsewhere),
-        "limits": list(entry.limits),
+        "elsewhere": [*elsewhere, *entry.elsewhere],
+        "limits": [*limits, *entry.limits],
     }
     # The folder of the run was on somebody's machine.
     run_facts = manifest["provenance"]["run"]
@@ -188,10 +187,11 @@ def publish(name: str, run: Path, entry: Entry) -> Path:
 
 def main() -> None:
     names = ", ".join(ENTRIES)
-    if len(sys.argv) != 3 or sys.argv[1] not in ENTRIES:
-        sys.exit(f"expected a name ({names}) and the directory of a finished run")
-    name, run = sys.argv[1:]
-    print(publish(name, Path(run), ENTRIES[name]))
+    if len(sys.argv) not in (2, 3) or sys.argv[1] not in ENTRIES:
+        sys.exit(f"expected a name ({names}), and the directory of a finished run")
+    name = sys.argv[1]
+    run = Path(sys.argv[2]) if len(sys.argv) == 3 else verified.ZOO / name
+    print(publish(name, run, ENTRIES[name]))
 
 
 if __name__ == "__main__":

@@ -165,8 +165,9 @@ def paired_difference(a: np.ndarray, b: np.ndarray, confidence: float = 0.95) ->
 
     It is that of `stats.of_mean`. Where one side has nearly all its scores at one value
     and the other side has not, runs that differ are rare, and the seeds may have missed
-    them: it holds for one pair that nobody saw, which differs by as much as the scores
-    and 0 do. So it does where all differences are equal and tell nothing of their
+    them: it holds for one pair that nobody saw. In that the side that is at one value
+    falls by as much as the scores, or they and 0, lie apart, or is as good as any that
+    was seen. So it does where all differences are equal and tell nothing of their
     spread. Where the scores vary and all differences are rounding, the interval is too.
 
     Args:
@@ -189,9 +190,8 @@ def paired_difference(a: np.ndarray, b: np.ndarray, confidence: float = 0.95) ->
     if np.abs(differences).max() <= resolution < np.ptp(pairs):
         low, high, p = average, average, 1.0
     else:
-        hides = np.ptp(differences) <= resolution or _hides_failures(*pairs)
-        reach = float(max(pairs.max(), 0.0) - min(pairs.min(), 0.0))
-        unseen = (-reach, reach) if hides else None
+        alike = bool(np.ptp(differences) <= resolution)
+        unseen = _unseen(*pairs, alike)
         low, high, p = stats.of_mean(differences, unseen, confidence)
     return Paired(
         average, float(low), float(high), float(p), num, failed, runs,
@@ -199,15 +199,28 @@ def paired_difference(a: np.ndarray, b: np.ndarray, confidence: float = 0.95) ->
     )  # fmt: skip
 
 
-def _hides_failures(a: np.ndarray, b: np.ndarray) -> bool:
-    """Return True if rare runs decide, and the two sides do not share them.
+def _unseen(a: np.ndarray, b: np.ndarray, alike: bool) -> tuple[float, float] | None:
+    """Return the least and greatest difference of a pair that nobody saw.
 
     Two sides that are at the same value differ in few pairs, of which Student's
     interval claims too little rather than too much.
+
+    Args:
+        a, b: [N] finite scores.
+        alike: whether all differences are equal, so that any may be otherwise.
+
+    Returns:
+        None if rare runs do not decide.
     """
-    if not (stats.saturated(a) and stats.saturated(b)):
-        return stats.saturated(a) or stats.saturated(b)
-    return np.median(a) != np.median(b)
+    rare = np.array([alike or stats.saturated(x) for x in (a, b)])
+    same = not alike and bool(rare.all()) and np.median(a) == np.median(b)
+    if not rare.any() or same:
+        return None
+    scores = np.concatenate([a, b])
+    fall = float(max(np.ptp(scores), np.abs(scores).max()))
+    least = min((a - b).min(), -fall * rare[0], (a.min() - scores.max()) * rare[1])
+    greatest = max((a - b).max(), fall * rare[1], (scores.max() - b.min()) * rare[0])
+    return float(least), float(greatest)
 
 
 def interval_of_equals(

@@ -177,6 +177,7 @@ def _page(run: _Run, shown: list[dict], between: Callable[[], None]) -> str:
         not_scored=sum(r.get("not_scored", 0) for r in records),
         history=_history(run.directory),
         settings=flat(run.manifest["identity"]["settings"]),
+        choices=facts.get("choices", ()),
         num_seeds=len(next(iter(held_out.values())).fitness[0]) if held_out else 0,
     )
 

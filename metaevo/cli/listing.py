@@ -186,7 +186,7 @@ def _environments() -> Iterator[str]:
 
 
 def _zoo() -> Iterator[str]:
-    """Yield each artifact of the zoo with its slots and its first verdict."""
+    """Yield each artifact of the zoo with its slots, first verdict and first limit."""
     for name in verified.zoo():
         path = verified.ZOO / name / verified.FILES[1]
         manifest = json.loads(path.read_text(encoding="utf-8"))
@@ -194,7 +194,8 @@ def _zoo() -> Iterator[str]:
             f"{slot}: {op['op']}" for slot, op in sorted(manifest["slots"].items())
         )
         yield from _entry(name, slots)
-        for sentence in manifest.get("evidence", {}).get("verdicts", [])[:1]:
+        found = manifest.get("evidence", {})
+        for sentence in (*found.get("verdicts", [])[:1], *found.get("limits", [])[:1]):
             yield from _wrapped(sentence)
 
 

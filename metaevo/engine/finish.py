@@ -324,6 +324,7 @@ def _hold_out(
         "generation": search.num_generations,
         "noise": _noise(job, state, steps),
         "simple": None if best is None else best.facts,
+        "choices": list(search.tasks[0].choices),
     }
     return held_out, facts, agents
 

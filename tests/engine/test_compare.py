@@ -119,6 +119,45 @@ def test_another_setting_is_trained_and_named(runs, tmp_path, monkeypatch):
     assert "a=1;b=2: on toy/2." in page
 
 
+def with_choices(run, changes):
+    """A choice that helps, one that harms, and one that the search does not have."""
+    if "c=1" in changes:
+        raise ConfigError("unknown key 'c'")
+    factor = 5.0 ** (("a=1" in changes) - ("b=1" in changes))
+    loop = toys.quadratic()
+    meta = loop.meta._replace(lr=factor * loop.meta.lr)
+    loop = loop._replace(meta=meta, choices=("a=1", "b=1", "c=1"))
+    return search()._replace(inner_loop=loop._replace(tunable=toys.space()))
+
+
+def test_static_choices_are_rivals(runs, tmp_path, capfd):
+    out = tmp_path / "out"
+    lines = compared(runs, out, with_choices, rivals="all", controls=0)
+    assert "best static: a=1" in capfd.readouterr().out.splitlines()
+    named = {row["candidate"]: row for row in rows_of(out)}
+    assert set(named) == {
+        "hand-made", "toy", "tuned hand-made", "best static", "tuned static"
+    }  # fmt: skip
+    made = with_choices(None, ("a=1",))
+    (alone,) = compare._trained(
+        made,
+        compare.Candidate(holdout.HAND_MADE, [holdout.NOTHING]),
+        8,
+        tmp_path / "alone",
+        jax.random.fold_in(jax.random.key(0), 0x5EED),
+        jax.devices()[:1],
+        lambda: False,
+    )
+    mean = float(named["best static"]["mean"])
+    assert mean == pytest.approx(float(alone.fitness.mean()), rel=1e-5)
+    assert mean > float(named["hand-made"]["mean"])
+    means = {x: float(named[x]["mean"]) for x in named if x != "toy"}
+    hardest = max(means, key=means.get)
+    assert f" the {hardest} one" in lines[0]
+    assert lines[0].endswith("of all rivals that one was the best on other seeds")
+    assert "best static" in lines[1]
+
+
 def test_a_wrong_setting_is_refused_before_anything_is_trained(runs, tmp_path):
     def make(run, changes):
         if changes:
