@@ -14,6 +14,7 @@ import numpy as np
 import scipy.stats
 
 from benchmarks.measure import RESULTS
+from metaevo.analysis import stats
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -153,8 +154,9 @@ $ metaevo train ALGORITHM env=ENVIRONMENT ARGUMENTS num_seeds=8
 
 `preset=NAME` is one of `metaevo/presets/ALGORITHM/`; `metaevo train ALGORITHM --help`
 lists them. *Return* is that of the deterministic policy on fresh episodes after
-training: the mean over agents, with its bootstrap 95 % interval. *Seconds* are those of
-all agents of a row, compilation included, beside other work on the same machine.
+training: the mean over agents, with its 95 % interval, which [allows for agents that
+fail rarely](report.md#the-verdicts). *Seconds* are those of all agents of a row,
+compilation included, beside other work on the same machine.
 
 *Beside* is a published figure, whose networks, seeds and evaluation differ, or the
 difference from another row with its 95 % interval (Welch's); where that row has other
@@ -175,7 +177,7 @@ def algorithms(path: Path) -> str:
             "environment": row["env"],
             "frames": row["frames"],
             "arguments": " ".join(f"`{x}`" for x in ROWS[row["row"]].arguments),
-            "return": f"{row['return']:.1f} [{row['low']:.1f}, {row['high']:.1f}]"
+            "return": _mean(row["each"])
             + (f", {row['failed']} failed" if row["failed"] else ""),
             "each agent": ", ".join(f"{x:.0f}" for x in sorted(row["each"])),
             "seconds": round(row["seconds"]),
@@ -198,6 +200,14 @@ def algorithms(path: Path) -> str:
     missing = [f"Not run yet: {', '.join(rest)}."] if rest else []
     drawn = "\n".join("| " + " | ".join(line) + " |" for line in lines)
     return "\n\n".join([ALGORITHMS.rstrip(), drawn, where, *missing]) + "\n"
+
+
+def _mean(scores: list[float]) -> str:
+    """A mean with its interval, or how many scores are equal."""
+    found = stats.mean_interval(np.array(scores))
+    if found.num_equal:
+        return f"{found.estimate:.1f} (all {found.num_equal})"
+    return f"{found.estimate:.1f} [{found.low:.1f}, {found.high:.1f}]"
 
 
 def _beside(row, line: dict, found: dict[str, dict]) -> str:

@@ -197,7 +197,9 @@ def of_mean(
 def mean_interval(scores: np.ndarray, confidence: float = 0.95) -> Interval:
     """Return the mean of scores with its interval, see `of_mean`.
 
-    An entry that nobody saw lies among the scores and 0.
+    An entry that nobody saw lies among the scores and 0. An end is cut at the least or
+    greatest score if three runs or more share it, because such a score is a bound of
+    the returns.
 
     Args:
         scores: [N] finite scores, N >= 2.
@@ -207,6 +209,9 @@ def mean_interval(scores: np.ndarray, confidence: float = 0.95) -> Interval:
     ends = float(min(scores.min(), 0.0)), float(max(scores.max(), 0.0))
     unseen = ends if saturated(scores) else None
     low, high, _ = of_mean(scores, unseen, confidence)
+    if unseen is None:
+        least, greatest = _bounds(scores)
+        low, high = max(low, least), min(high, greatest)
     equal = scores.size if np.ptp(scores) == 0 else 0
     return Interval(float(scores.mean()), float(low), float(high), equal)
 
