@@ -129,6 +129,8 @@ def _drawings(run: _Run, between: Callable[[], None]) -> Iterator[Drawing]:
         yield search_figures.fitness(records, facts["measure"])
         scored = search_figures.over_generations(records, held_out, facts)
         yield from [scored] if scored else []
+        shares = search_figures.signal(records)
+        yield from [shares] if shares else []
     for task, frames in enumerate(facts.get("frames_per_segment", ())):
         place = run.places[task] if run.places else ""
         yield search_figures.learning_curves(held_out, task, place, frames, between)
@@ -171,6 +173,7 @@ def _page(run: _Run, shown: list[dict], between: Callable[[], None]) -> str:
         measure=facts["measure"],
         numbers={k: v for k, v in slots.items() if isinstance(v, float)},
         noise=facts["noise"],
+        signal=search_figures.lately(records),
         closed=distill.sentences(run.directory),
         records=records,
         failed=sum(r["failed"] for r in records),

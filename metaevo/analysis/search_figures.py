@@ -56,6 +56,42 @@ def fitness(records: list[dict], measure: str) -> Drawing:
     )
 
 
+def signal(records: list[dict]) -> Drawing | None:
+    """Draw the share of the spread between members that is signal; None: one seed."""
+    if not any("signal" in r for r in records):
+        return None
+    names = ("signal", "signal_twice")
+    generation, *shares = (_column(records, x) for x in ("generation", *names))
+
+    def draw(axes):
+        labels = ("with its seeds", "with twice as many")
+        for x, label, style in zip(shares, labels, ("-", "--"), strict=True):
+            axes.plot(generation, x, color=SOLUTION, ls=style, label=label)
+        axes.set(xlabel="generation", ylabel="share of signal", ylim=(-0.02, 1.02))
+        figures.legend_above(axes, 2)
+
+    return Drawing(
+        "signal",
+        "Signal in the scores of members",
+        draw,
+        (["generation", *names], np.stack([generation, *shares], 1)),
+        "Share of the variance between members on which their seeds agree. The rest is "
+        "noise, by which the strategy selects as well.",
+    )
+
+
+def lately(records: list[dict]) -> dict[str, float] | None:
+    """Return the mean `signal` and `signal_twice` of the last quarter of generations.
+
+    Returns:
+        None for a search with one seed per member.
+    """
+    last = [r for r in records[-max(1, len(records) // 4) :] if "signal" in r]
+    if not last:
+        return None
+    return {x: float(np.mean([r[x] for r in last])) for x in ("signal", "signal_twice")}
+
+
 def over_generations(
     records: list[dict], held_out: Mapping[str, HeldOut], facts: Mapping[str, Any]
 ) -> Drawing | None:

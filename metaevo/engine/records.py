@@ -42,6 +42,44 @@ def summary(scores: np.ndarray) -> dict[str, float]:
     }
 
 
+def signal(scores: np.ndarray) -> dict[str, float]:
+    """Return how much of the spread between members their seeds agree on.
+
+    A member's score is a mean over S seeds. Of the variance of these means over members
+    the share 1 - E / B is signal, where B is the mean square between members and E that
+    of what is left without the effects of members and seeds: the intraclass correlation
+    ICC(C, k) (McGraw and Wong, 1996, https://doi.org/10.1037/1082-989X.1.1.30).
+
+    Args:
+        scores: [tasks, S, P] fitness; members that are not finite on a seed are left
+            out of a task.
+
+    Returns:
+        `signal`, in [0, 1], its mean over tasks; and `signal_twice`, what it would be
+        with twice as many seeds (Spearman and Brown). Empty for a single seed, or fewer
+        than three members.
+
+    >>> scores = np.array([[[0.0, 1.0, 2.0], [0.5, 1.5, 2.5]]])
+    >>> {name: round(x, 2) for name, x in signal(scores).items()}
+    {'signal': 1.0, 'signal_twice': 1.0}
+    """
+    shares = []
+    for x in np.asarray(scores, np.float64):
+        x = x[:, np.isfinite(x).all(0)]
+        seeds, num = x.shape
+        if seeds < 2 or num < 3:
+            continue
+        centred = x - x.mean(1, keepdims=True)
+        means = centred.mean(0)
+        between = seeds * (means**2).sum() / (num - 1)
+        rest = ((centred - means) ** 2).sum() / ((seeds - 1) * (num - 1))
+        shares.append(max(0.0, 1 - rest / between) if between > 0 else 0.0)
+    if not shares:
+        return {}
+    share = float(np.mean(shares))
+    return {"signal": share, "signal_twice": 2 * share / (1 + share)}
+
+
 def means(evaluated: Evaluated) -> dict[str, float]:
     """Mean over seeds and members of the last segment's metrics, finite ones."""
     record = {}

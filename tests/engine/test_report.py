@@ -34,6 +34,7 @@ def directory(tmp_path_factory):
         open_es(space, 4, 0.5, optax.adam(0.3)),
         2,
         fitness.area_under_curve,
+        num_seeds=2,
     )
     config = metaevo.RunConfig(
         directory=str(directory), held_out_seeds=4, wandb="disabled", devices=2
@@ -67,6 +68,7 @@ def test_the_page_is_whole_and_offline(directory):
     for heading in (
         "Held-out seeds",
         "Fitness of the population",
+        "Signal in the scores of members",
         "Learning curves on held-out seeds",
         "The evolved value loss",
         "The strategy",
@@ -80,7 +82,7 @@ def test_the_page_is_whole_and_offline(directory):
     assert re.search(sentence.format("mean return over the lifetime"), page)
     assert re.search(sentence.format("final return"), page)
     assert "corrected for 2 verdicts" in page
-    assert page.count("<figure>") == 5
+    assert page.count("<figure>") == 6
     for color in ("currentColor", "var(--solution)", "var(--hand-made)"):
         assert color in page  # readable on light and dark
     assert not re.search("#0072b2|#d55e00", page.split("</style>")[1])
@@ -125,6 +127,15 @@ def test_it_can_be_remade_from_the_files(directory):
     path.unlink()
     assert report.write(directory) == path
     assert path.read_text() == before
+
+
+def test_the_report_says_what_more_seeds_would_buy(directory):
+    lines = (directory / "metrics.jsonl").read_text().splitlines()
+    last = json.loads(lines[-1])
+    twice = 2 * last["signal"] / (1 + last["signal"])
+    assert last["signal_twice"] == pytest.approx(twice, abs=1e-6)
+    page = (directory / "report" / "index.html").read_text()
+    assert f"{100 * last['signal']:.0f} % of the variance between members was" in page
 
 
 def test_held_out_runs_and_agents_are_kept(directory):
