@@ -212,12 +212,14 @@ def _unseen(a: np.ndarray, b: np.ndarray, alike: bool) -> tuple[float, float] | 
     Returns:
         None if rare runs do not decide.
     """
-    rare = np.array([alike or stats.saturated(x) for x in (a, b)])
+    at_one_value = np.array([stats.saturated(x) for x in (a, b)])
+    rare = at_one_value | alike
     same = not alike and bool(rare.all()) and np.median(a) == np.median(b)
     if not rare.any() or same:
         return None
     scores = np.concatenate([a, b])
-    fall = float(max(np.ptp(scores), np.abs(scores).max()))
+    size = np.abs(scores).max() if at_one_value.any() else 0.0
+    fall = float(max(np.ptp(scores), size))
     least = min((a - b).min(), -fall * rare[0], (a.min() - scores.max()) * rare[1])
     greatest = max((a - b).max(), fall * rare[1], (scores.max() - b.min()) * rare[0])
     return float(least), float(greatest)
