@@ -182,8 +182,9 @@ def _text(x: Any) -> str:
     """One line of printable text, cut if it is long."""
     if isinstance(x, int) and not _is_number(x):
         return "-"
-    text = "".join(c if c.isprintable() else " " for c in str(x))
-    return text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + "..."
+    text = str(x)
+    shown = "".join(c if c.isprintable() else " " for c in text[:MAX_TEXT])
+    return shown if len(text) <= MAX_TEXT else f"{shown}..."
 
 
 def _escaped(text: str) -> str:
