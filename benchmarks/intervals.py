@@ -172,13 +172,21 @@ def unequal_shapes(
     }
 
 
-def power(difference: float, sd: float, num: int) -> float:
-    """Return how often a true difference is found on 32 pairs of that deviation."""
+def power(difference: float, sd: float, num: int) -> dict[str, float]:
+    """Return how often a true difference is found on 32 pairs of that deviation.
+
+    Returns:
+        `share`, of simulations; `students`: of Student's test, exactly.
+    """
     rng = np.random.default_rng(0)
     pairs = (rng.normal(difference, sd, SEEDS) for _ in range(num))
     noise = rng.normal(size=SEEDS)
     found = (differences.paired_difference(x + noise, noise) for x in pairs)
-    return sum(x.verdict == "better" for x in found) / num
+    share = sum(x.verdict == "better" for x in found) / num
+    distance = math.sqrt(SEEDS) * difference / sd
+    least = scipy_stats.t.ppf(0.975, SEEDS - 1)
+    students = float(scipy_stats.nct.sf(least, SEEDS - 1, distance))
+    return {"share": share, "students": students}
 
 
 # --- groups of searches ---------------------------------------------------------------
@@ -309,7 +317,7 @@ def records() -> Iterator[dict]:
         cells = {n: unequal_shapes(solution, rival, n, NUM) for n in (8, 16, 32)}
         for n, found in cells.items():
             yield {"what": "shapes", "pair": [solution, rival], "seeds": n, **found}
-    yield {"what": "power", "share": power(20, 40, 4 * NUM)}
+    yield {"what": "power", **power(20, 40, 4 * NUM)}
     for ratio in (0.2, 1.0, 3.0):
         for n in (2, 3, 10):
             share = group_coverage(ratio, n, NUM)
@@ -368,8 +376,9 @@ def tables(lines: list[dict]) -> str:
                 (format(of_pair[a, b, n][field], form) for n in seeds) for b in SHAPES
             )
             out.append(row([a, *map(" / ".join, cells)]))
-    table("true difference of half a deviation, 32 pairs", "found in")
-    out.append(row(["normal", f"{chosen['power'][0]['share']:.1%}"]))
+    table("true difference of half a deviation, 32 pairs", "found in", "by Student's")
+    share, students = (chosen["power"][0][x] for x in ("share", "students"))
+    out.append(row(["normal", f"{share:.1%}", f"{students:.1%}"]))
     table("sd(search) / sd(seed)", "2 searches", "3 searches", "10 searches")
     for i in range(0, len(chosen["group"]), 3):
         part = chosen["group"][i : i + 3]

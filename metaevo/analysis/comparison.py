@@ -92,8 +92,8 @@ def _against_best(
 ) -> list[str]:
     """Return a sentence per learned candidate and measure, on its best rival."""
     return [
-        f"{x.subject}: {_predicate(x)}; {x.measure}; of all rivals that one was the "
-        "best on other seeds"
+        f"{x.subject}{_where(x.place)}: {_predicate(x)}; {x.measure}; of all rivals "
+        "that one was the best on other seeds"
         for x in judged
         if hardest.get((x.place, x.subject)) == x.rival
     ]
@@ -109,7 +109,7 @@ def _sentences(scores: Table, judged: Sequence[Verdict], controls: Table) -> lis
         about = [f"the {x.rival} one" for x in group if x.paired.about_results]
         searches, seeds = scores[cell].shape
         counted = "1 search" if searches == 1 else f"{searches} searches"
-        where = "" if cell.place == AS_TRAINED else f" on {cell.place}"
+        where = _where(cell.place)
         claim = ""
         if about:
             claim = (
@@ -135,6 +135,10 @@ def _sentences(scores: Table, judged: Sequence[Verdict], controls: Table) -> lis
     return lines
 
 
+def _where(place: str) -> str:
+    return "" if place == AS_TRAINED else f" on {place}"
+
+
 def _predicate(verdict: Verdict) -> str:
     """Return what a group is in comparison with a rival, and by how much."""
     paired, rival = verdict.paired, f"the {verdict.rival} one"
@@ -156,6 +160,7 @@ def write(
     optimum: float | None = None,
     environments: Mapping[str, str] = {},
     hardest: Mapping[tuple[str, str], str] = {},
+    notes: Sequence[str] = (),
 ) -> list[str]:
     """Write table.csv, scores.jsonl, sentences.txt, figures and index.html.
 
@@ -171,6 +176,7 @@ def write(
         environments: Names of the environments of each setting, as one text, by the
             setting's name.
         hardest: Name of the best rival of a learned candidate, by the setting and it.
+        notes: Sentences on what the rivals are.
 
     Returns:
         The sentences.
@@ -182,6 +188,7 @@ def write(
     lines = [
         *_against_best(judged, hardest),
         *_sentences(scores, judged, controls),
+        *notes,
     ]
     out.mkdir(parents=True, exist_ok=True)
     columns = list(dict.fromkeys(key for row in rows for key in row))
@@ -198,6 +205,7 @@ def write(
         figures=[_profiles(out, place, scores, measure) for place in places],
         measure=measure,
         measures=verdicts.measures(measure),
+        rivals={name: x for name, x in RIVALS.items() if name in names},
         num_verdicts=len(judged),
         num_seeds=next(iter(scores.values())).shape[1],
         optimum=optimum,

@@ -191,6 +191,8 @@ def paired_difference(a: np.ndarray, b: np.ndarray, confidence: float = 0.95) ->
         low, high, p = average, average, 1.0
     else:
         alike = bool(np.ptp(differences) <= resolution)
+        if np.ptp(pairs) == 0:
+            resolution = -1.0  # one value everywhere proves nothing equal
         unseen = _unseen(*pairs, alike)
         low, high, p = stats.of_mean(differences, unseen, confidence)
     return Paired(

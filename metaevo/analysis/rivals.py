@@ -24,7 +24,7 @@ from metaevo import drifts, losses, slots
 from metaevo.analysis import holdout
 from metaevo.analysis.holdout import HeldOut
 from metaevo.analysis.steps import Steps
-from metaevo.analysis.verdicts import SIMPLEST, average
+from metaevo.analysis.verdicts import SIMPLEST
 from metaevo.evaluators.layout import default_chunk_size
 from metaevo.learned import operations
 from metaevo.learned.functions import return_std
@@ -195,7 +195,7 @@ def choose(
         numbers = [np.int32(i) for i in range(len(simple))]
         runs = train(slot, chosen_from(simple, slot), numbers)
         for name, number, one in zip(simple, numbers, runs, strict=True):
-            tried[f"{slot} {name}"] = [average(x) for x in one.fitness]
+            tried[f"{slot} {name}"] = [mean_of_all(x) for x in one.fitness]
             places[f"{slot} {name}"] = slot, number
     name = least_ranks(tried)
     return name, *places[name], tried
@@ -211,6 +211,15 @@ def chosen_from(simple: Mapping[str, Any], slot: str) -> Space:
         return slots.replace(meta, **{slot: Partial(one, number)})
 
     return Space(lambda key: jnp.int32(0), bind)
+
+
+def mean_of_all(scores: np.ndarray) -> float:
+    """Return the mean of scores; NaN, the worst, if any run failed.
+
+    >>> mean_of_all(np.array([1.0, 3.0])), mean_of_all(np.array([9.0, np.inf]))
+    (2.0, nan)
+    """
+    return float(scores.mean()) if np.isfinite(scores).all() else float("nan")
 
 
 def least_ranks(tried: Mapping[str, list[float]]) -> str:

@@ -95,9 +95,10 @@ class Interval(NamedTuple):
         estimate: point estimate, in the units of the scores.
         low: lower end of the interval.
         high: upper end of the interval.
-        num_equal: number of scores if all of them are equal, else 0. The width is then
-            0 and covers only what was seen: up to 1 - 0.05^(1/N) of all runs may
-            differ. For N >= 11 that is less than a quarter, which the IQM leaves out.
+        num_equal: number of scores if all of them are equal, else 0. The width of an
+            IQM is then 0 and covers only what was seen: up to 1 - 0.05^(1/N) of all
+            runs may differ. For N >= 11 that is less than a quarter, which it leaves
+            out.
     """
 
     estimate: float
@@ -235,7 +236,7 @@ def _with_unseen(
     `least` for the lower end of the interval, and `greatest` for the upper end.
 
     Returns:
-        both ends, and the p-value of a mean of 0.
+        both ends, and the p-value of a mean of 0, at least 2 / (NUM_WEIGHTS + 1).
     """
     weights = _weights(len(x) + 1)
     seen = weights[:, :-1] @ x

@@ -30,7 +30,7 @@ from metaevo.analysis import rivals as simple_rivals
 from metaevo.analysis.comparison import AS_TRAINED, BOTH, TUNED
 from metaevo.analysis.holdout import HeldOut
 from metaevo.analysis.steps import Steps
-from metaevo.analysis.verdicts import HAND_MADE, SIMPLEST, STATIC, average
+from metaevo.analysis.verdicts import HAND_MADE, SIMPLEST, STATIC
 from metaevo.config import RunConfig
 from metaevo.engine import checks, identity
 from metaevo.engine import loop as engine
@@ -43,6 +43,8 @@ from metaevo.types import Key, Params, Search, Space
 
 # Numbers need a larger sigma than losses do; `benchmarks/outer_loops.py` measures it.
 TUNING_SIGMA = 1.0
+
+_HARDEST = 3  # role for which the key of the fresh seeds is split
 
 
 class Candidate(NamedTuple):
@@ -132,22 +134,26 @@ def compare(
         InterruptedRunError: `should_stop` returned True.
     """
     _check_own(out)
-    alike = _alike([_group(name, runs, make) for name, runs in groups.items()])
+    found = [_group(name, runs, make) for name, runs in groups.items()]
+    alike = _alike(found, rivals == "all")
     everyone = [group for section in alike for group in section]
     _check_comparable(everyone, unequal_budgets)
     key = jax.random.fold_in(jax.random.key(seed), 0x5EED)
     train = functools.partial(
         _trained, out=out, key=key, devices=devices, should_stop=should_stop
     )
-    choose = functools.partial(
-        train,
-        num_seeds=simple_rivals.choosing_seeds(seeds),
-        key=jax.random.fold_in(key, simple_rivals.CHOOSING),
+    choose, choose_again = (
+        functools.partial(
+            train,
+            num_seeds=simple_rivals.choosing_seeds(seeds),
+            key=jax.random.fold_in(key, role),
+        )
+        for role in (simple_rivals.CHOOSING, _HARDEST)
     )
     # All settings are made before anything is trained: one of them may be wrong.
     settings = [_conditions(section[0], make, on) for section in alike]
     measure = everyone[0].search.fitness.name
-    scores, random_scores, environments, hardest = {}, {}, {}, {}
+    scores, random_scores, environments, hardest, notes = {}, {}, {}, {}, []
     with contextlib.closing(ConsoleLogger(0)) as console:
         for section, conditions in zip(alike, settings, strict=True):
             joined = ", ".join(group.name for group in section)
@@ -161,18 +167,21 @@ def compare(
                 candidates[TUNED] = tune(section[0].search)
             if rivals == "all":
                 console.now(f"choosing rivals{own}")
-                others = _rivals(section[0], make, choose, tune if tuned else None)
+                choices = _choices(section[0], make, on)
+                tunes = tune if tuned else None
+                others = _rivals(section[0], make, choices, choose, tunes)
                 candidates |= others
-                rival = _hardest(section[0], make, choose, candidates)
+                rival = _hardest(section[0], make, choose_again, candidates)
                 hardest |= {
                     (place, x.name): rival
                     for x in section
                     for place in _places(AS_TRAINED + own, x.search)
                 }
-                for name, x in others.items():
-                    console.say(
-                        f"{name}: {' '.join(filter(None, (x.what, *x.changes)))}"
-                    )
+                for name in (SIMPLEST, STATIC):
+                    x = others.get(name)
+                    told = " ".join((x.what, *x.changes)).strip() if x else "none"
+                    notes.append(f"{name}{own}: {told}")
+                    console.say(notes[-1])
             for condition, (search, changes) in conditions.items():
                 environments[condition + own] = ", ".join(
                     filter(None, task_names(search))
@@ -201,7 +210,9 @@ def compare(
                 }
     frames = {group.name: group.frames for group in everyone}
     return comparison.write(
-        out, scores, frames, measure, random_scores, optimum, environments, hardest
+        *(out, scores, frames, measure, random_scores, optimum, environments),
+        hardest,
+        notes,
     )
 
 
@@ -227,9 +238,31 @@ def _conditions(
     return found
 
 
+def _choices(
+    group: Group, make: Callable[[Path, Sequence[str]], Search], on: Sequence[str]
+) -> list[str]:
+    """Return the static choices that the search takes in every setting.
+
+    One whose key a setting has as well is left out: it would change the setting.
+    """
+    settings = [(), *(changes.split(";") for changes in on)]
+    keys = {change.partition("=")[0] for setting in settings for change in setting}
+    found = []
+    for choice in group.search.tasks[0].choices:
+        changes = choice.split(";")
+        if keys & {change.partition("=")[0] for change in changes}:
+            continue
+        with contextlib.suppress(ConfigError):  # a key that this search has not
+            for setting in settings:
+                checks.check(make(group.directories[0], (*setting, *changes)))
+            found.append(choice)
+    return found
+
+
 def _rivals(
     group: Group,
     make: Callable[[Path, Sequence[str]], Search],
+    choices: Sequence[str],
     choose: Callable[[Search, Candidate], list[HeldOut]],
     tune: Callable[[Search], Candidate] | None,
 ) -> dict[str, Candidate]:
@@ -238,12 +271,13 @@ def _rivals(
     if several := simple_rivals.of(group.search):
 
         def train(slot, space, numbers):
-            return choose(group.search, Candidate(space, numbers, slot))
+            names = ", ".join(several[slot])
+            return choose(group.search, Candidate(space, numbers, f"{slot}: {names}"))
 
         name, slot, number, _ = simple_rivals.choose(group.search, train)
         space = simple_rivals.chosen_from(several[slot], slot)
         found[SIMPLEST] = Candidate(space, [number], name)
-    if changes := _static(group, make, choose):
+    if changes := _static(group, make, choices, choose):
         nothing = [holdout.NOTHING]
         found[STATIC] = Candidate(holdout.HAND_MADE, nothing, changes=changes)
         if tune is not None:
@@ -256,6 +290,7 @@ def _rivals(
 def _static(
     group: Group,
     make: Callable[[Path, Sequence[str]], Search],
+    choices: Sequence[str],
     choose: Callable[[Search, Candidate], list[HeldOut]],
 ) -> tuple[str, ...]:
     """Return the static choices that are best for the hand-made algorithm.
@@ -266,15 +301,13 @@ def _static(
     def score(changes: tuple[str, ...]) -> list[float]:
         search = make(group.directories[0], changes) if changes else group.search
         (runs,) = choose(search, Candidate(holdout.HAND_MADE, [holdout.NOTHING]))
-        return [average(x) for x in runs.fitness]
+        return [simple_rivals.mean_of_all(x) for x in runs.fitness]
 
-    left = [*group.search.tasks[0].choices]
+    left = [*choices]
     chosen: tuple[str, ...] = ()
     while left:
         tried = {"": score(chosen)}
-        for choice in left:
-            with contextlib.suppress(ConfigError):  # a key that this search has not
-                tried[choice] = score((*chosen, *choice.split(";")))
+        tried |= {choice: score((*chosen, *choice.split(";"))) for choice in left}
         best = simple_rivals.least_ranks(tried)
         if not best:
             break
@@ -296,8 +329,8 @@ def _hardest(
             changes = candidate.changes
             search = make(group.directories[0], changes) if changes else group.search
             runs = choose(search, candidate)
-            means = np.array([[average(x) for x in one.fitness] for one in runs])
-            tried[name] = list(means.mean(0))
+            means = [[simple_rivals.mean_of_all(x) for x in y.fitness] for y in runs]
+            tried[name] = list(np.mean(means, 0))
     return simple_rivals.least_ranks(tried)
 
 
@@ -361,13 +394,19 @@ def generations(directory: Path) -> int:
     return found
 
 
-def _alike(groups: Sequence[Group]) -> list[list[Group]]:
-    """Join groups that share their setting, strategy, budget and number of searches."""
+def _alike(groups: Sequence[Group], by_slots: bool) -> list[list[Group]]:
+    """Join groups that share their setting, strategy, budget and number of searches.
+
+    Args:
+        by_slots: Keep groups apart whose slots have other simple functions.
+    """
     joined: dict[str, list[Group]] = {}
     for group in groups:
         facts = identity.identity(group.search)
         del facts["space"]
         size = len(group.directories), group.frames
+        if by_slots:
+            size = (*size, *simple_rivals.of(group.search))
         joined.setdefault(identity.digest(facts, size), []).append(group)
     return list(joined.values())
 
@@ -463,7 +502,7 @@ def _tuned(
             held_out_seeds=0,
             wandb="disabled",
         )
-        console.say(f"tuning the hand-made algorithm, search {seed + 1} of {num}")
+        console.say(f"tuning a rival, search {seed + 1} of {num}")
         result = engine.run(alike, config, "tuned", should_stop=should_stop)
         assert result is not None, "this is the only process"
         found.append(result.solution)

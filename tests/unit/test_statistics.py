@@ -231,6 +231,7 @@ def test_scores_that_are_all_alike_are_not_proved_equal():
     """Both at the ceiling on three seeds: a third of the runs of either may fail."""
     paired = paired_difference(np.full(3, 500.0), np.full(3, 500.0))
     assert paired.verdict == "no difference"
+    assert paired_difference(np.zeros(32), np.zeros(32)).verdict == "no difference"
     share = 1 - 0.025 ** (1 / 3)
     assert paired.low == pytest.approx(-500 * share, rel=0.02)
 
