@@ -193,7 +193,7 @@ def paired_difference(a: np.ndarray, b: np.ndarray, confidence: float = 0.95) ->
         alike = bool(np.ptp(differences) <= resolution)
         if np.ptp(pairs) == 0:
             resolution = -1.0  # one value everywhere proves nothing equal
-        unseen = _unseen(*pairs, alike)
+        unseen = _unseen(pairs[0], pairs[1], alike)
         low, high, p = stats.of_mean(differences, unseen, confidence)
     return Paired(
         average, float(low), float(high), float(p), num, failed, runs,
