@@ -322,7 +322,7 @@ def _hardest(
     choose: Callable[[Search, Candidate], list[HeldOut]],
     candidates: Mapping[str, Candidate],
 ) -> str:
-    """Return the name of the best rival of a group, on the seeds of the choice."""
+    """Return the name of the best rival of a group, by the seeds of `choose`."""
     tried = {}
     for name in comparison.RIVALS:
         if candidate := candidates.get(name):
