@@ -142,7 +142,7 @@ class Row(NamedTuple):
 
     @property
     def own(self) -> str:
-        """What the agent has by itself."""
+        """Name of the function that the agent has by itself."""
         return AGENTS[self.agent].own[self.slot]
 
     @property
@@ -203,7 +203,7 @@ def digest(of: str) -> str:
 
 
 def place(row: Row, function: str) -> dict[str, Any]:
-    """What tells the lines of a function in a row from all others."""
+    """Return the fields that tell the lines of a function in a row from others."""
     artifact = digest(row.of) if function == row.of else None
     found = {"slot": row.slot, "agent": row.agent, "task": row.task}
     return found | {"function": function, "artifact": artifact}
@@ -356,7 +356,7 @@ def train(row: Row, results: Results) -> None:
 
 
 class Judged(NamedTuple):
-    """What an artifact is worth in a row.
+    """Comparisons of an artifact in a row.
 
     Attributes:
         row: the row.

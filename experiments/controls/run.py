@@ -1,4 +1,4 @@
-"""How often a copy of the hand-made function, or one that learns nothing, wins.
+"""Count how often a copy of the hand-made function, or an untrained agent, wins.
 
     python -m experiments.controls.run          ten minutes on a core
 

@@ -212,7 +212,7 @@ def draw() -> None:
 
 
 def plain_name(agent: str, task: str, setting: str) -> str:
-    """What a row of the picture is, in words.
+    """Return the name of a row of the picture.
 
     >>> plain_name("dqn", "gymnax/Acrobot-v1, 0.002", "double")
     'double DQN, Acrobot, step size 0.002'

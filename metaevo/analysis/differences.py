@@ -103,7 +103,7 @@ class Paired(NamedTuple):
 
     @property
     def each_text(self) -> str:
-        """How many searches are better, each by itself; empty if there is no `each`.
+        """Count the searches that are better by themselves; empty without `each`.
 
         >>> Paired(3, 1, 5, 0, 9, (0, 0), (27, 9), each=(2, 0, 3)).each_text
         '; better in 2 of 3 searches, each by itself'

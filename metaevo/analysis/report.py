@@ -181,6 +181,7 @@ def _page(run: _Run, shown: list[dict], between: Callable[[], None]) -> str:
         history=_history(run.directory),
         settings=flat(run.manifest["identity"]["settings"]),
         choices=facts.get("choices", ()),
+        min_seeds=stats.MIN_SEEDS,
         num_seeds=len(next(iter(held_out.values())).fitness[0]) if held_out else 0,
     )
 

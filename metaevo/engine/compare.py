@@ -134,8 +134,8 @@ def compare(
         InterruptedRunError: `should_stop` returned True.
     """
     _check_own(out)
-    found = [_group(name, runs, make) for name, runs in groups.items()]
-    alike = _alike(found, rivals == "all")
+    named = [_group(name, runs, make) for name, runs in groups.items()]
+    alike = _alike(named, rivals == "all")
     everyone = [group for section in alike for group in section]
     _check_comparable(everyone, unequal_budgets)
     key = jax.random.fold_in(jax.random.key(seed), 0x5EED)
@@ -189,11 +189,10 @@ def compare(
                 places = _places(condition + own, search)
                 for name, candidate in candidates.items():
                     console.now(f"{condition}{own}: {name}")
-                    its_search = search
-                    if candidate.changes:
-                        more = (*changes, *candidate.changes)
-                        its_search = make(section[0].directories[0], more)
-                    runs = train(its_search, candidate, num_seeds=seeds)
+                    setting = search
+                    if own_changes := candidate.changes:
+                        setting = _changed(section[0], make, (*changes, *own_changes))
+                    runs = train(setting, candidate, num_seeds=seeds)
                     scores |= verdicts.table(name, runs, places, measure)
             for group in section:
                 search = group.search
@@ -236,6 +235,18 @@ def _conditions(
             raise ConfigError(f"on={changes}: {error}") from None
         found[changes] = search, changes.split(";")
     return found
+
+
+def _changed(
+    group: Group,
+    make: Callable[[Path, Sequence[str]], Search],
+    changes: Sequence[str],
+) -> Search:
+    """Return the search of a group in another setting, for as many generations."""
+    if not changes:
+        return group.search
+    search = make(group.directories[0], changes)
+    return search._replace(num_generations=group.search.num_generations)
 
 
 def _choices(
@@ -281,9 +292,8 @@ def _rivals(
         nothing = [holdout.NOTHING]
         found[STATIC] = Candidate(holdout.HAND_MADE, nothing, changes=changes)
         if tune is not None:
-            search = make(group.directories[0], changes)
-            search = search._replace(num_generations=group.search.num_generations)
-            found[BOTH] = tune(search)._replace(changes=changes)
+            tuned = tune(_changed(group, make, changes))
+            found[BOTH] = tuned._replace(changes=changes)
     return found
 
 
@@ -299,7 +309,7 @@ def _static(
     """
 
     def score(changes: tuple[str, ...]) -> list[float]:
-        search = make(group.directories[0], changes) if changes else group.search
+        search = _changed(group, make, changes)
         (runs,) = choose(search, Candidate(holdout.HAND_MADE, [holdout.NOTHING]))
         return [simple_rivals.mean_of_all(x) for x in runs.fitness]
 
@@ -326,9 +336,7 @@ def _hardest(
     tried = {}
     for name in comparison.RIVALS:
         if candidate := candidates.get(name):
-            changes = candidate.changes
-            search = make(group.directories[0], changes) if changes else group.search
-            runs = choose(search, candidate)
+            runs = choose(_changed(group, make, candidate.changes), candidate)
             means = [[simple_rivals.mean_of_all(x) for x in y.fitness] for y in runs]
             tried[name] = list(np.mean(means, 0))
     return simple_rivals.least_ranks(tried)

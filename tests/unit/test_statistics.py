@@ -340,7 +340,7 @@ def test_what_searches_and_seeds_share_counts_once():
 
 
 def test_against_a_fixed_rival_searches_are_counted():
-    """What fails in a tenth of searches is not seen in three: nothing is claimed."""
+    """Three searches do not show a tenth that fails, so nothing is claimed."""
     rng = np.random.default_rng(0)
     base = rng.normal(size=(1, 12))
     mine = base + np.array([[0.0], [9.0], [-5.0]]) + 0.1 * rng.normal(size=(3, 12))

@@ -54,7 +54,7 @@ def test_a_half_of_the_seeds_is_judged_against_what_the_other_half_chose():
     assert found.chosen == (OTHER, OWN)
     assert found.beyond_simple["lifetime"].difference == pytest.approx((8 + 9) / 2)
     assert found.beyond_own["lifetime"].difference == pytest.approx(10 - 3)
-    # What even seeds say decides nothing about what they are judged against.
+    # Even seeds do not choose the function that they are judged against.
     own[::2] = [100.0] * 4
     assert judged(lines_of([10.0] * 8, own, other)).chosen[0] == OTHER
 
