@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from metaevo.errors import ConfigError
-from metaevo.types import Evaluated, Fitness, FitnessFn, mean
+from metaevo.types import Evaluated, Fitness, FitnessFn, Search, mean
 
 __all__ = [
     "area_under_curve",
@@ -25,7 +25,9 @@ __all__ = [
     "normalized",
     "not_scored",
     "rank_sum",
+    "reached",
     "sanitize",
+    "with_hurdles",
 ]
 
 
@@ -72,6 +74,42 @@ def last_segments(k: int) -> FitnessFn:
 
     name = "the last segment" if k == 1 else f"the last {k} segments"
     return FitnessFn(score, False, f"mean return of {name}")
+
+
+def reached(search: Search, scores: np.ndarray) -> np.ndarray:
+    """Return which tasks each member was trained on: [tasks, P] bool.
+
+    Args:
+        search: its hurdles stop members.
+        scores: [tasks, S, P] fitness; of a task that was not reached, NaN.
+    """
+    scores = np.asarray(scores)
+    found = np.ones((len(scores), scores.shape[-1]), bool)
+    for task, least in enumerate(search.hurdles):
+        with np.errstate(invalid="ignore"):
+            found[task + 1 :] &= scores[task].mean(0) >= least
+    return found
+
+
+def with_hurdles(search: Search, evaluated: Evaluated) -> Evaluated:
+    """Return an evaluation in which a stopped member is the worst where it was not.
+
+    On each task and seed it gets the least finite fitness of those that were trained.
+    Where nobody was, all members get the same.
+    """
+    if not search.hurdles:
+        return evaluated
+    scores = np.array(evaluated.fitness)
+    healthy = np.array(evaluated.healthy)
+    for task, there in enumerate(reached(search, scores)):
+        if there.all():
+            continue
+        trained = np.where(there & np.isfinite(scores[task]), scores[task], np.inf)
+        least = trained.min(1, keepdims=True)
+        least = np.where(np.isfinite(least), least, 0.0)
+        scores[task] = np.where(there, scores[task], least)
+        healthy[task] |= ~there
+    return evaluated._replace(fitness=scores, healthy=healthy)
 
 
 def minus(fitness: FitnessFn) -> FitnessFn:

@@ -26,7 +26,7 @@ from metaevo.learned.transforms import (
     logit,
     one_minus_log,
 )
-from metaevo.types import Space, keep
+from metaevo.types import Genome, Params, Space, keep
 
 __all__ = [
     "Range",
@@ -60,6 +60,10 @@ def replace(**learned: Learned) -> Space:
         a space of params {slot: parameters of its function}.
     """
 
+    programs = {name: f for name, f in learned.items() if f.programs is not None}
+    if programs and len(learned) > 1:
+        return combine(*(replace(**{name: f}) for name, f in learned.items()))
+
     def bind(params, meta):
         bound = {name: f.bind(params[name]) for name, f in learned.items()}
         return slots.replace(meta, **bound)
@@ -71,7 +75,30 @@ def replace(**learned: Learned) -> Space:
         starts_hand_made=all(
             function.starts_hand_made for function in learned.values()
         ),
+        programs=next(map(_of_slot, programs, programs.values()), None),
     )
+
+
+def _of_slot(name: str, learned: Learned) -> Genome | None:
+    """How the params {slot: params} of programs change."""
+    inside = learned.programs
+    if inside is None:
+        return None
+
+    def settled(params):
+        function, kept = inside.settled(params[name])
+        return replace(**{name: function}), {name: kept}
+
+    return Genome(
+        lambda key, params: {name: inside.mutate(key, params[name])},
+        lambda params: inside.behaviour(params[name]),
+        lambda params: inside.length(params[name]),
+        settled,
+    )
+
+
+def _where(chosen: jax.Array, new: Params, old: Params) -> Params:
+    return jax.tree.map(lambda x, y: jnp.where(chosen, x, y), new, old)
 
 
 def _init(each: Mapping[str, Callable]) -> Callable:
@@ -420,7 +447,94 @@ def combine(*spaces: Space) -> Space:
         spec,
         all(space.starts_hand_made for space in spaces),
         perturb,
+        _programs_among(spaces, part),
     )
+
+
+_SAME = 0.05  # numbers beside programs that differ by less are the same
+
+
+def _programs_among(spaces: Sequence[Space], part: Callable) -> Genome | None:
+    """How the union of params changes if one of the spaces is of programs.
+
+    Half of the changes are of a program, and half of one number beside it, which moves
+    by a normal draw of deviation 1.
+    """
+    if all(space.programs is None for space in spaces):
+        return None
+    programs = [i for i, space in enumerate(spaces) if space.programs is not None]
+    numbers = [i for i, space in enumerate(spaces) if space.programs is None]
+    for i in numbers:
+        for name, op in spaces[i].spec.items():
+            if op["op"] not in ("number", "knots"):
+                raise ConfigError(
+                    f"combine: slot {name!r} evolves as a function of many numbers, "
+                    "and another as a program; search one after the other"
+                )
+
+    def mutate(key, params):
+        kind_key, which_key, key = jax.random.split(key, 3)
+        of_program = jax.random.bernoulli(kind_key, 0.5 if numbers else 1.0)
+        changed = {}
+        for group, chosen in ((programs, of_program), (numbers, ~of_program)):
+            at = jax.random.randint(which_key, (), 0, max(len(group), 1))
+            for place, i in enumerate(group):
+                mine, one_key = part(spaces[i], params), jax.random.fold_in(key, i)
+                change = (spaces[i].programs or _NUMBERS).mutate
+                moved = change(one_key, mine)
+                changed |= _where(chosen & (at == place), moved, mine)
+        return changed
+
+    def behaviour(params):
+        told = [
+            (space.programs or _NUMBERS).behaviour(part(space, params))
+            for space in spaces
+        ]
+        return jnp.concatenate(told)
+
+    def length(params):
+        lengths = [
+            (space.programs or _NUMBERS).length(part(space, params)) for space in spaces
+        ]
+        return jnp.stack(lengths).sum()
+
+    def settled(params):
+        kept, numbers = [], {}
+        for space in spaces:
+            mine = part(space, params)
+            if space.programs is not None:
+                space, mine = space.programs.settled(mine)
+            kept.append(space)
+            numbers |= mine
+        return combine(*kept), numbers
+
+    return Genome(mutate, behaviour, length, settled)
+
+
+def _one_moved(key: jax.Array, params: Params) -> Params:
+    """Params with one of their leaves moved by normal draws."""
+    leaves, tree = jax.tree.flatten(params)
+    which_key, key = jax.random.split(key)
+    which = jax.random.randint(which_key, (), 0, len(leaves))
+    moved = [
+        x + (which == i) * jax.random.normal(jax.random.fold_in(key, i), jnp.shape(x))
+        for i, x in enumerate(leaves)
+    ]
+    return tree.unflatten(moved)
+
+
+def _rounded(params: Params) -> jax.Array:
+    """Numbers in steps of `_SAME`."""
+    rounded = [jnp.round(jnp.ravel(x) / _SAME) for x in jax.tree.leaves(params)]
+    return jnp.concatenate(rounded)
+
+
+_NUMBERS = Genome(
+    _one_moved,
+    _rounded,
+    lambda params: jnp.int32(0),
+    lambda params: (combine(), params),  # of no use: they stay in their space
+)
 
 
 def with_sigma(space: Space, number_sigma: float, sigma: float) -> Space:

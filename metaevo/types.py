@@ -145,6 +145,28 @@ def multiply(params: Params, factors: Params) -> Params:
     return jax.tree.map(lambda x, factor: x * factor, params, factors)
 
 
+class Genome(NamedTuple):
+    """How params that are programs change, and what tells one program from another.
+
+    A program is a list of instructions: numbers as arrays, but with no distance between
+    them that means anything. So only strategies that mutate can search them.
+
+    Attributes:
+        mutate: `(key, params) -> params` with one instruction or constant changed.
+        behaviour: `params -> [H]`, numbers by which two members are the same one; all
+            0 of a member with which nothing is learned.
+        length: `params -> int32`, operations that count.
+        settled: `params -> (Space, params)`, one member as a formula that no longer
+            changes, in the space in which it is kept, compared and exported. On
+            concrete params.
+    """
+
+    mutate: Callable[[Key, Params], Params]
+    behaviour: Callable[[Params], jax.Array]
+    length: Callable[[Params], jax.Array]
+    settled: Callable[[Params], tuple[Space, Params]]
+
+
 class Space(NamedTuple):
     """Turns evolved numbers into replacements of slots.
 
@@ -157,6 +179,7 @@ class Space(NamedTuple):
         starts_hand_made: True if `init` reproduces the hand-made algorithm.
         perturb: `(params, factors) -> params`, with what the numbers stand for times
             `factors`, a pytree of the same shapes, kept inside the space; PBT's step.
+        programs: how params change that are programs; None: they are numbers.
     """
 
     init: Callable[[Key], Params]
@@ -165,6 +188,7 @@ class Space(NamedTuple):
     spec: Mapping[str, Any] = {}
     starts_hand_made: bool = False
     perturb: Callable[[Params, Params], Params] = multiply
+    programs: Genome | None = None
 
 
 class Proposal(NamedTuple):
@@ -185,6 +209,24 @@ def no_metrics(state: StrategyState) -> Metrics:
     return {}
 
 
+class Front(NamedTuple):
+    """Members that a strategy keeps, with what it knows of them.
+
+    Attributes:
+        params: [M, ...].
+        mean: [M] score, less the start's.
+        error: [M] its standard error.
+        looks: [M] int32, evaluations; 0: no member.
+        length: [M] int32, operations.
+    """
+
+    params: Population
+    mean: jax.Array
+    error: jax.Array
+    looks: jax.Array
+    length: jax.Array
+
+
 class Strategy(NamedTuple):
     """An outer loop as pure functions; see `strategies/`.
 
@@ -203,6 +245,8 @@ class Strategy(NamedTuple):
             and the schedule of numbers along its line of ancestors.
         from_ranges: True if members are drawn from the ranges of `spaces.prior`, as in
             random search. In a space of another kind they would all be alike.
+        mutates: True if it searches programs, `Space.programs`; others need numbers.
+        front: `state -> Front`, the members that it keeps; None: it keeps none.
         with_space: the same strategy with the same settings over another space, so
             that a baseline can be tuned as what it is compared with was; see
             `remakeable`.
@@ -219,6 +263,8 @@ class Strategy(NamedTuple):
     mirrored: bool = False
     persistent_agents: bool = False
     from_ranges: bool = False
+    mutates: bool = False
+    front: Callable[[StrategyState], Front] | None = None
     with_space: Callable[[Space], Strategy] | None = None
     settings: Mapping[str, Any] = {}
     defaults: Mapping[str, Any] = {}
@@ -302,6 +348,9 @@ class Search(NamedTuple):
         vary: a `spaces.prior` over numbers of the inner loop, drawn for each world and
             common to its members; their own params are bound after it. None: all
             worlds have the numbers of the loop.
+        hurdles: fitness, a mean over seeds, that a member needs on the first, the
+            second ... task to be trained on those after it. One that is stopped counts
+            as the worst of the generation there.
         world_per_member: True if each member is in a world of its own, as in the
             comparison on held-out seeds. It is then the member's place, too, that
             determines what `vary` and `Env.task` draw.
@@ -318,6 +367,7 @@ class Search(NamedTuple):
     common_random_numbers: bool | None = None
     chunk_size: int | None = None
     vary: Space | None = None
+    hurdles: Sequence[float] = ()
     world_per_member: bool = False
 
     @property

@@ -232,6 +232,7 @@ def alone(search: Search, space: Space) -> Search:
     return search._replace(
         space=space._replace(inherit=keep),
         num_seeds=1,
+        hurdles=(),
         common_random_numbers=False,
         segments_per_generation=None,
         world_per_member=True,
@@ -245,7 +246,7 @@ def copies(params: Params, num_copies: int) -> Params:
     )
 
 
-_NO_STRATEGY = Strategy(
+NO_STRATEGY = Strategy(
     init=lambda key: (),
     ask=lambda key, state: (Proposal(NOTHING), state),
     tell=lambda key, state, proposal, fitness: state,
@@ -257,7 +258,7 @@ def train_hand_made(
     loop: InnerLoop, fitness: FitnessFn, key: Key, num_seeds: int, devices: list
 ) -> HeldOut:
     """Train an algorithm as it is, outside any search, on `num_seeds` seeds."""
-    search = Search(loop, HAND_MADE, _NO_STRATEGY, 1, fitness)
+    search = Search(loop, HAND_MADE, NO_STRATEGY, 1, fitness)
 
     def make(search: Search, **options: Any) -> LocalEvaluator:
         return LocalEvaluator(search, devices=devices, **options)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from metaevo import formulas
 from metaevo.analysis import (
     distill,
     holdout,
@@ -29,6 +30,7 @@ from metaevo.analysis.plots import figures, gallery, opponents
 from metaevo.analysis.plots.figures import Drawing
 from metaevo.analysis.results import Scores
 from metaevo.config import flat
+from metaevo.learned import operations
 from metaevo.storage import artifacts, history, run_directory
 from metaevo.storage._files import replace_file
 from metaevo.types import Params, Space
@@ -129,8 +131,8 @@ def _drawings(run: _Run, between: Callable[[], None]) -> Iterator[Drawing]:
         yield search_figures.fitness(records, facts["measure"])
         scored = search_figures.over_generations(records, held_out, facts)
         yield from [scored] if scored else []
-        shares = search_figures.signal(records)
-        yield from [shares] if shares else []
+        for found in (search_figures.signal(records), search_figures.front(facts)):
+            yield from [found] if found else []
     for task, frames in enumerate(facts.get("frames_per_segment", ())):
         place = run.places[task] if run.places else ""
         yield search_figures.learning_curves(held_out, task, place, frames, between)
@@ -181,9 +183,22 @@ def _page(run: _Run, shown: list[dict], between: Callable[[], None]) -> str:
         history=_history(run.directory),
         settings=flat(run.manifest["identity"]["settings"]),
         choices=facts.get("choices", ()),
+        front=facts.get("front", ()),
+        path=facts.get("path", ()),
+        formulas=_formulas(run),
         min_seeds=stats.MIN_SEEDS,
         num_seeds=len(next(iter(held_out.values())).fitness[0]) if held_out else 0,
     )
+
+
+def _formulas(run: _Run) -> dict[str, str]:
+    """The formulas of the solution by slot, if it has any."""
+    spec = run.artifact.manifest["slots"] if run.artifact is not None else {}
+    return {
+        slot: formulas.shown(operations.get(op["op"]).slot, op)
+        for slot, op in spec.items()
+        if "text" in op
+    }
 
 
 def _independent(directory: Path) -> tuple[verdicts.Verdict, ...]:

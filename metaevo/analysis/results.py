@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,11 +24,13 @@ from metaevo.analysis.holdout import HeldOut
 from metaevo.analysis.steps import Steps
 from metaevo.analysis.verdicts import HAND_MADE, SOLUTION
 from metaevo.errors import CheckpointError
+from metaevo.fitness import with_hurdles
 from metaevo.storage import artifacts, checkpoint, run_directory
 from metaevo.storage._files import read_json
 from metaevo.storage.verified import MAX_JSON
 from metaevo.types import Evaluator, Key, Params, Proposal, PyTree, Search, Space
 
+FRONT_LOOKS = 4  # of a member of the front, unless none has as many
 BEST, AVERAGE = "best agent", "population mean"
 _RETURNS = "returns"
 
@@ -80,6 +82,54 @@ def schedule(search: Search, records: Sequence[Mapping], best: int) -> Solution:
     return Solution(space, jax.device_get(space.init(jax.random.key(0))))
 
 
+def settled(space: Space, params: Params) -> Solution:
+    """Return a member as a solution: programs as the formulas that they stand for."""
+    if space.programs is None:
+        return Solution(space, params)
+    return Solution(*space.programs.settled(params))
+
+
+def texts(space: Space, params: Params) -> dict[str, str]:
+    """Return the formulas of a member by slot."""
+    spec = settled(space, params).space.spec
+    return {slot: op["text"] for slot, op in spec.items() if "text" in op}
+
+
+def formulas(
+    search: Search, state: PyTree, earlier: Mapping[int, Params]
+) -> dict[str, Any]:
+    """Return what a report says of programs, as plain data; empty if none evolve.
+
+    Args:
+        state: of the strategy, in the end.
+        earlier: solutions by the number of generations done.
+
+    Returns:
+        `front`, the members that no shorter one is as good as, shortest first, each
+        with its `length`, `mean`, `error` and `looks`; and `path`, the solutions on the
+        way. Both have formulas by slot.
+    """
+    if search.space.programs is None or search.strategy.front is None:
+        return {}
+    kept = jax.device_get(jax.jit(search.strategy.front)(state))
+    front, best = [], -np.inf
+    looks = kept.looks >= min(FRONT_LOOKS, kept.looks.max(initial=0))
+    order = np.lexsort((-kept.mean, kept.length))
+    for i in order[looks[order] & (kept.looks[order] > 0)]:
+        if kept.mean[i] <= best:
+            continue
+        best = kept.mean[i]
+        member = jax.tree.map(lambda x, i=i: x[i], kept.params)
+        row = {x: getattr(kept, x)[i].item() for x in ("length", "mean", "error")}
+        row |= {"looks": int(kept.looks[i]), "formulas": texts(search.space, member)}
+        front.append(row)
+    path = [
+        {"generation": number, "formulas": texts(search.space, params)}
+        for number, params in sorted(earlier.items())
+    ]
+    return {"front": front, "path": path}
+
+
 def save(
     directory: Path,
     search: Search,
@@ -111,8 +161,7 @@ def save(
 def compare(
     steps: Steps,
     search: Search,
-    space: Space,
-    learned: Mapping[str, Params],
+    learned: Mapping[str, Solution],
     key: Key,
     num_seeds: int,
     make: Callable[..., Evaluator],
@@ -124,8 +173,8 @@ def compare(
     Args:
         steps: keeps the runs as they finish.
         search: gives the inner loops and the fitness.
-        space: binds the learned candidates.
-        learned: params of `space` by name, `solution` among them.
+        learned: candidates by name, `solution` among them. Those of one space share
+            a program.
         key: determines the seeds.
         num_seeds: N.
         make: makes evaluators.
@@ -135,8 +184,11 @@ def compare(
         of the solution and of the hand-made algorithm.
     """
     held_out, agents = {}, {}
+    by_space: dict[int, tuple[Space, dict[str, Params]]] = {}
+    for name, (space, params) in learned.items():
+        by_space.setdefault(id(space), (space, {}))[1][name] = params
     for bound_by, candidates in (
-        (space, learned),
+        *by_space.values(),
         (holdout.HAND_MADE, {HAND_MADE: holdout.NOTHING}),
         *(
             (holdout.fixed(values), {name: holdout.NOTHING})
@@ -250,6 +302,7 @@ def noise(
 
     def fitness(key):
         evaluated, _ = evaluator(key, proposal, ())
+        evaluated = with_hurdles(search, evaluated)
         return {"fitness": np.asarray(search.aggregate(jnp.asarray(evaluated.fitness)))}
 
     first, second = (

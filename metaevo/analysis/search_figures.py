@@ -148,6 +148,40 @@ def over_generations(
     )
 
 
+def front(facts: Mapping[str, Any]) -> Drawing | None:
+    """Draw score against length of the programs that a search kept; None: it has none.
+
+    Args:
+        facts: `results.formulas` among them.
+    """
+    members = facts.get("front") or []
+    if not members:
+        return None
+    x, mean, error = (
+        np.array([one[name] for one in members], float)
+        for name in ("length", "mean", "error")
+    )
+    rows = [
+        [one["length"], one["mean"], one["error"], one["looks"], text]
+        for one in members
+        for text in ["; ".join(one["formulas"].values())]
+    ]
+
+    def draw(axes):
+        axes.errorbar(x, mean, error, color=SOLUTION, marker="o", capsize=3, ls=":")
+        axes.axhline(0, color=GREY, lw=0.8)
+        axes.set(xlabel="operations", ylabel="score, less the start's")
+
+    return Drawing(
+        "front",
+        "Size against score",
+        draw,
+        (["operations", "mean", "standard_error", "looks", "formula"], rows),
+        "Programs that no shorter one scores as much as, with standard errors of the "
+        "search's own scores. These were chosen among many, so they are flattered.",
+    )
+
+
 def learning_curves(
     held_out: Mapping[str, HeldOut],
     task: int,

@@ -18,6 +18,7 @@ from metaevo.cli.options import (
     CompareOptions,
     DistillOptions,
     ExportOptions,
+    JudgeOptions,
     PlayOptions,
     RerunOptions,
     ResumeOptions,
@@ -332,6 +333,20 @@ def _grouped(finished: Sequence[runs.Run]) -> dict[str, list[Path]]:
     return groups
 
 
+def _judge(*words: str) -> None:
+    """Score formulas, or code, beside the rivals of a search.
+
+    FILE: a formula in any file, such as 0.5*d**2 + 0.1*q, or with
+    allow_code=true Python code that defines the slot's function; a folder
+    stands for its .txt and .py files. Prints a line of JSON for each, the best
+    first. Keys of the search, such as env=, may follow. The same call goes on
+    where it was stopped.
+    """
+    from metaevo.cli import judge
+
+    judge.judge(words, on_signals().is_set)
+
+
 def _distill(directory: str, *arguments: str) -> None:
     """Fit formulas to a run's result and test them.
 
@@ -495,6 +510,12 @@ COMMANDS = {
         "RUN ... key=value ...",
         "metaevo compare runs/a runs/b on=env=gymnax/Acrobot-v1",
         CompareOptions,
+    ),
+    "judge": Command(
+        _judge,
+        "FILE ... key=value ...",
+        "metaevo judge losses/ search=dqn_td_program looks=8",
+        JudgeOptions,
     ),
     "distill": Command(
         _distill,

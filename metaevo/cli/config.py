@@ -15,12 +15,15 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from metaevo import slots
+from metaevo import formulas, slots
 from metaevo.cli import values
 from metaevo.config import RunConfig
 from metaevo.errors import ArtifactError, ConfigError
 from metaevo.storage import manifests, verified
 from metaevo.types import Search
+
+FORMULA = "formula:"
+"""Start of a text that stands for a function of a slot; see `formulas.fixed`."""
 
 Options = TypeVar("Options")
 
@@ -343,9 +346,11 @@ def _with_functions(key: str, value: Any) -> Any:
     """Return a `Meta` with functions in place of the texts that name them."""
     for assigned, text in named_functions({key: value}).items():
         name = assigned.partition(".")[2]
-        in_zoo = text.startswith(verified.ZOO_PREFIX)
+        in_zoo = text.startswith((verified.ZOO_PREFIX, FORMULA))
         try:
-            if in_zoo or ":" not in text:
+            if text.startswith(FORMULA):
+                function = formulas.fixed(name, text.removeprefix(FORMULA))
+            elif in_zoo or ":" not in text:
                 function = _from_artifact(text, name)
             else:
                 function = _imported(text)
@@ -355,7 +360,7 @@ def _with_functions(key: str, value: Any) -> Any:
             said = str(error).removeprefix(f"{text}: ")
             raise ConfigError(
                 f"{assigned}={text}: {said}; expected package.module:function, the "
-                f"path of an artifact, or zoo:NAME.{hint}"
+                f"path of an artifact, zoo:NAME, or formula:TEXT.{hint}"
             ) from None
         if problem := _problem(name, function):
             raise ConfigError(f"{assigned}={text}: {problem}")

@@ -187,6 +187,35 @@ class ScoresOptions:
 
 
 @dataclass(frozen=True)
+class JudgeOptions:
+    """Options of `metaevo judge`.
+
+    Attributes:
+        search: of the slot, its tasks and its sizes.
+        looks: evaluations of each candidate that count; half as many choose the rival.
+        allow_code: trace Python files, each in a process of its own with limits.
+        seconds: of wall time for one Python file.
+        megabytes: of memory for one Python file.
+        seed: of the worlds.
+        out: folder of finished looks, and of scores.jsonl; default runs/judge.
+
+    Raises:
+        ConfigError: a number is too small.
+    """
+
+    search: str = "dqn_td_program"
+    looks: int = 8
+    allow_code: bool = False
+    seconds: float = 60.0
+    megabytes: int = 1024
+    seed: int = 0
+    out: str = "runs/judge"
+
+    def __post_init__(self):
+        _check_least(self, looks=2, seconds=1, megabytes=64)
+
+
+@dataclass(frozen=True)
 class ExportOptions:
     """Options of `metaevo export`.
 

@@ -147,9 +147,13 @@ def check(search: Search) -> Proposal:
         params = jax.eval_shape(search.space.init, jax.random.key(0))
         jax.eval_shape(partial(_bound, search.space, loop), params)
     default = search.tasks[0].meta
-    spec = artifacts.complete(search.space.spec, default, default)
-    artifacts.check(params, spec)
+    kept, params = search.space, params
+    if (programs := search.space.programs) is not None:
+        kept, params = programs.settled(search.space.init(jax.random.key(0)))
+    _check_programs(search)
+    artifacts.check(params, artifacts.complete(kept.spec, default, default))
     _check_optimizer(search.strategy)
+    _check_hurdles(search)
     proposal = proposal_shapes(search.strategy)
     _check_aggregate(search, population.size(proposal.params))
     if proposal.parents is not None and per is None:
@@ -167,6 +171,45 @@ def check(search: Search) -> Proposal:
         for loop in search.tasks:
             check_episodes_fit(loop, per)
     return proposal
+
+
+def _check_programs(search: Search) -> None:
+    """Check that programs are searched by a strategy that mutates them, and only they.
+
+    Raises:
+        ConfigError: they are not.
+    """
+    name = search.strategy.settings.get("strategy", "this strategy").rpartition(":")[2]
+    programs, mutates = search.space.programs is not None, search.strategy.mutates
+    if programs and not mutates:
+        raise ConfigError(
+            f"{name} moves numbers, and this space's params are programs "
+            f"({', '.join(search.space.spec)}): take a strategy that mutates, "
+            "strategies.regularized_evolution"
+        )
+
+
+def _check_hurdles(search: Search) -> None:
+    """Check the hurdles between tasks.
+
+    Raises:
+        ConfigError: there are too many, or members live on or inherit.
+    """
+    hurdles = search.hurdles
+    if not hurdles:
+        return
+    if len(hurdles) >= len(search.tasks):
+        raise ConfigError(
+            f"hurdles={tuple(hurdles)}: {len(search.tasks)} tasks have at most "
+            f"{len(search.tasks) - 1} hurdles between them"
+        )
+    if not all(np.isfinite(x) for x in hurdles):
+        raise ConfigError(f"hurdles={tuple(hurdles)}: expected finite scores")
+    if search.segments_per_generation is not None or search.coupled:
+        raise ConfigError(
+            "hurdles: members that live on, or train together, take part in all tasks; "
+            "leave them out"
+        )
 
 
 def _check_optimizer(strategy: Strategy) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import jax
 import numpy as np
 
 from metaevo.analysis import holdout
-from metaevo.analysis.results import Solution
 from metaevo.analysis.steps import Steps
 from metaevo.engine import costs
-from metaevo.engine.job import Job, Progress
+from metaevo.engine.job import Job, Progress, initial_state
 from metaevo.errors import CheckpointError
 from metaevo.storage import checkpoint, run_directory
+from metaevo.types import Params
 
 
 def keep(job: Job, progress: Progress) -> None:
@@ -22,30 +24,39 @@ def keep(job: Job, progress: Progress) -> None:
     checkpoint.write(folder / f"generation-{progress.generation:08d}", arrays, {})
 
 
-def scores(job: Job, solution: Solution, steps: Steps) -> dict[str, list[float | None]]:
+def kept(job: Job) -> dict[int, Params]:
+    """Return the earlier solutions by the number of generations done."""
+    if not costs.compares(job.search) or job.search.strategy.persistent_agents:
+        return {}
+    folder = run_directory.paths(job.directory).earlier
+    template = jax.device_get(job.programs.solution(initial_state(job).strategy))
+    found = {}
+    # Of the horizons that were asked for, which the run may have stopped before.
+    for path in sorted(folder.glob("generation-*")):
+        number = path.name.removeprefix("generation-")
+        if not number.isdecimal() or int(number) >= job.search.num_generations:
+            continue
+        try:
+            arrays, _ = checkpoint.read_tree(path, template)
+            found[int(number)] = checkpoint.from_arrays(template, arrays)
+        except CheckpointError:
+            continue  # of an earlier space, or altered: the report has a gap
+    return found
+
+
+def scores(job: Job, steps: Steps) -> dict[str, list[float | None]]:
     """Score earlier solutions on some of the held-out seeds, for the report.
 
     Returns:
         generations done -> the first task's scores, None of runs that failed.
     """
-    folder = run_directory.paths(job.directory).earlier
-    candidates = {}
-    # Of the horizons that were asked for, which the run may have stopped before.
-    kept = sorted(folder.glob("generation-*")) if costs.compares(job.search) else []
-    for path in kept:
-        number = path.name.removeprefix("generation-")
-        if not number.isdecimal() or int(number) >= job.search.num_generations:
-            continue
-        try:
-            arrays, _ = checkpoint.read_tree(path, solution.params)
-            params = checkpoint.from_arrays(solution.params, arrays)
-        except CheckpointError:
-            continue  # of an earlier space, or altered: the report has a gap
-        candidates[f"generation {int(number)}"] = params
+    candidates: Mapping[str, Params] = {
+        f"generation {number}": params for number, params in kept(job).items()
+    }
     runs, _ = holdout.train_kept(
         steps,
         job.search,
-        solution.space,
+        job.search.space,
         candidates,
         job.keys.held_out,
         costs.milestone_seeds(job.config),

@@ -233,7 +233,7 @@ def _solution(job: Job, progress: Progress, scores: Scores | None) -> Solution:
     """The solution; for agents that live on, the schedule of the best one's line."""
     if not job.search.strategy.persistent_agents:
         params = jax.device_get(job.programs.solution(progress.state.strategy))
-        return Solution(job.search.space, params)
+        return results.settled(job.search.space, params)
     # The log may hold more than the checkpoint covers, and that need not be ours.
     log = run_directory.paths(job.directory).metrics
     records = jsonl.read_generations(log, progress.generation)
@@ -291,14 +291,14 @@ def _hold_out(
     )
     where = f"on {num_seeds} held-out seeds"
     with _stage(job, f"comparing {where}", COMPARISON, f"compared {where}"):
-        learned = {results.SOLUTION: solution.params}
+        learned = {results.SOLUTION: solution}
         if not search.strategy.persistent_agents:
             start = initial_state(job).strategy
-            learned["start"] = jax.device_get(job.programs.solution(start))
+            start = jax.device_get(job.programs.solution(start))
+            learned["start"] = Solution(search.space, start)
         held_out, agents = results.compare(
             steps,
             compared,
-            solution.space,
             learned,
             job.keys.held_out,
             num_seeds,
@@ -314,7 +314,7 @@ def _hold_out(
         )
         if best is not None:
             held_out[verdicts.SIMPLEST] = best.runs
-        earlier = earlier_solutions.scores(job, solution, steps)
+        earlier = earlier_solutions.scores(job, steps)
     facts = {
         "measure": search.fitness.name,
         "frames_per_segment": [loop.frames_per_segment for loop in compared.tasks],
@@ -325,6 +325,7 @@ def _hold_out(
         "noise": _noise(job, state, steps),
         "simple": None if best is None else best.facts,
         "choices": list(search.tasks[0].choices),
+        **results.formulas(search, state.strategy, earlier_solutions.kept(job)),
     }
     return held_out, facts, agents
 

@@ -81,7 +81,8 @@ def lifetime(search: Search) -> dict[str, Plain]:
     """Describe what a search trains and how it is scored, without how it searches."""
     tasks = {f"task{i}": _loop(loop) for i, loop in enumerate(search.tasks)}
     vary = {} if search.vary is None else {"vary": plain(search.vary.spec)}
-    return {"fitness": plain(search.fitness), **tasks, **vary}
+    hurdles = {"hurdles": plain(search.hurdles)} if search.hurdles else {}
+    return {"fitness": plain(search.fitness), **tasks, **vary, **hurdles}
 
 
 def defaults(search: Search) -> dict[str, Plain]:

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from metaevo import fitness, population
-from metaevo.analysis import report
+from metaevo.analysis import report, results
 from metaevo.config import RunConfig
 from metaevo.engine import (
     checks,
@@ -346,6 +346,7 @@ def generation(job: Job, progress: Progress) -> tuple[State, dict[str, Any]]:
     proposal, strategy = job.programs.ask(role[_ASK], state.strategy)
     asked = proposal.params
     evaluated, carried = job.evaluator(role[_EVALUATE], proposal, state.carried)
+    evaluated = fitness.with_hurdles(search, evaluated)
     raw: Any = np.asarray(search.aggregate(jnp.asarray(evaluated.fitness)))
     scored, waiting = np.isfinite(raw), fitness.not_scored(evaluated)
     scores, failed = fitness.sanitize(raw, search.strategy.mirrored, waiting)
@@ -361,6 +362,8 @@ def generation(job: Job, progress: Progress) -> tuple[State, dict[str, Any]]:
     else:
         # The next generation starts from the same state.
         carried = state.carried
+    if search.hurdles:
+        counts["stopped"] = int((~fitness.reached(search, evaluated.fitness)).sum())
     record = {
         "generation": progress.generation,
         **records.summary(raw[scored]),
@@ -443,5 +446,5 @@ def _restore(job: Job) -> Progress:
 
 def _drawn(job: Job, state: State) -> bytes | None:
     """A PNG of the solution as it is now, for the loggers."""
-    solution = job.programs.solution(state.strategy)
-    return report.evolved(job.search.space, solution)
+    solution = jax.device_get(job.programs.solution(state.strategy))
+    return report.evolved(*results.settled(job.search.space, solution))

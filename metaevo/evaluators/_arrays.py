@@ -109,6 +109,28 @@ def join(rounds: Sequence[PyTree], size: int) -> PyTree:
     return jax.tree.map(join, *rounds)
 
 
+def scatter(tree: PyTree, ids: np.ndarray, size: int) -> PyTree:
+    """Return leaves [S, P, ...] that hold the first of [S, N, ...] at `ids`.
+
+    Elsewhere numbers are NaN, and the rest is 0.
+
+    Args:
+        ids: [M], M <= N.
+        size: P.
+
+    >>> scatter({"x": np.ones((1, 2))}, np.array([2]), 3)["x"].tolist()
+    [[nan, nan, 1.0]]
+    """
+
+    def scatter(x):
+        fill = np.nan if np.issubdtype(x.dtype, np.inexact) else 0
+        whole = np.full((x.shape[0], size, *x.shape[2:]), fill, x.dtype)
+        whole[:, ids] = x[:, : len(ids)]
+        return whole
+
+    return jax.tree.map(scatter, tree)
+
+
 def extend(whole: PyTree | None, part: PyTree, first: int, size: int) -> PyTree:
     """Put a round's leaves [S, width, ...] into those of all members [S, P, ...].
 

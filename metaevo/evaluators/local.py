@@ -124,9 +124,17 @@ class LocalEvaluator:
         self.prepare(proposal, places is not None)
         lives_on = self.search.segments_per_generation is not None
         results = []
+        going_on = np.arange(population.size(proposal.params))
         for task in range(len(self.search.tasks)):
             old = carried[task] if carried and lives_on else None
-            results.append(self._train(task, key, proposal, old, places))
+            if len(going_on) == population.size(proposal.params):
+                result = self._train(task, key, proposal, old, places)
+            else:
+                result = self._train_some(task, key, proposal, going_on, places)
+            results.append(result)
+            if task < len(self.search.hurdles):
+                scores = np.asarray(result[0].fitness).mean(0)[going_on]
+                going_on = going_on[scores >= self.search.hurdles[task]]
         outcomes = [outcome for outcome, _ in results]
         params = proposal.params
         if self.search.space.inherit is not keep:
@@ -340,6 +348,26 @@ class LocalEvaluator:
                 del carried, agent, experience
                 gc.collect(0)  # JAX lets go of arrays that it has copied only then
         return _arrays.join(outcomes, size), kept
+
+    def _train_some(
+        self,
+        task: int,
+        key: Key,
+        proposal: Proposal,
+        members: np.ndarray,
+        places: np.ndarray | None,
+    ) -> tuple[Outcome, InnerState | None]:
+        """Train some of the members on one task, packed into fewer chunks.
+
+        Returns:
+            The outcome, NaN where others are; and None.
+        """
+        size = population.size(proposal.params)
+        one = members if len(members) else np.zeros(1, int)  # for the shapes
+        there = one if places is None else np.asarray(places)[one]
+        some = Proposal(population.take(proposal.params, one))
+        outcome, _ = self._train(task, key, some, None, there)
+        return _arrays.scatter(jax.device_get(outcome), members, size), None
 
     def _carried(self, state: InnerState, proposal: Proposal) -> InnerState | None:
         """Return the part of a trained state that outlives the generation."""

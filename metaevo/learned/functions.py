@@ -24,6 +24,7 @@ from metaevo.types import Key, Params
 __all__ = [
     "Cell",
     "Learned",
+    "LearnedGenome",
     "LearnedNetwork",
     "above_one",
     "gru",
@@ -43,6 +44,20 @@ __all__ = [
 SMALLEST_STD = 1e-8  # of targets that are all equal: errors are divided by it
 
 
+class LearnedGenome(NamedTuple):
+    """Of a function whose params are programs: as `types.Genome`, of these alone.
+
+    Attributes:
+        mutate, behaviour, length: as of `types.Genome`.
+        settled: `params -> (Learned, params)`.
+    """
+
+    mutate: Callable[[Key, Params], Params]
+    behaviour: Callable[[Params], jax.Array]
+    length: Callable[[Params], jax.Array]
+    settled: Callable[[Params], tuple[Learned, Params]]
+
+
 class Learned(NamedTuple):
     """A function with parameters, to be put into a slot by `spaces.replace`.
 
@@ -52,12 +67,14 @@ class Learned(NamedTuple):
         spec: plain data from which `metaevo.storage.artifacts` rebuilds it. A builder
             under `operations.operation` may leave it out.
         starts_hand_made: True if it starts as its hand-made counterpart.
+        programs: how its params change if they are programs; None: they are numbers.
     """
 
     init: Callable[[Key], Params]
     apply: Callable
     spec: Mapping[str, Any] = MappingProxyType({})
     starts_hand_made: bool = False
+    programs: LearnedGenome | None = None
 
     def bind(self, params: Params) -> Partial:
         """The slot value for these parameters."""

@@ -69,6 +69,7 @@ MODULES = (
     "metaevo.learned.priorities",
     "metaevo.learned.rescalings",
     "metaevo.closed_forms",
+    "metaevo.formulas",
     "metaevo.schedules",
     "metaevo.policies",
 )

@@ -265,8 +265,8 @@ def test_an_operation_describes_its_function(name):
 
 
 def test_every_builder_of_a_learned_function_is_registered():
-    """Public functions that return one are operations, apart from two conversions."""
-    helpers = {"policies.of", "schedules.around"}
+    """Public functions that return one are operations, apart from conversions."""
+    helpers = {"policies.of", "schedules.around", "formulas.expression"}
     for name in operations.MODULES:
         module = sys.modules[name]
         builders = {
@@ -301,6 +301,7 @@ def test_temporal_is_a_setting_of_what_evolves_as_a_network_or_as_constants():
     others = {"piecewise", "potential", "impact", "graded", "policy", "shaper"}
     others |= {"monotone_correction", "monotone_rescaling"}
     others |= {"message_network", "monotone_q"}
+    others |= {f"{x}_formula" for x in ("td", "value", "drift", "policy", "priority")}
     assert {n for n in without if _is_ours(n)} == closed | numbers | others
     for name in without:
         example = operations.get(name).examples[0]

@@ -29,7 +29,7 @@ import strategies
 from metaevo import fitness as fitness_of
 from metaevo import spaces
 from metaevo.errors import ConfigError
-from metaevo.types import Space
+from metaevo.types import Genome, Space
 from strategies import (
     ars,
     cem_rl,
@@ -44,6 +44,7 @@ from strategies import (
     pes,
     pgpe,
     random_search,
+    regularized_evolution,
     self_play,
     sep_cma_es,
     shared_seed_es,
@@ -112,6 +113,26 @@ MAKE = {
     "pgpe": Case(lambda s, n: pgpe.pgpe(s, n, 0.3, optax.adam(0.1))),
     "random_search": IN_A_BOX._replace(
         make=lambda s, n: random_search.random_search(s, n), rank_based=None
+    ),
+    "regularized_evolution": Case(
+        lambda s, n: regularized_evolution.regularized_evolution(
+            s, n, ring=64, least_looks=2, memory=64
+        ),
+        # Numbers, which change as programs do.
+        space=space()._replace(
+            programs=Genome(
+                mutate=lambda key, params: jax.tree.map(
+                    lambda x: x + 0.3 * jax.random.normal(key, x.shape), params
+                ),
+                behaviour=lambda params: 1 + flat(one(params))[0],
+                length=lambda params: jnp.int32(1),
+                settled=lambda params: (space(), params),
+            )
+        ),
+        functions=(sphere,),
+        left=0.3,
+        num_generations=40,
+        rank_based=None,
     ),
     "sep_cma_es": Case(lambda s, n: sep_cma_es.sep_cma_es(s, n, 0.3)),
     "shared_seed_es": Case(

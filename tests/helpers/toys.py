@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from metaevo import fitness, population, spaces
+from metaevo import fitness, losses, population, spaces
+from metaevo.slots import Context
 from metaevo.types import InnerLoop, InnerState, Proposal, Search, Strategy
 
 
@@ -146,3 +147,46 @@ def space():
 def nameless_space():
     """A space whose solutions no artifact can describe."""
     return space()._replace(spec={"lr": {"op": "my_own_invention"}})
+
+
+class LossMeta(NamedTuple):
+    lr: Any = 0.3
+    td_loss: Any = losses.td_square
+
+
+def values(num_segments=3, aim=1.0, dim=16) -> InnerLoop:
+    """Values that follow noisy targets of both signs, by the slot `td_loss`.
+
+    The return is −|q − `aim` y|², y the mean targets. So with `aim` below 1 a loss that
+    moves values slowly away from zero is better than the square.
+    """
+    mean = jnp.linspace(-2.0, 2.0, dim)
+
+    def init(key, meta):
+        del key, meta
+        return InnerState(jnp.zeros(dim), (), (), Clock(jnp.int32(0)))
+
+    def train(key, meta, state):
+        noise = jax.random.normal(jax.random.fold_in(key, state.clock.update), (dim,))
+        target = mean + 0.5 * noise
+        context = Context(state.clock.update / num_segments, target.std())
+
+        def loss(q):
+            return meta.td_loss(target - q, q, target, context).sum()
+
+        q = state.agent - meta.lr * jax.grad(loss)(state.agent)
+        score = -((q - aim * mean) ** 2).mean()
+        metrics = {"return": score, "episodes": jnp.ones(())}
+        return InnerState(q, (), (), Clock(state.clock.update + 1)), metrics
+
+    def evaluate(key, meta, state):
+        del key, meta
+        score = -((state.agent - aim * mean) ** 2).mean()
+        return {"return": score, "length": jnp.ones(())}
+
+    def act(key, meta, agent, carry, obs, state=None, mask=None):
+        return obs, carry
+
+    return InnerLoop(
+        LossMeta(), init, train, evaluate, num_segments, act, frames_per_segment=1
+    )

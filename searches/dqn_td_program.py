@@ -1,0 +1,60 @@
+"""Evolve DQN's loss of the temporal difference as a formula, over three tasks.
+
+Programs of 12 operations weigh the square, ½ 8^tanh(P) δ², or are the loss themselves
+(family=free). They see errors, values and targets in standard deviations, and progress.
+Regularized evolution (Real et al., 2019) trains no program that behaves as one before.
+Step sizes are drawn for each world. Who is worse than `hurdle` on the first task is not
+trained on the others.
+"""
+
+from typing import Literal
+
+import metaevo
+from inner_loops import dqn
+from metaevo import fitness, formulas, spaces
+from metaevo.envs import make
+from strategies.regularized_evolution import regularized_evolution
+
+
+def search(
+    envs: tuple[str, ...] = (
+        "gymnax/CartPole-v1",
+        "gymnax/Acrobot-v1",
+        "grid/maze",
+    ),
+    population_size: int = 64,
+    num_generations: int = 64,
+    num_seeds: int = 1,
+    length: int = 12,
+    family: Literal["weighted", "free"] = "weighted",
+    low: tuple[float, ...] = (10.0, -500.0, 0.0),
+    high: tuple[float, ...] = (110.0, -250.0, 1.0),
+    hurdle: float = 18.0,
+    inner: dqn.Config = dqn.Config(24_000, 1_000, num_steps=4, features=(64, 64)),
+    meta: dqn.Meta = dqn.Meta(lr=1e-3),
+) -> metaevo.Search:
+    """
+    Args:
+        family: `weighted`, a bounded weight of the square; `free`, the loss itself.
+        low, high: returns that count as 0 and 1, one for each environment.
+        hurdle: return over the lifetime on the first that the others take.
+    """
+    space = spaces.replace(
+        td_loss=formulas.expression("td_loss", family=family, length=length)
+    )
+    return metaevo.Search(
+        inner_loop=[dqn.make(make(env), inner, meta) for env in envs],
+        space=space,
+        strategy=regularized_evolution(space, population_size),
+        num_generations=num_generations,
+        fitness=fitness.area_under_curve,
+        num_seeds=num_seeds,
+        aggregate=fitness.normalized(low, high),
+        common_random_numbers=True,
+        vary=spaces.prior(lr=spaces.log_uniform(5e-4, 4e-3)),
+        hurdles=(hurdle,) * (len(envs) > 1),
+    )
+
+
+if __name__ == "__main__":
+    metaevo.main(search)

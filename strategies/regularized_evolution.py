@@ -1,0 +1,301 @@
+"""Regularized evolution of programs (Real et al., 2019, arXiv:1802.01548).
+
+A ring holds the youngest programs, and the oldest leave it, however good they seemed.
+Children are mutated winners of tournaments. Three things are not in the paper:
+
+* A program that behaves as one seen before is not trained: it is mutated again, and if
+  that fails, the one that is known is looked at again. Nor is one from which nothing is
+  learned. Step sizes in disguise are the same program, see `Genome.behaviour`.
+* The best by upper bound are looked at again in each generation. All members of one
+  share their worlds, so a score counts as the difference from the start, which is
+  always the first member, and differences of several generations have a mean and a
+  deviation.
+* The solution is the shortest program within a standard error of the best lower bound,
+  among those looked at often enough; the start if none is above it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from metaevo.errors import ConfigError
+from metaevo.types import Front, Proposal, Space, Strategy, remakeable
+from strategies import _options
+from strategies._trees import strong
+
+TRIES = 8  # mutations until a child is taken as what it is
+LARGEST = 1e12  # difference; its square is finite
+NEW = -1  # in `State.asked`
+
+
+class State(NamedTuple):
+    """The ring, and what was asked.
+
+    Attributes:
+        params: [M, ...] programs; those not filled yet are the start.
+        total: [M] sum of the differences from the start.
+        looks: [M] int32, how many there are; 0: not filled.
+        born: [M] int32, generation of the first; the start, at 0, never leaves.
+        identity: [M, 2] uint32, of behaviours.
+        seen: [memory, 2] uint32, of the last behaviours that were trained.
+        num_seen: int32, how many were.
+        squares, degrees: sum of squares about the means, and its degrees of freedom,
+            over all second and later looks.
+        asked: [P] int32, place in the ring of each member of the proposal, or `NEW`.
+        new: [P, 2] uint32, identity of each member.
+        step: int32, generations told.
+    """
+
+    params: Any
+    total: jax.Array
+    looks: jax.Array
+    born: jax.Array
+    identity: jax.Array
+    seen: jax.Array
+    num_seen: jax.Array
+    squares: jax.Array
+    degrees: jax.Array
+    asked: jax.Array
+    new: jax.Array
+    step: jax.Array
+
+
+@remakeable
+def regularized_evolution(
+    space: Space,
+    population_size: int,
+    *,
+    ring: int = 512,
+    tournament: int = 16,
+    relook: float = 0.25,
+    caution: float = 1.0,
+    least_looks: int = 8,
+    memory: int = 16_384,
+) -> Strategy:
+    """Regularized evolution of a space of programs.
+
+    Args:
+        space: of programs, such as `spaces.replace(td_loss=formulas.expression(...))`.
+        population_size: P: the start, re-looks and children.
+        ring: M, programs that are kept.
+        tournament: programs of which a child's parent is the best.
+        relook: share of the population that is looked at again, in (0, 1).
+        caution: standard errors by which bounds differ from means.
+        least_looks: looks that a solution needs.
+        memory: last behaviours that are not trained again.
+
+    Raises:
+        ConfigError: an option is out of its range, or the space has no programs.
+    """
+    _options.at_least(4, population_size=population_size)
+    _options.at_least(1, tournament=tournament, least_looks=least_looks)
+    _options.at_least(0, caution=caution)
+    again = round(relook * population_size)
+    if not 1 <= again <= population_size - 2:
+        raise ConfigError(
+            f"relook={relook} of population_size={population_size} is {again} members; "
+            f"expected 1 to {population_size - 2}"
+        )
+    num_new = population_size - again - 1
+    _options.at_least(population_size + 1, ring=ring, memory=memory)
+    programs = space.programs
+    if programs is None:
+        raise ConfigError(
+            "regularized_evolution needs a space of programs, such as "
+            "spaces.replace(td_loss=formulas.expression('td_loss'))"
+        )
+
+    def identity(params):
+        return _hashed(programs.behaviour(params))
+
+    def init(key):
+        start = strong(space.init(key))
+        params = jax.tree.map(lambda x: jnp.repeat(x[None], ring, 0), start)
+        mine, counts = identity(start)[0], jnp.zeros(ring, jnp.int32)
+        zeros = jnp.zeros((ring, 2), jnp.uint32)
+        return State(
+            params=params,
+            total=jnp.zeros(ring),
+            looks=counts.at[0].set(1),
+            born=counts - 1,
+            identity=zeros.at[0].set(mine),
+            seen=jnp.zeros((memory, 2), jnp.uint32).at[0].set(mine),
+            num_seen=jnp.int32(1),
+            squares=jnp.zeros(()),
+            degrees=jnp.zeros(()),
+            asked=jnp.full(population_size, NEW, jnp.int32),
+            new=jnp.zeros((population_size, 2), jnp.uint32),
+            step=jnp.int32(0),
+        )
+
+    def scored(state):
+        """Means, their standard errors, and whether a place is filled, [M] each."""
+        looks = jnp.maximum(state.looks, 1).astype(jnp.float32)
+        filled = (state.looks > 0).at[0].set(False)
+        mean = state.total / looks
+        number = jnp.maximum(filled.sum(dtype=jnp.float32), 1.0)
+        one = jnp.sqrt(jnp.where(filled, mean**2, 0.0).sum() / number)
+        known = jnp.sqrt(state.squares / jnp.maximum(state.degrees, 1.0))
+        deviation = jnp.where(state.degrees > 1, known, one)
+        # The start's difference from itself is 0, exactly.
+        error = jnp.where(filled, deviation / jnp.sqrt(looks), 0.0)
+        return mean, error, filled
+
+    def ask(key, state):
+        mean, error, filled = scored(state)
+        upper = jnp.where(filled, mean + caution * error, -jnp.inf)
+        top_upper, top = jax.lax.top_k(upper, again)
+        # Before there are so many, the start is looked at again.
+        top = jnp.where(jnp.isfinite(top_upper), top, 0).astype(jnp.int32)
+        rank = jnp.where(state.looks > 0, mean - 0.5 * caution * error, -jnp.inf)
+
+        def known(mine):
+            return (state.seen == mine[None]).all(1).any()
+
+        def child(key):
+            parent_key, key = jax.random.split(key)
+            entrants = jax.random.randint(parent_key, (tournament,), 0, ring)
+            parent = entrants[jnp.argmax(rank[entrants])]
+            params = jax.tree.map(lambda x: x[parent], state.params)
+
+            def mutated(i, params):
+                now = jax.random.fold_in(key, i)
+                times = 1 + jax.random.bernoulli(now, 0.5).astype(jnp.int32)
+
+                def once(j, params):
+                    return programs.mutate(jax.random.fold_in(now, j), params)
+
+                return jax.lax.fori_loop(0, times, once, params)
+
+            def attempt(i, found):
+                tried, mine, done = found
+                new = mutated(i, tried)
+                its, learns = identity(new)
+                fresh = learns & ~known(its)
+                new, its = jax.tree.map(
+                    lambda x, y: jnp.where(done, x, y), (tried, mine), (new, its)
+                )
+                # A dead end is left at its parent.
+                stuck = ~done & ~learns
+                new = jax.tree.map(lambda x, y: jnp.where(stuck, x, y), params, new)
+                return new, its, done | fresh
+
+            start = params, state.identity[parent], jnp.bool_(False)
+            params, mine, fresh = jax.lax.fori_loop(0, TRIES, attempt, start)
+            same = (state.identity == mine[None]).all(1) & (state.looks > 0)
+            place = jnp.where(same.any(), jnp.argmax(same), 0)
+            return params, mine, jnp.where(fresh, NEW, place).astype(jnp.int32)
+
+        made, mine, place = jax.vmap(child)(jax.random.split(key, num_new))
+        # Of two children that are the same, the second gives way to the start.
+        earlier = jnp.tril((mine[:, None] == mine[None]).all(2), -1).any(1)
+        place = jnp.where((place == NEW) & earlier, 0, place)
+        places = jnp.concatenate([jnp.zeros(1, jnp.int32), top, place])
+        kept = jax.tree.map(lambda x: x[jnp.maximum(places, 0)], state.params)
+        told = jax.tree.map(
+            lambda x, y: jnp.concatenate([x[: again + 1], y]), kept, made
+        )
+        is_new = places == NEW
+        params = jax.tree.map(
+            lambda x, y: jnp.where(is_new.reshape(-1, *[1] * (x.ndim - 1)), x, y),
+            told,
+            kept,
+        )
+        new = jnp.concatenate([jnp.zeros((again + 1, 2), jnp.uint32), mine])
+        return Proposal(params), state._replace(asked=places, new=new)
+
+    def tell(key, state, proposal, fitness):
+        del key
+        difference = jnp.clip(fitness - fitness[0], -LARGEST, LARGEST)
+        is_new = state.asked == NEW
+        # A place may be looked at twice in one generation: it counts as one look.
+        place = jnp.where(is_new, ring, state.asked)
+        looked = jnp.zeros(ring, bool).at[place].set(True, mode="drop").at[0].set(False)
+        score = jnp.zeros(ring).at[place].set(difference, mode="drop")
+        looks = state.looks.astype(jnp.float32)
+        mean = state.total / jnp.maximum(looks, 1.0)
+        about = (score - mean) ** 2 * looks / (looks + 1)
+        state = state._replace(
+            total=state.total + jnp.where(looked, score, 0.0),
+            looks=state.looks + looked.astype(jnp.int32),
+            squares=state.squares + jnp.where(looked, about, 0.0).sum(),
+            degrees=state.degrees + looked.sum(dtype=jnp.float32),
+        )
+        mean, error, filled = scored(state)
+        lower = jnp.where(filled, mean - caution * error, -jnp.inf)
+        best = jnp.zeros(ring, bool).at[jax.lax.top_k(lower, again)[1]].set(True)
+        stays = (looked | (best & filled)).at[0].set(True)
+        oldest = jnp.argsort(jnp.where(stays, jnp.iinfo(jnp.int32).max, state.born))
+        order = jnp.cumsum(is_new, dtype=jnp.int32) - 1
+        target = jnp.where(is_new, oldest[jnp.minimum(order, ring - 1)], ring)
+
+        def put(old, new):
+            return old.at[target].set(new, mode="drop")
+
+        row = jnp.where(is_new, (state.num_seen + order) % memory, memory)
+        return state._replace(
+            params=jax.tree.map(put, state.params, proposal.params),
+            total=put(state.total, difference),
+            looks=put(state.looks, jnp.ones_like(state.asked)),
+            born=put(state.born, jnp.full_like(state.asked, state.step)),
+            identity=put(state.identity, state.new),
+            seen=state.seen.at[row].set(state.new, mode="drop"),
+            num_seen=state.num_seen + is_new.sum(dtype=jnp.int32),
+            step=state.step + 1,
+        )
+
+    def lengths(state):
+        return jax.vmap(programs.length)(state.params)
+
+    def chosen(state):
+        """The place of the solution in the ring."""
+        mean, error, filled = scored(state)
+        enough = filled & (state.looks >= least_looks)
+        lower = jnp.where(enough, mean - caution * error, -jnp.inf)
+        best = jnp.argmax(lower)
+        near = enough & (lower >= lower[best] - error[best])
+        length = jnp.where(near, lengths(state), jnp.iinfo(jnp.int32).max)
+        shortest = jnp.argmax(jnp.where(length == length.min(), lower, -jnp.inf))
+        return jnp.where(lower[best] > 0, shortest, 0)
+
+    def solution(state):
+        return jax.tree.map(lambda x: x[chosen(state)], state.params)
+
+    def metrics(state):
+        mean, error, filled = scored(state)
+        at = chosen(state)
+        return {
+            "solution_mean": mean[at],
+            "solution_error": error[at],
+            "solution_looks": state.looks[at],
+            "solution_length": lengths(state)[at],
+            "best_upper": jnp.where(filled, mean + caution * error, 0.0).max(),
+            "new_programs": (state.asked == NEW).sum(),
+        }
+
+    def front(state):
+        mean, error, filled = scored(state)
+        looks = jnp.where(filled, state.looks, 0)
+        return Front(state.params, mean, error, looks, lengths(state))
+
+    return Strategy(init, ask, tell, solution, metrics, mutates=True, front=front)
+
+
+def _hashed(behaviour: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Two hashes [2] uint32 of numbers in their order, and whether any is not 0."""
+    bits = jax.lax.bitcast_convert_type(
+        behaviour.astype(jnp.float32) + 0.0, jnp.uint32
+    )  # -0 + 0 is 0
+    odd = np.random.default_rng(0).integers(0, 1 << 31, (2, len(behaviour)), np.uint32)
+
+    def mixed(x):
+        x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
+        x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
+        return x ^ (x >> 16)
+
+    weights, mixture = jnp.asarray(2 * odd + 1), mixed(bits)[None]
+    return (mixture * weights).sum(1, dtype=jnp.uint32), (behaviour != 0).any()

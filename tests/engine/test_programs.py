@@ -1,0 +1,289 @@
+"""Programs that evolve, from a start to formulas in an artifact; hurdles; the judge."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+import runs as files
+import toys
+
+import metaevo
+from metaevo import fitness, formulas, spaces
+from metaevo.cli import config
+from metaevo.engine import foreign, judging
+from metaevo.errors import ConfigError
+from metaevo.evaluators.local import LocalEvaluator
+from metaevo.storage import artifacts
+from metaevo.types import Evaluated, Proposal
+from strategies.regularized_evolution import regularized_evolution
+from strategies.snes import snes
+
+
+def search(aim=0.5, num_generations=6, tasks=1, hurdles=(), **options):
+    space = spaces.replace(td_loss=formulas.expression("td_loss", length=6))
+    options = {"ring": 64, "tournament": 4, "least_looks": 3, "memory": 256} | options
+    return metaevo.Search(
+        [toys.values(aim=aim)] * tasks if tasks > 1 else toys.values(aim=aim),
+        space,
+        regularized_evolution(space, 16, **options),
+        num_generations,
+        fitness.final_return,
+        num_seeds=2,
+        chunk_size=4,
+        hurdles=hurdles,
+    )
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run of 24 generations on the task where slow values are better."""
+    directory = tmp_path_factory.mktemp("programs") / "run"
+    run = metaevo.RunConfig(
+        directory=str(directory), held_out_seeds=4, wandb="disabled", devices=1
+    )
+    return metaevo.run(search(num_generations=24), run, "programs")
+
+
+def test_a_planted_effect_is_found(finished):
+    """Values should come half of the way: a weight below 1 of what leads away from 0
+    does it, and no step size for all."""
+    runs = finished.held_out
+    better = runs["solution"].fitness[0] - runs["start"].fitness[0]
+    assert better.mean() > 0.03
+    assert (better > 0).all()
+    np.testing.assert_allclose(
+        runs["start"].fitness, runs["hand-made"].fitness, rtol=1e-5
+    )
+
+
+def test_the_solution_is_kept_as_its_formula(finished):
+    op = finished.artifact.manifest["slots"]["td_loss"]
+    assert op["op"] == "td_formula"
+    assert set(op) == {"op", "text", "family"}
+    (space, params) = artifacts.as_space(finished.directory)
+    again = formulas.fixed("td_loss", f"{op['family']}:{op['text']}")
+    given = np.float32([1.0, -2.0]), np.float32([0.5, 1.0]), np.float32([1.5, -1.0])
+    now = metaevo.Context(progress=0.5, return_std=1.5)
+    loss = space.bind(params, toys.LossMeta()).td_loss
+    np.testing.assert_allclose(loss(*given, now), again(*given, now), rtol=1e-6)
+    page = finished.report.read_text()
+    assert formulas.shown("td_loss", op) in page.replace("&gt;", ">")
+    assert "Size against score" in page
+
+
+def test_a_run_goes_on_to_the_bit(finished, tmp_path):
+    """Two generations, stopped, and two more are the first four of a longer run."""
+    for num_generations in (2, 4):
+        run = metaevo.RunConfig(
+            directory=str(tmp_path / "run"),
+            held_out_seeds=0,
+            wandb="disabled",
+            devices=1,
+        )
+        metaevo.run(search(num_generations=num_generations), run, "programs")
+    records = files.records(tmp_path / "run")
+    assert records == files.records(finished.directory)[:4]
+
+
+def test_programs_take_a_strategy_that_mutates(tmp_path):
+    made = search()
+    made = made._replace(strategy=snes(made.space, 8, 0.3))
+    with pytest.raises(ConfigError, match=r"snes moves numbers.*programs \(td_loss\)"):
+        metaevo.run(made, metaevo.RunConfig(directory=str(tmp_path / "run")), "x")
+    with pytest.raises(ConfigError, match="needs a space of programs"):
+        regularized_evolution(spaces.tune(lr=spaces.log()), 8)
+    for wrong, message in (
+        ({"relook": 0.0}, "relook=0.0 of population_size=16 is 0 members"),
+        ({"ring": 8}, "ring=8 must be at least 17"),
+        ({"least_looks": 0}, "least_looks=0 must be at least 1"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            search(**wrong)
+
+
+def test_a_program_that_is_known_is_not_trained_again():
+    """Each new member behaves as none before it."""
+    made = search()
+    strategy, programs = made.strategy, made.space.programs
+    assert programs is not None
+    behaviour = jax.jit(jax.vmap(programs.behaviour))
+    ask, tell = jax.jit(strategy.ask), jax.jit(strategy.tell)
+    state = strategy.init(jax.random.key(0))
+    start = made.space.init(jax.random.key(0))
+    seen = {np.asarray(programs.behaviour(start)).tobytes()}
+    for i in range(4):
+        key = jax.random.key(i)
+        proposal, state = ask(key, state)
+        mine = [x.tobytes() for x in np.asarray(behaviour(proposal.params))]
+        new = [x for x, at in zip(mine, state.asked, strict=True) if at == -1]
+        assert new
+        assert len({*new}) == len(new)
+        assert not seen & {*new}
+        assert np.zeros(64, np.float32).tobytes() not in new
+        seen |= {*new}
+        state = tell(key, state, proposal, jax.random.normal(key, (16,)))
+
+
+# --- hurdles --------------------------------------------------------------------------
+
+
+def test_who_is_stopped_counts_as_the_worst():
+    scores = np.array(
+        [[[1.0, 5.0, np.nan, 3.0]], [[np.nan, 7.0, np.nan, 4.0]]], np.float32
+    )
+    healthy = np.isfinite(scores)
+    made = search(tasks=2, hurdles=(2.0,))
+    found = fitness.with_hurdles(made, Evaluated(scores, healthy, (), [], []))
+    expected = [[[1.0, 5.0, np.nan, 3.0]], [[4.0, 7.0, 4.0, 4.0]]]
+    np.testing.assert_array_equal(found.fitness, expected)
+    assert found.healthy[1].all()
+
+
+def test_who_is_stopped_is_not_trained():
+    """The others' scores are those of a search without hurdles, to the bit."""
+    made = search(tasks=2)
+    proposal = Proposal(
+        jax.vmap(made.space.init)(jax.random.split(jax.random.key(0), 16))
+    )
+    mutate = jax.jit(jax.vmap(made.space.programs.mutate))
+    for i in range(8):
+        proposal = Proposal(
+            mutate(jax.random.split(jax.random.key(i), 16), proposal.params)
+        )
+    key = jax.random.key(9)
+    everyone, _ = LocalEvaluator(made)(key, proposal, ())
+    middle = float(np.median(everyone.fitness[0].mean(0)))
+    some, _ = LocalEvaluator(made._replace(hurdles=(middle,)))(key, proposal, ())
+    over = everyone.fitness[0].mean(0) >= middle
+    assert 4 < over.sum() < 12
+    np.testing.assert_array_equal(some.fitness[0], everyone.fitness[0])
+    np.testing.assert_array_equal(
+        some.fitness[1][:, over], everyone.fitness[1][:, over]
+    )
+    assert np.isnan(some.fitness[1][:, ~over]).all()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"hurdles": (1.0,)}, "1 tasks have at most 0 hurdles"),
+        ({"tasks": 2, "hurdles": (np.nan,)}, "expected finite scores"),
+    ],
+)
+def test_wrong_hurdles_are_refused(wrong, message, tmp_path):
+    run = metaevo.RunConfig(directory=str(tmp_path / "run"))
+    with pytest.raises(ConfigError, match=message):
+        metaevo.run(search(**wrong), run, "x")
+
+
+# --- text in a slot -------------------------------------------------------------------
+
+
+def test_a_formula_stands_in_a_slot():
+    from inner_loops import dqn
+
+    def make(meta: dqn.Meta = dqn.Meta()):
+        return meta
+
+    def given(text):
+        parsed = config.parse(make, [f"meta.td_loss={text}"])
+        return config.call(make, {"meta": parsed["meta"]}).td_loss
+
+    now = metaevo.Context(return_std=2.0)
+    loss = given("formula:0.5*d**2 + 0.1*q")
+    np.testing.assert_allclose(loss(3.0, 1.0, 4.0, now), 4.5 + 0.2, rtol=1e-6)
+    loss = given("formula:weighted: gate(d*y, -0.5)")
+    w = 8 ** np.tanh(-0.5)
+    np.testing.assert_allclose(loss(3.0, 1.0, 4.0, now), w * 4.5, rtol=1e-6)
+    with pytest.raises(ConfigError, match=r"meta.td_loss=formula:d/q.*ratio\(x, y\)"):
+        given("formula:d/q")
+
+
+# --- the judge ------------------------------------------------------------------------
+
+CODE = "def td_loss(td_error, q, target, context=None):\n    return {}\n"
+TRAPS = {
+    "loop.py": ("while True: pass", "took longer than 6 s"),
+    "file.py": ("open('/etc/hostname').read()", "opens a file"),
+    "writes.py": ("open('/tmp/x.py', 'w')", "opens a file"),
+    "net.py": ("import socket; socket.create_connection(('h', 1))", "connection"),
+    "fork.py": ("import os; os.system('true')", "starts or stops a process"),
+    "memory.py": ("x = bytearray(10**11)", "of memory"),
+    "clock.py": (
+        "import time\n" + CODE.format("time.time() * td_error**2"),
+        "two traces of it differ",
+    ),
+    "shape.py": (CODE.format("(td_error**2).mean()"), r"gives shape \[\]"),
+    "missing.py": ("x = 1", "defines no function td_loss"),
+    "raises.py": ("1 / 0", "ZeroDivisionError"),
+}
+
+
+@pytest.mark.parametrize("name", TRAPS)
+def test_code_that_does_more_than_it_may_is_refused(name, tmp_path):
+    source, why = TRAPS[name]
+    path = tmp_path / name
+    path.write_text(source)
+    limits = foreign.Limits(seconds=6.0 if name == "loop.py" else 60.0, megabytes=256)
+    with pytest.raises(foreign.RefusedError, match=why):
+        foreign.traced(path, "td_loss", ("return_std",), limits)
+
+
+def test_candidates_are_judged_beside_their_rivals(tmp_path):
+    """A sign error is worse, a half-way weight better; copies are not trained."""
+    given = {
+        "slow.txt": "weighted: gate(d*y, -2)",
+        "sign.txt": "-0.5*d**2",
+        "square.txt": "3*d**2",
+        "constant.txt": "y**2",
+        "huge.txt": "1000000*(1000*d)**2",
+        "wrong.txt": "d/q",
+        "code.py": CODE.format("0.5 * td_error**2 + 0.05 * q"),
+    }
+    for name, text in given.items():
+        (tmp_path / name).write_text(text)
+    made = search(aim=0.4)
+    read = [
+        judging.read(tmp_path / name, "td_loss", ("return_std",), True)
+        for name in given
+    ]
+    evaluators = []
+
+    def make(search):
+        evaluators.append(LocalEvaluator(search))
+        return evaluators[-1]
+
+    records = list(judging.judged(made, read, 4, tmp_path / "looks", make))
+    by_name = {record["name"]: record for record in records}
+    assert {name: x["stage"] for name, x in by_name.items()} == {
+        "slow.txt": "judged",
+        "sign.txt": "judged",
+        "square.txt": "known",
+        "constant.txt": "refused",
+        "huge.txt": "refused",
+        "wrong.txt": "refused",
+        "code.py": "known",
+    }
+    assert by_name["square.txt"]["same_as"] == "hand-made"
+    assert by_name["code.py"]["same_as"] == "DQNReg"
+    assert by_name["sign.txt"]["verdict"] == "worse"
+    assert by_name["slow.txt"]["mean"] > by_name["square.txt"]["mean"]
+    assert by_name["huge.txt"]["lower"] == judging.FAILED
+    assert records[0]["name"] == "slow.txt"
+    # Finished looks are read, and nothing is trained again.
+    again = list(judging.judged(made, read, 4, tmp_path / "looks", make))
+    assert json.dumps(again) == json.dumps(records)
+    assert not evaluators[-1].programs
+
+
+def test_code_needs_leave(tmp_path):
+    (tmp_path / "a.py").write_text(CODE.format("td_error"))
+    found = judging.read(tmp_path / "a.py", "td_loss", (), False)
+    assert "allow_code=true" in (found.error or "")
+
+
+def test_a_judge_needs_a_slot_of_formulas():
+    made = search()._replace(space=spaces.tune(lr=spaces.log()))
+    with pytest.raises(ConfigError, match="a judge needs one slot of td_loss"):
+        judging.slot_of(made)
