@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from metaevo.config import RunConfig
     from metaevo.engine.job import Result
     from metaevo.engine.train import Training, train
+    from metaevo.engine.trials.search import optimize
+    from metaevo.engine.trials.trial import Trial
     from metaevo.errors import (
         ArtifactError,
         CheckpointError,
@@ -65,9 +67,11 @@ __all__ = [
     "Space",
     "Strategy",
     "Training",
+    "Trial",
     "configure",
     "load",
     "main",
+    "optimize",
     "reference",
     "run",
     "train",
@@ -80,6 +84,8 @@ _MODULES = {
     "cli.api": ["run"],
     "engine.job": ["Result"],
     "engine.train": ["Training", "train"],
+    "engine.trials.search": ["optimize"],
+    "engine.trials.trial": ["Trial"],
     "errors": [
         "ArtifactError",
         "CheckpointError",

@@ -28,6 +28,7 @@ __all__ = [
     "reached",
     "sanitize",
     "with_hurdles",
+    "score",
 ]
 
 
@@ -38,6 +39,10 @@ def _final_return(train, evaluation):
 
 final_return = FitnessFn(_final_return, True, "final return")
 """Mean return of the deterministic policy after training, on fresh episodes."""
+
+
+score = FitnessFn(_final_return, True, "score")
+"""What a function of the user's returned; see `metaevo.optimize`."""
 
 
 def _area_under_curve(train, evaluation):

@@ -95,6 +95,9 @@ class InnerLoop(NamedTuple):
             those of its other candidates, and have no "/".
         choices: static settings that a rival may take, each `key=value` of a search
             or several joined by `;`. `metaevo compare rivals=all` tries them.
+        outside: True if not JAX trains the member but a function of the user's, see
+            `metaevo.optimize`. The loop then has slots alone: agents are not scored
+            without training, and no simple functions are tried.
     """
 
     meta: Any
@@ -117,6 +120,7 @@ class InnerLoop(NamedTuple):
     on: Callable[[Any], InnerLoop] | None = None
     baselines: Mapping[str, Mapping[str, Any]] = {}
     choices: tuple[str, ...] = ()
+    outside: bool = False
 
 
 def on_any_env(make: Callable[..., InnerLoop]) -> Callable[..., InnerLoop]:

@@ -113,6 +113,8 @@ class Best(NamedTuple):
 def of(search: Search) -> dict[str, dict[str, Any]]:
     """Return the simple functions of each slot that evolves, without the slot's own."""
     found = {}
+    if any(loop.outside for loop in search.tasks):
+        return found
     for slot, op in search.space.spec.items():
         kind = "" if op["op"] == "number" else operations.get(op["op"]).slot
         own = [getattr(loop.meta, slot, None) for loop in search.tasks]

@@ -22,7 +22,7 @@ COLUMNS = ("fitness", "error", "scores", "failed", "generation", "member", "pare
 MAX_DRAWN = 10_000  # the best ones
 
 
-class Trial(NamedTuple):
+class Tried(NamedTuple):
     """One row of the table.
 
     Attributes:
@@ -46,7 +46,7 @@ class Trial(NamedTuple):
     parent: int
 
 
-def trials(records: Sequence[Mapping[str, Any]]) -> list[Trial]:
+def trials(records: Sequence[Mapping[str, Any]]) -> list[Tried]:
     """Return the trials of a run, best first, those without a score last.
 
     Args:
@@ -73,7 +73,7 @@ def trials(records: Sequence[Mapping[str, Any]]) -> list[Trial]:
         x = np.array([score for *_, score in all_of_it], float)
         x = x[np.isfinite(x)]
         found.append(
-            Trial(
+            Tried(
                 dict(zip(slots, map(float, one), strict=False)),
                 float(x.mean()) if len(x) else np.nan,
                 float(x.std(ddof=1) / len(x) ** 0.5) if len(x) > 1 else np.nan,
@@ -87,7 +87,7 @@ def trials(records: Sequence[Mapping[str, Any]]) -> list[Trial]:
     return sorted(found, key=lambda x: (x.scores == 0, -x.fitness))
 
 
-def table(found: Sequence[Trial], limit: int) -> str:
+def table(found: Sequence[Tried], limit: int) -> str:
     """Return the first trials as a table for the terminal.
 
     Args:
@@ -102,18 +102,18 @@ def table(found: Sequence[Trial], limit: int) -> str:
     return "\n".join(lines)
 
 
-def csv(found: Sequence[Trial], limit: int) -> str:
+def csv(found: Sequence[Tried], limit: int) -> str:
     """Return the first trials as lines of comma-separated values; as `table`."""
     cells = [_header(found), *_rows(found[:limit])]
     return "\n".join(",".join(map(str, row)) for row in cells)
 
 
-def _header(found: Sequence[Trial]) -> list[str]:
+def _header(found: Sequence[Tried]) -> list[str]:
     """Return the names of the columns of `_rows`."""
     return [*map(printable, found[0].numbers), *COLUMNS]
 
 
-def _rows(found: Sequence[Trial]) -> list[list]:
+def _rows(found: Sequence[Tried]) -> list[list]:
     """Return a row of values for each trial."""
     return [[*x.numbers.values(), *(getattr(x, c) for c in COLUMNS)] for x in found]
 

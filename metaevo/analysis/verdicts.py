@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from metaevo import fitness
 from metaevo.analysis import differences
 from metaevo.analysis.holdout import HeldOut
 from metaevo.fitness import final_return as FINAL_RETURN  # noqa: N812
@@ -98,6 +99,8 @@ def measures(measure: str) -> dict[str, str]:
     Args:
         measure: name of the fitness.
     """
+    if measure == fitness.score.name:  # it is all that is known of a run
+        return {measure: "fitness"}
     return {measure: "fitness", FINAL_RETURN.name: "final_return"}
 
 

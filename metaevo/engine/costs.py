@@ -46,6 +46,8 @@ def compares(search: Search) -> bool:
 
 def scores_agents(search: Search) -> bool:
     """Return True if agents are scored as they are after the search."""
+    if any(loop.outside for loop in search.tasks):
+        return False
     return search.strategy.persistent_agents or results.breeds_policies(search)
 
 

@@ -74,6 +74,7 @@ def run(
     should_stop: Callable[[], bool] = lambda: False,
     source: own_runs.Source | None = None,
     defaults: Mapping[str, Any] | None = None,
+    evaluators: choose.Evaluators = choose.factory,
 ) -> Result | None:
     """Run or resume a search to its last generation, then report.
 
@@ -95,6 +96,7 @@ def run(
             and to make the search again; None: it is not known.
         defaults: `settings` where nothing was given. Those that stand at theirs do not
             name the default directory; None: there are none.
+        evaluators: gives the evaluators while the run lasts.
 
     Returns:
         the result; None in a process of a distributed job that is not the first.
@@ -121,7 +123,8 @@ def run(
         return choose.run_worker(*prepared[:2], config, should_stop)
     given = Settings(settings or {}, defaults or {})
     given = preparation.settings(prepared, config, given)
-    with opened(prepared, config, name, given, changes, should_stop, source) as job:
+    given = prepared, config, name, given, changes, should_stop, source
+    with opened(*given, evaluators) as job:
         return _run(job)
 
 
@@ -134,6 +137,7 @@ def opened(
     changes: Sequence[str] = (),
     should_stop: Callable[[], bool] = lambda: False,
     source: own_runs.Source | None = None,
+    evaluators: choose.Evaluators = choose.factory,
 ) -> Iterator[Job]:
     """Hold the directory of a run, and make what running the search takes.
 
@@ -151,7 +155,7 @@ def opened(
         directory = run_directory.chosen_directory(config, name, settings)
         directory = run_directory.prepare(directory)
         stack.enter_context(run_directory.lock(directory))
-        factory = stack.enter_context(choose.factory(config, should_stop))
+        factory = stack.enter_context(evaluators(config, should_stop))
         device = factory.device
         files = identity.source_files(search, source and source.file)
         done, manifest = 0, None

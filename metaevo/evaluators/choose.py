@@ -21,7 +21,14 @@ from metaevo.evaluators.layout import default_chunk_size
 from metaevo.evaluators.local import LocalEvaluator
 from metaevo.types import Evaluator, Proposal, Search
 
-__all__ = ["EvaluatorFactory", "check", "factory", "local_factory", "run_worker"]
+__all__ = [
+    "EvaluatorFactory",
+    "Evaluators",
+    "check",
+    "factory",
+    "local_factory",
+    "run_worker",
+]
 
 
 class EvaluatorFactory(NamedTuple):
@@ -45,6 +52,12 @@ class EvaluatorFactory(NamedTuple):
     num_devices: int
     platform: str
     device: str
+
+
+Evaluators = Callable[
+    [RunConfig, Callable[[], bool]], contextlib.AbstractContextManager[EvaluatorFactory]
+]
+"""`(config, should_stop) -> context` of a factory, such as `factory`."""
 
 
 @contextlib.contextmanager

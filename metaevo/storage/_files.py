@@ -22,6 +22,7 @@ from metaevo.storage import obeyed
 
 MAX_DEPTH = 64  # of nested JSON
 MAX_BRACKETS = 1_000_000  # of JSON: an empty list takes 28 times its text
+TRIALS = "trials"  # the folder in a run directory where trials write
 MAX_FOLDERS = 32  # that are nested in a run directory
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _SAFELY = sum(
@@ -38,7 +39,8 @@ of these two; there `check_file` alone refuses links."""
 def check_tree(directory: str | Path) -> None:
     """Check that a directory holds regular files and folders alone, at any depth.
 
-    The directory itself may be a link, and need not exist.
+    The directory itself may be a link, and need not exist. What is below its folder
+    `trials` is left out: programs of the user write there, and nothing here opens it.
 
     Raises:
         CheckpointError: there is a link, a pipe, a socket or a device in it, a file
@@ -60,6 +62,8 @@ def check_tree(directory: str | Path) -> None:
         with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
             for entry in list(entries):
                 inside = (*parts, entry.name)
+                if inside == (TRIALS,) and entry.is_dir(follow_symlinks=False):
+                    continue
                 if entry.is_dir(follow_symlinks=False):
                     waiting.append((entry.path, inside))
                     continue

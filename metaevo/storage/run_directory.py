@@ -12,6 +12,8 @@ agents/          the agents trained there, and their scores
 closed_form/     the result of `metaevo distill`
 conclusion/      finished steps of the comparison, until all are
 report/          index.html, figures and tables
+trials.jsonl     how each trial of `metaevo.optimize` ended
+trials/          what each of them wrote and printed; nothing here opens it
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from metaevo.config import RunConfig
 from metaevo.errors import CheckpointError, ConfigError, LockedError
 from metaevo.storage import manifests, nearby, provenance
 from metaevo.storage._files import (
+    TRIALS,
     check_file,
     check_folder,
     check_tree,
@@ -52,6 +55,7 @@ class Paths(NamedTuple):
     metrics: Path = Path("metrics.jsonl")
     history: Path = Path("history.jsonl")
     lock: Path = Path(".lock")
+    trial_log: Path = Path("trials.jsonl")
     checkpoints: Path = Path("checkpoints")
     earlier: Path = Path("earlier_solutions")
     solution: Path = Path("solution")
@@ -61,6 +65,7 @@ class Paths(NamedTuple):
     closed_form: Path = Path("closed_form")
     conclusion: Path = Path("conclusion")
     report: Path = Path("report")
+    trials: Path = Path(TRIALS)
 
 
 def paths(directory: str | Path) -> Paths:

@@ -1,0 +1,369 @@
+"""A population evaluated by a function of the user's: an `Evaluator`.
+
+A member's generation is a trial for each seed, or, where a lifetime has several
+segments, a chain of trials that continue each other. A trial is named by a digest of
+all that it is given, so a name stands for one result: a run that is resumed finds the
+trials that ended before in `trials.jsonl`, and does not run them again.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import shutil
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from metaevo import population, slots
+from metaevo.engine.trials import processes
+from metaevo.engine.trials.processes import Ended, Limits, Target
+from metaevo.errors import ArtifactError, ConfigError
+from metaevo.evaluators.programs import common_random_numbers
+from metaevo.learned.functions import Learned
+from metaevo.portable import slopes
+from metaevo.slots import Context
+from metaevo.storage import jsonl
+from metaevo.storage._files import check_folder, read_lines
+from metaevo.types import Evaluated, InnerState, Key, Proposal, PyTree, Search
+
+NAME = 8  # bytes of a trial's name
+_NOBODY = bytes(NAME).hex()
+
+
+class Given(NamedTuple):
+    """All that determines a trial.
+
+    Attributes:
+        name: of the trial, a digest of the others in hexadecimal digits.
+        params: slot -> number, None, or a function as plain data.
+        seed: of its random numbers.
+        parent: name of the trial that it continues; None: it is newborn.
+    """
+
+    name: str
+    params: Mapping[str, Any]
+    seed: int
+    parent: str | None
+
+
+class TrialLog:
+    """`trials.jsonl`: how each trial ended, a line each, on the disk before it counts.
+
+    Args:
+        path: the file, made if it does not exist. A last line that was cut short is
+            removed.
+
+    Attributes:
+        ended: name -> how that trial ended.
+
+    Raises:
+        CheckpointError: the file was altered.
+    """
+
+    def __init__(self, path: Path):
+        there = path.exists()
+        self.ended: dict[str, Ended] = {
+            x.get("trial", ""): Ended(
+                x.get("score"), str(x.get("problem", "")), x.get("seconds") or 0.0
+            )
+            for x in (jsonl.read(path) if there else ())
+        }
+        lines = read_lines(path, jsonl.MAX_LINE) if there else ()
+        self._log = jsonl.JsonlLogger(path, sum(map(len, lines)))
+        self._lock = threading.Lock()
+
+    def add(self, given: Given, ended: Ended) -> None:
+        """Record how a trial ended."""
+        numbers = {
+            f"numbers/{name}": x
+            for name, x in given.params.items()
+            if isinstance(x, float)
+        }
+        record = {"trial": given.name, **ended._asdict(), "seed": given.seed}
+        with self._lock:
+            self._log.log(record | {"parent": given.parent} | numbers)
+            self.ended[given.name] = ended
+
+    def close(self) -> None:
+        """Close the file."""
+        self._log.close()
+
+
+class Trainer(NamedTuple):
+    """What runs trials.
+
+    Attributes:
+        where: the user's function.
+        limits: of its trials.
+        budget: as the user gave it.
+        log: how trials ended.
+        folder: has a folder for each trial.
+        spec: `Space.spec` of the search.
+        lives_on: True if a lifetime is several trials, which continue each other.
+        should_stop: asked several times a second; True abandons what runs.
+    """
+
+    where: Target
+    limits: Limits
+    budget: float | None
+    log: TrialLog
+    folder: Path
+    spec: Mapping[str, Any]
+    lives_on: bool
+    should_stop: Callable[[], bool]
+
+
+class TrialEvaluator:
+    """Evaluates proposals of one search; see `types.Evaluator`.
+
+    Args:
+        search: whose space and defaults are used.
+        trainer: runs the trials.
+        keep_agents: return the names of the last trials even if members do not live on.
+    """
+
+    def __init__(self, search: Search, trainer: Trainer, keep_agents: bool = False):
+        self.search, self.trainer, self.keep_agents = search, trainer, keep_agents
+        self.num_devices = trainer.limits.workers
+        self._described: dict[Any, Any] = {}
+
+    def __call__(
+        self,
+        key: Key,
+        proposal: Proposal,
+        carried: PyTree,
+        places: np.ndarray | None = None,
+    ) -> tuple[Evaluated, PyTree]:
+        """Run the trials of all members; as `LocalEvaluator`."""
+        search, (loop,) = self.search, self.search.tasks
+        size = population.size(proposal.params)
+        steps = search.segments_per_generation or loop.num_segments
+        common = common_random_numbers(search, proposal)
+        at = jnp.arange(size) if places is None else jnp.asarray(places)
+        seeds = np.asarray(_seeds(key, at, search.num_seeds, steps, common))
+        everyone = population.take(proposal.params, np.arange(size))
+        given = [
+            [self._params(jax.tree.map(lambda x: x[p], everyone), k, steps)
+             for k in range(steps)]
+            for p in range(size)
+        ]  # fmt: skip
+        before = self._before(proposal, carried, size)
+        lives = [
+            [self._life(given[p], seeds[s, p], before[s][p]) for p in range(size)]
+            for s in range(search.num_seeds)
+        ]
+        self._run([life for row in lives for life in row])
+        for old in {x for row in before for x in row if x is not None}:
+            self._forget(old)
+        found = np.array([[self._scores(life) for life in row] for row in lives])
+        scores, seconds = found[:, :, 0], found[:, :, 1]
+        last = scores[..., -1]
+        alive = np.isfinite(last)
+        told: Any = {
+            "return": scores,
+            "episodes": np.ones_like(scores),
+            "seconds": seconds,
+        }
+        evaluation: Any = {"return": last}
+        evaluated = Evaluated(
+            fitness=last[None],
+            healthy=alive[None],
+            params=proposal.params,
+            train=[told],
+            evaluation=[evaluation],
+        )
+        if not (self.keep_agents or search.segments_per_generation):
+            return evaluated, ()
+        names = np.array(
+            [[_bytes(x[-1].name if ok else _NOBODY) for x, ok in zip(*r, strict=True)]
+             for r in zip(lives, alive, strict=True)],
+        )  # fmt: skip
+        return evaluated, (InnerState({"trial": names}, ()),)
+
+    def score(self, key: Key, proposal: Proposal, carried: PyTree) -> Any:
+        """Not here: a trial trains."""
+        raise NotImplementedError("a trial trains; agents are not scored as they are")
+
+    def template(self, proposal: Proposal) -> PyTree:
+        """Shapes of the names of the members' last trials, if members live on."""
+        if self.search.segments_per_generation is None:
+            return ()
+        shape = self.search.num_seeds, population.size(proposal.params), NAME
+        return (InnerState({"trial": jax.ShapeDtypeStruct(shape, jnp.uint8)}, ()),)
+
+    def state_bytes(self, proposal: Proposal) -> int:
+        """Nothing is held here."""
+        return 0
+
+    # --- what trials are given ---
+
+    def _params(self, params: PyTree, step: int, steps: int) -> dict[str, Any]:
+        """The slots of one member in one segment, as plain data."""
+        meta = self.search.space.bind(params, self.search.tasks[0].meta)
+        context = Context((step + 0.5) / steps)
+        return {
+            name: self._plain(name, getattr(meta, name), context)
+            for name in meta._fields
+        }
+
+    def _plain(self, name: str, slot: Any, context: Context) -> Any:
+        if slot is None:
+            return None
+        if callable(slot) and not (self.trainer.lives_on and slots.is_number(slot)):
+            return self._function(name, slot)
+        return shortest(slots.value(slot, context))
+
+    def _function(self, name: str, slot: Any) -> dict[str, Any]:
+        """An evolved function as its arrays and a program of elementary operations."""
+        leaves, tree = jax.tree.flatten(slot)
+        shapes = tuple(np.shape(x) for x in leaves)
+        made = name, tree, shapes
+        if made not in self._described:
+            op = self.trainer.spec[name]
+
+            def apply(params, *inputs):
+                arrays = [params[str(i)] for i in range(len(params))]
+                return jax.tree.unflatten(tree, arrays)(*inputs)
+
+            named = {str(i): x for i, x in enumerate(leaves)}
+            learned = Learned(lambda key: named, apply, op)
+            try:
+                described = slopes.describe(name, op, learned, named)
+            except (ArtifactError, NotImplementedError, TypeError) as error:
+                raise ConfigError(
+                    f"space: the function in slot {name!r} cannot be given to a "
+                    f"process without JAX: {error}"
+                ) from None
+            order = [int(x.rpartition("/")[2]) for x in described["params"]]
+            self._described[made] = described, order
+        described, order = self._described[made]
+        arrays = [np.asarray(leaves[i], np.float32).tolist() for i in order]
+        return {"function": described, "arrays": arrays}
+
+    def _before(
+        self, proposal: Proposal, carried: PyTree, size: int
+    ) -> list[list[str | None]]:
+        """The trial that each seed's each member continues; None for a newborn.
+
+        What a trial left that failed is not continued.
+        """
+        nobody: list[list[str | None]] = [[None] * size] * self.search.num_seeds
+        if proposal.parents is None or not carried:
+            return nobody
+        names = np.asarray(carried[0].agent["trial"])
+        parents = np.asarray(proposal.parents)
+        return [
+            [
+                None if i < 0 or not row[i].any() else bytes(row[i]).hex()
+                for i in parents
+            ]
+            for row in names
+        ]
+
+    def _life(
+        self, given: Sequence[Mapping], seeds: np.ndarray, parent: str | None
+    ) -> tuple[Given, ...]:
+        """A chain of trials, one a segment."""
+        life = []
+        for params, seed in zip(given, seeds.tolist(), strict=True):
+            facts = [params, seed, self.trainer.budget, parent]
+            text = json.dumps(facts, sort_keys=True)
+            name = hashlib.sha256(text.encode()).hexdigest()[: 2 * NAME]
+            life.append(Given(name, params, seed, parent))
+            parent = name
+        return tuple(life)
+
+    # --- running them ---
+
+    def _run(self, lives: Sequence[tuple[Given, ...]]) -> None:
+        trainer, waiting = self.trainer, {x[-1].name: x for x in lives}
+        check_folder(trainer.folder)
+        processes.run_all(
+            list(waiting.values()),
+            self._live,
+            trainer.limits.workers,
+            trainer.should_stop,
+        )
+
+    def _live(self, life: tuple[Given, ...], stopped: threading.Event) -> None:
+        """Run the trials of a life that did not end before, to the first that fails."""
+        log = self.trainer.log
+        for given in life:
+            ended = log.ended.get(given.name)
+            if ended is None:
+                ended = self._trial(given, stopped)
+                if ended is None:
+                    return
+                log.add(given, ended)
+            if given is not life[0] and given.parent is not None:
+                self._forget(given.parent)
+            if ended.score is None:
+                return
+
+    def _trial(self, given: Given, stopped: threading.Event) -> Ended | None:
+        if stopped.is_set():
+            return None
+        trainer = self.trainer
+        folder = trainer.folder / given.name
+        # What a trial left that did not end.
+        shutil.rmtree(folder, ignore_errors=True)
+        own = folder / "files"
+        own.mkdir(parents=True)
+        parent = None
+        if given.parent is not None:
+            parent = str(trainer.folder.absolute() / given.parent / "files")
+        described = {
+            "params": given.params,
+            "seed": given.seed,
+            "budget": trainer.budget,
+            "folder": str(own.absolute()),
+            "parent": parent,
+        }
+        return processes.run(trainer.where, described, folder, trainer.limits, stopped)
+
+    def _forget(self, name: str) -> None:
+        """Remove what a trial wrote, once those that continue it have ended."""
+        shutil.rmtree(self.trainer.folder / name / "files", ignore_errors=True)
+
+    def _scores(self, life: tuple[Given, ...]) -> tuple[list[float], list[float]]:
+        """The score, NaN from the first that failed, and seconds of each trial."""
+        ended = self.trainer.log.ended
+        found = [ended.get(x.name, Ended(None, "", 0.0)) for x in life]
+        scores = [np.nan if x.score is None else x.score for x in found]
+        return scores, [x.seconds for x in found]
+
+
+def shortest(x: Any) -> float:
+    """A number of the fewest digits that become the same float32 again.
+
+    >>> shortest(np.float32(0.1))
+    0.1
+    """
+    return float(str(np.float32(x)))
+
+
+def _bytes(name: str) -> np.ndarray:
+    return np.frombuffer(bytes.fromhex(name), np.uint8)
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3, 4))
+def _seeds(
+    key: Key, places: jax.Array, num_seeds: int, num_steps: int, common: bool
+) -> jax.Array:
+    """Seeds [S, P, K] below 2³¹ of members in these places."""
+
+    def one(seed, place, step):
+        own = jax.random.fold_in(jax.random.fold_in(key, seed), 0 if common else place)
+        return jax.random.bits(jax.random.fold_in(own, step)) >> 1
+
+    over_steps = jax.vmap(one, (None, None, 0))
+    over_members = jax.vmap(over_steps, (None, 0, None))
+    over_seeds = jax.vmap(over_members, (0, None, None))
+    return over_seeds(jnp.arange(num_seeds), places, jnp.arange(num_steps))
