@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from metaevo.config import RunConfig
     from metaevo.engine.job import Result
     from metaevo.engine.train import Training, train
+    from metaevo.engine.trials.ask_tell import AskTell
     from metaevo.engine.trials.search import optimize
     from metaevo.engine.trials.trial import Trial
     from metaevo.errors import (
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ArtifactError",
+    "AskTell",
     "CheckpointError",
     "ConfigError",
     "Context",
@@ -84,6 +86,7 @@ _MODULES = {
     "cli.api": ["run"],
     "engine.job": ["Result"],
     "engine.train": ["Training", "train"],
+    "engine.trials.ask_tell": ["AskTell"],
     "engine.trials.search": ["optimize"],
     "engine.trials.trial": ["Trial"],
     "errors": [

@@ -119,6 +119,14 @@ class Keys(NamedTuple):
     scores: Key
 
 
+class Roles(NamedTuple):
+    """Random keys of a generation by role, likewise."""
+
+    ask: Key
+    evaluate: Key
+    tell: Key
+
+
 class Programs(NamedTuple):
     """Compiled functions of the strategy, and `numbers`.
 
@@ -195,6 +203,12 @@ def keys(seed: int) -> Keys:
     return Keys(*(jax.random.fold_in(root, i) for i in range(len(Keys._fields))))
 
 
+def roles(keys: Keys, generation: int) -> Roles:
+    """Return the keys of a generation's roles."""
+    key = jax.random.fold_in(keys.generations, generation)
+    return Roles(*(jax.random.fold_in(key, i) for i in range(len(Roles._fields))))
+
+
 def programs(search: Search) -> Programs:
     """Return the functions of a search that run once a generation, to be compiled."""
 
@@ -251,10 +265,15 @@ def greeting(job: Job, progress: Progress) -> list[str]:
     if search.space is holdout.HAND_MADE:
         on = ", ".join(loop.env.name for loop in search.tasks if loop.env is not None)
         head = [f"{job.name}: training {size} agents on {on}, {loops} each"]
+    where = (
+        f"{job.factory.num_devices} {job.factory.platform} device(s), chunks of "
+        f"{job.manifest['chunk_size']}, {byte_size(held)} of state and buffers{memory}"
+    )
+    if any(loop.outside for loop in search.tasks):
+        where = f"trials in processes, {job.factory.num_devices} at a time"
     return [
         *head,
         f"changed: {', '.join(map(printable, job.changes)) or 'nothing'}",
-        f"{job.factory.num_devices} {job.factory.platform} device(s), chunks of "
-        f"{job.manifest['chunk_size']}, {byte_size(held)} of state and buffers{memory}",
+        where,
         f"{job.directory}: {start if progress.generation else 'new'}",
     ]

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -38,6 +37,7 @@ from metaevo.engine.job import (
     greeting,
     initial_state,
     make,
+    roles,
     state_template,
 )
 from metaevo.engine.journal import Journal
@@ -61,8 +61,6 @@ from metaevo.storage.manifests import Settings
 from metaevo.types import Search
 
 __all__ = ["Result", "run"]
-
-_ASK, _EVALUATE, _TELL = range(3)  # roles of a generation's keys
 
 
 def run(
@@ -345,11 +343,10 @@ def timed_generation(
 def generation(job: Job, progress: Progress) -> tuple[State, dict[str, Any]]:
     """Run one generation; returns the state after it and its record."""
     search, state = job.search, progress.state
-    key = jax.random.fold_in(job.keys.generations, progress.generation)
-    role = [jax.random.fold_in(key, i) for i in range(3)]
-    proposal, strategy = job.programs.ask(role[_ASK], state.strategy)
+    role = roles(job.keys, progress.generation)
+    proposal, strategy = job.programs.ask(role.ask, state.strategy)
     asked = proposal.params
-    evaluated, carried = job.evaluator(role[_EVALUATE], proposal, state.carried)
+    evaluated, carried = job.evaluator(role.evaluate, proposal, state.carried)
     evaluated = fitness.with_hurdles(search, evaluated)
     raw: Any = np.asarray(search.aggregate(jnp.asarray(evaluated.fitness)))
     scored, waiting = np.isfinite(raw), fitness.not_scored(evaluated)
@@ -360,9 +357,7 @@ def generation(job: Job, progress: Progress) -> tuple[State, dict[str, Any]]:
     }
     if records.has_signal(search, len(raw), counts):
         proposal = proposal._replace(params=evaluated.params)
-        strategy = job.programs.tell(
-            role[_TELL], strategy, proposal, jnp.asarray(scores)
-        )
+        strategy = job.programs.tell(role.tell, strategy, proposal, jnp.asarray(scores))
     else:
         # The next generation starts from the same state.
         carried = state.carried

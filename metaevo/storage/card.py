@@ -157,9 +157,12 @@ def _rows(found: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _measures(found: Mapping[str, Any]) -> tuple[str, ...]:
-    """Names of the measures: one if the fitness is the final return."""
-    return tuple(
-        dict.fromkeys((_text(found.get("measure", "fitness")), "final return"))
+    """Names of the measures: one if there is no other than the fitness."""
+    measure = _text(found.get("measure", "fitness"))
+    return (
+        (measure,)
+        if measure in ("final return", "score")
+        else (measure, "final return")
     )
 
 

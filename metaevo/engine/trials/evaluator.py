@@ -160,12 +160,14 @@ class TrialEvaluator:
             for s in range(search.num_seeds)
         ]
         self._run([life for row in lives for life in row])
-        for old in {x for row in before for x in row if x is not None}:
-            self._forget(old)
         found = np.array([[self._scores(life) for life in row] for row in lives])
         scores, seconds = found[:, :, 0], found[:, :, 1]
         last = scores[..., -1]
         alive = np.isfinite(last)
+        learned = alive.all(0).any()  # else the engine stays where it is
+        if proposal.parents is not None and carried and learned:
+            for name in np.asarray(carried[0].agent["trial"]).reshape(-1, NAME):
+                self._forget(bytes(name).hex())
         told: Any = {
             "return": scores,
             "episodes": np.ones_like(scores),

@@ -16,6 +16,7 @@ import selectors
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -168,7 +169,7 @@ def run(
     Args:
         where: the function.
         trial: as `trial.serve` reads it; None: the function is imported alone.
-        folder: gets `trial.json`, and `output.txt`, what it prints.
+        folder: gets `output.txt`, what it prints.
         limits: of time and memory.
         stopped: set when the trial is to be abandoned.
 
@@ -176,8 +177,6 @@ def run(
         how it ended; None if it was abandoned.
     """
     job = {"path": where.path, "function": where[:2], "trial": trial}
-    file = folder / "trial.json"
-    file.write_text(json.dumps(job), encoding="utf-8")
     threads = str(max(1, num_cores() // limits.workers))
     environment = {"OMP_NUM_THREADS": threads, **os.environ, MARK: "1"}
     began = time.monotonic()
@@ -185,18 +184,22 @@ def run(
     with (
         os.fdopen(read, "rb") as result,
         (folder / "output.txt").open("wb") as output,
+        tempfile.TemporaryFile() as file,  # without a name: no other trial writes it
     ):
+        file.write(json.dumps(job).encode())
+        file.seek(0)
+        given = file.fileno(), write
         try:
             assert metaevo.__file__ is not None
             package = str(Path(metaevo.__file__).parent)
             process = subprocess.Popen(
-                [where.python, "-P", "-c", BOOT, package, str(file), str(write)],
+                [where.python, "-P", "-c", BOOT, package, *map(str, given)],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=environment,
                 start_new_session=True,
-                pass_fds=(write,),
+                pass_fds=given,
             )
         finally:
             os.close(write)

@@ -45,8 +45,8 @@ class Trial(NamedTuple):
 
     Attributes:
         params: slot name -> value. A number is a float. An evolved function is one of
-            numpy arrays, see `metaevo.portable.numpy_functions.Function`. A slot that
-            stands at a default of None is None.
+            numpy arrays, with `gradient`: see `metaevo.portable.numpy_functions`; or
+            of tensors, by `torch`. A slot that stands at a default of None is None.
         seed: in [0, 2³¹), of all random numbers of the trial. All members of a
             generation that are newborn have the same seeds.
         budget: as given to `metaevo.optimize`.
@@ -61,13 +61,44 @@ class Trial(NamedTuple):
     folder: Path
     parent: Path | None = None
 
+    def torch(self, slot: str) -> Callable[..., Any]:
+        """Return an evolved function as one of PyTorch's tensors.
+
+        It is computed by numpy, so on the CPU, and has a first derivative.
+
+        Args:
+            slot: a slot that holds a function.
+        """
+        import torch  # pyright: ignore[reportMissingImports]
+
+        function = self.params[slot]
+
+        def arrays(tensors):
+            return [x.detach().cpu().numpy() for x in tensors]
+
+        class Evolved(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, *inputs):
+                ctx.save_for_backward(*inputs)
+                return torch.as_tensor(function(*arrays(inputs))).to(inputs[0])
+
+            @staticmethod
+            def backward(ctx, *along):
+                inputs = ctx.saved_tensors
+                found = function.gradient(*arrays(inputs), along=arrays(along)[0])
+                return tuple(
+                    torch.as_tensor(x).to(y) for x, y in zip(found, inputs, strict=True)
+                )
+
+        return Evolved.apply
+
 
 def serve(job: str, result: str) -> None:
     """Run the trial that a file describes, in this process.
 
     Args:
-        job: a JSON file: `path`, folders to import from first; `function`; and `trial`,
-            or None to import the function alone.
+        job: number of a file descriptor to read JSON from: `path`, folders to import
+            from first; `function`; and `trial`, or None to import the function alone.
         result: number of the file descriptor that takes the result, a line of JSON:
             the `score`, or the `problem`.
     """
@@ -76,7 +107,8 @@ def serve(job: str, result: str) -> None:
     _end_with_driver()
     told: dict[str, Any]
     try:
-        described = json.loads(Path(job).read_text(encoding="utf-8"))
+        with open(int(job), encoding="utf-8") as file:
+            described = json.load(file)
         first = described["path"]
         sys.path[:] = [*first, *(x for x in sys.path if x not in first)]
         function = _function(*described["function"])
