@@ -24,7 +24,7 @@ from metaevo.errors import CheckpointError, ConfigError, MetaevoError
 from metaevo.evaluators import surroundings
 from metaevo.storage import imports, own_runs
 from metaevo.storage.own_runs import Source
-from metaevo.storage.run_directory import read_manifest, require_finished
+from metaevo.storage.run_directory import paths, read_manifest, require_finished
 from metaevo.storage.verified import ZOO_PREFIX
 from metaevo.types import Search
 
@@ -76,6 +76,11 @@ def opened(directory: str | Path, trust: bool = False) -> Run:
                 file=sys.stderr,
             )
         return Run(directory, manifest, own.source, own.changes, True)
+    if paths(directory).trial_log.exists():
+        raise ConfigError(
+            f"{directory}: a run of metaevo.optimize goes on by the call that started "
+            "it, which knows the function"
+        )
     places = [INSTALLED / package / f"{name}.py" for package in resolve.PACKAGES]
     installed = next((path for path in places if path.is_file()), places[0])
     if trust:

@@ -54,7 +54,12 @@ def slope_in_torch(trial):
     loss = trial.torch("td_loss")(x, zero, zero)
     assert loss.dtype == torch.float32
     loss.mean().backward()
-    return x.grad.sum()
+    value, step = trial.params["td_loss"], 1e-4
+    ends = [value([2 + d], [0.0], [0.0])[0] for d in (-step, step)]
+    slope = (ends[1] - ends[0]) / (2 * step)
+    assert abs(x.grad.sum() - slope) < 1e-5 * (1 + abs(slope))
+    assert abs(slope) > 0.1
+    return slope
 
 
 # --- those that misbehave -------------------------------------------------------------

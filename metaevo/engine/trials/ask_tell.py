@@ -12,7 +12,7 @@ import numpy as np
 from metaevo import fitness, population
 from metaevo.engine import checks
 from metaevo.engine import job as jobs
-from metaevo.engine.trials.evaluator import shortest
+from metaevo.engine.trials.evaluator import members, shortest
 from metaevo.engine.trials.search import check_fit, with_defaults
 from metaevo.errors import ConfigError
 from metaevo.types import Proposal, Space, Strategy
@@ -83,7 +83,7 @@ class AskTell:
         parents = [-1] * size
         if proposal.parents is not None:
             parents = np.asarray(proposal.parents).tolist()
-        everyone = population.take(proposal.params, np.arange(size))
+        everyone = members(proposal.params)
         return [
             Member(
                 self._slots(jax.tree.map(lambda x: x[i], everyone)),

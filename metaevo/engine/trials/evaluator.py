@@ -31,7 +31,15 @@ from metaevo.portable import slopes
 from metaevo.slots import Context
 from metaevo.storage import jsonl
 from metaevo.storage._files import check_folder, read_lines
-from metaevo.types import Evaluated, InnerState, Key, Proposal, PyTree, Search
+from metaevo.types import (
+    Evaluated,
+    InnerState,
+    Key,
+    Population,
+    Proposal,
+    PyTree,
+    Search,
+)
 
 NAME = 8  # bytes of a trial's name
 _NOBODY = bytes(NAME).hex()
@@ -57,8 +65,8 @@ class TrialLog:
     """`trials.jsonl`: how each trial ended, a line each, on the disk before it counts.
 
     Args:
-        path: the file, made if it does not exist. A last line that was cut short is
-            removed.
+        path: the file, made with the first line. A last line that was cut short is
+            then removed.
 
     Attributes:
         ended: name -> how that trial ended.
@@ -76,7 +84,8 @@ class TrialLog:
             for x in (jsonl.read(path) if there else ())
         }
         lines = read_lines(path, jsonl.MAX_LINE) if there else ()
-        self._log = jsonl.JsonlLogger(path, sum(map(len, lines)))
+        self._path, self._size = path, sum(map(len, lines))
+        self._log: jsonl.JsonlLogger | None = None
         self._lock = threading.Lock()
 
     def add(self, given: Given, ended: Ended) -> None:
@@ -88,16 +97,19 @@ class TrialLog:
         }
         record = {"trial": given.name, **ended._asdict(), "seed": given.seed}
         with self._lock:
+            if self._log is None:
+                self._log = jsonl.JsonlLogger(self._path, self._size)
             self._log.log(record | {"parent": given.parent} | numbers)
             self.ended[given.name] = ended
 
     def close(self) -> None:
         """Close the file."""
-        self._log.close()
+        if self._log is not None:
+            self._log.close()
 
 
 class Trainer(NamedTuple):
-    """What runs trials.
+    """The function of the user's, and all that its trials need.
 
     Attributes:
         where: the user's function.
@@ -132,7 +144,7 @@ class TrialEvaluator:
     def __init__(self, search: Search, trainer: Trainer, keep_agents: bool = False):
         self.search, self.trainer, self.keep_agents = search, trainer, keep_agents
         self.num_devices = trainer.limits.workers
-        self._described: dict[Any, Any] = {}
+        self._traced: dict[Any, Any] = {}
 
     def __call__(
         self,
@@ -148,7 +160,7 @@ class TrialEvaluator:
         common = common_random_numbers(search, proposal)
         at = jnp.arange(size) if places is None else jnp.asarray(places)
         seeds = np.asarray(_seeds(key, at, search.num_seeds, steps, common))
-        everyone = population.take(proposal.params, np.arange(size))
+        everyone = members(proposal.params)
         given = [
             [self._params(jax.tree.map(lambda x: x[p], everyone), k, steps)
              for k in range(steps)]
@@ -225,29 +237,12 @@ class TrialEvaluator:
     def _function(self, name: str, slot: Any) -> dict[str, Any]:
         """An evolved function as its arrays and a program of elementary operations."""
         leaves, tree = jax.tree.flatten(slot)
-        shapes = tuple(np.shape(x) for x in leaves)
-        made = name, tree, shapes
-        if made not in self._described:
-            op = self.trainer.spec[name]
-
-            def apply(params, *inputs):
-                arrays = [params[str(i)] for i in range(len(params))]
-                return jax.tree.unflatten(tree, arrays)(*inputs)
-
-            named = {str(i): x for i, x in enumerate(leaves)}
-            learned = Learned(lambda key: named, apply, op)
-            try:
-                described = slopes.describe(name, op, learned, named)
-            except (ArtifactError, NotImplementedError, TypeError) as error:
-                raise ConfigError(
-                    f"space: the function in slot {name!r} cannot be given to a "
-                    f"process without JAX: {error}"
-                ) from None
-            order = [int(x.rpartition("/")[2]) for x in described["params"]]
-            self._described[made] = described, order
-        described, order = self._described[made]
+        made = name, tree, tuple(np.shape(x) for x in leaves)
+        if made not in self._traced:
+            self._traced[made] = traced(name, self.trainer.spec[name], slot)
+        program, order = self._traced[made]
         arrays = [np.asarray(leaves[i], np.float32).tolist() for i in order]
-        return {"function": described, "arrays": arrays}
+        return {"function": program, "arrays": arrays}
 
     def _before(
         self, proposal: Proposal, carried: PyTree, size: int
@@ -340,6 +335,48 @@ class TrialEvaluator:
         found = [ended.get(x.name, Ended(None, "", 0.0)) for x in life]
         scores = [np.nan if x.score is None else x.score for x in found]
         return scores, [x.seconds for x in found]
+
+
+def traced(
+    name: str, op: Mapping[str, Any], slot: Any
+) -> tuple[dict[str, Any], list[int]]:
+    """Write a slot's function down as `numpy_functions.Function` takes it.
+
+    Args:
+        name: of the slot.
+        op: its entry in `Space.spec`.
+        slot: the function; its arrays are left open.
+
+    Returns:
+        the program, and the order in which it takes the arrays of `slot`.
+
+    Raises:
+        ConfigError: a process without JAX could not carry it out.
+    """
+    leaves, tree = jax.tree.flatten(slot)
+
+    def apply(params, *inputs):
+        arrays = [params[str(i)] for i in range(len(params))]
+        return jax.tree.unflatten(tree, arrays)(*inputs)
+
+    named = {str(i): x for i, x in enumerate(leaves)}
+    try:
+        if not callable(slot):
+            raise TypeError("it is an optimizer, not a function")
+        learned = Learned(lambda key: named, apply, op)
+        described = slopes.describe(name, op, learned, named)
+    except (ArtifactError, NotImplementedError, TypeError, KeyError) as error:
+        raise ConfigError(
+            f"space: slot {name!r} cannot be given to a process without JAX: {error}"
+        ) from None
+    return described, [int(x.rpartition("/")[2]) for x in described["params"]]
+
+
+def members(params: Population) -> Population:
+    """Return all members of a population in numpy, [P, ...] per leaf."""
+    if isinstance(params, population.Rule):
+        params = population.take(params, np.arange(params.number))
+    return jax.device_get(params)
 
 
 def shortest(x: Any) -> float:

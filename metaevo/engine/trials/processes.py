@@ -24,7 +24,6 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import metaevo
 from metaevo.engine.trials.trial import BOOT, MARK
 from metaevo.errors import ConfigError, InterruptedRunError
 from metaevo.evaluators.devices import num_cores
@@ -34,6 +33,7 @@ from metaevo.text import byte_size, duration
 POLL = 0.1  # seconds between two looks at a trial's time and memory
 GRACE = 10.0  # seconds that a process may take to exit after its result
 PROC = Path("/proc")
+PACKAGE = Path(__file__).parents[2]  # metaevo
 
 
 class Target(NamedTuple):
@@ -58,7 +58,7 @@ class Target(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """What trials may use.
+    """Limits of trials.
 
     Attributes:
         workers: trials that run at a time.
@@ -72,7 +72,7 @@ class Limits(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """How a trial ended.
+    """The end of a trial.
 
     Attributes:
         score: finite; None if it failed.
@@ -183,17 +183,15 @@ def run(
     read, write = os.pipe()
     with (
         os.fdopen(read, "rb") as result,
-        (folder / "output.txt").open("wb") as output,
+        open(folder / "output.txt", "wb") as output,
         tempfile.TemporaryFile() as file,  # without a name: no other trial writes it
     ):
         file.write(json.dumps(job).encode())
         file.seek(0)
         given = file.fileno(), write
         try:
-            assert metaevo.__file__ is not None
-            package = str(Path(metaevo.__file__).parent)
             process = subprocess.Popen(
-                [where.python, "-P", "-c", BOOT, package, *map(str, given)],
+                [where.python, "-P", "-c", BOOT, str(PACKAGE), *map(str, given)],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -33,6 +33,7 @@ from metaevo.engine.trials.evaluator import (
     TrialEvaluator,
     TrialLog,
     shortest,
+    traced,
 )
 from metaevo.engine.trials.processes import Limits, Target
 from metaevo.engine.trials.trial import MARK, Trial
@@ -60,7 +61,7 @@ _UNUSED = {
 
 @dataclass(frozen=True)
 class Own:
-    """What tells a trainer of the user's from another: the loop's `config`.
+    """Settings that tell a trainer of the user's from another: the loop's `config`.
 
     Attributes:
         score: name of the function.
@@ -251,6 +252,10 @@ def _search(
     )  # fmt: skip
     if results.breeds_policies(found):
         raise ConfigError("space: policies that act without training are no trials")
+    start = space.bind(space.init(jax.random.key(0)), meta)
+    for slot, op in space.spec.items():
+        if op["op"] != "number":
+            traced(slot, op, getattr(start, slot))
     return found
 
 

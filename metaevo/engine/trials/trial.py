@@ -41,7 +41,7 @@ imported from its folder, and nothing else from beside it."""
 
 
 class Trial(NamedTuple):
-    """What `score` is given: one member, trained with one seed.
+    """The argument of `score`: one member, to be trained with one seed.
 
     Attributes:
         params: slot name -> value. A number is a float. An evolved function is one of

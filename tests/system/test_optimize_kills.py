@@ -1,0 +1,82 @@
+"""`metaevo.optimize` where the driver is killed, and in another environment."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import toy_trials
+from runs import records, solution_bytes
+
+from metaevo import losses
+from metaevo.engine.trials import processes
+from metaevo.storage import jsonl
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = Path(toy_trials.__file__)
+ELSEWHERE = ROOT / ".venv-torch" / "bin" / "python"
+
+
+def start(directory):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(
+        [sys.executable, str(SCRIPT), str(directory)],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+    )
+
+
+def trials(directory):
+    found = jsonl.read(directory / "trials.jsonl")
+    results = {x["trial"]: (x["score"], x["seed"], x["numbers/x"]) for x in found}
+    assert len(results) == len(found)  # none ran twice
+    return results
+
+
+def test_a_driver_that_is_killed_goes_on_with_the_same_trials(tmp_path):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert start(whole).wait(100) == 0
+    for ended in (3, 13):  # within the first and the second generation of 8
+        driver = start(killed)
+        log = killed / "trials.jsonl"
+        deadline = time.monotonic() + 60
+        while not (log.exists() and log.read_bytes().count(b"\n") >= ended):
+            assert time.monotonic() < deadline
+            assert driver.poll() is None
+            time.sleep(0.01)
+        driver.kill()
+        driver.wait()
+    assert start(killed).wait(100) == 0
+    assert trials(killed) == trials(whole)
+    assert solution_bytes(killed) == solution_bytes(whole)
+
+    def timeless(directory):
+        return [x | {"train/seconds": 0} for x in records(directory)]
+
+    assert timeless(killed) == timeless(whole)
+
+
+@pytest.mark.skipif(not ELSEWHERE.exists(), reason="make test-system makes .venv-torch")
+def test_an_evolved_loss_has_its_slope_in_torch(tmp_path):
+    from metaevo import spaces
+    from metaevo.engine.trials.search import optimize
+    from strategies.snes import snes
+
+    space = spaces.replace(td_loss=losses.td_network(features=(2,)))
+    optimize(
+        space, snes(space, 2, 0.3), f"{SCRIPT}:slope_in_torch", python=ELSEWHERE,
+        num_generations=1, held_out_seeds=0, wandb="disabled", directory=tmp_path,
+    )  # fmt: skip
+    found = jsonl.read(tmp_path / "trials.jsonl")
+    assert [x["problem"] for x in found] == ["", ""]
+
+
+def test_a_function_of_another_environment_is_not_imported_here(tmp_path):
+    """And a library that is missing there is an error before any trial."""
+    (tmp_path / "far.py").write_text("import nowhere\ndef score(trial): return 1\n")
+    where = processes.target(f"{tmp_path / 'far.py'}:score")
+    ended = processes.run(where, None, tmp_path, processes.Limits(), threading.Event())
+    assert ended.problem == "ModuleNotFoundError: No module named 'nowhere'"
