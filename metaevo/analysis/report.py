@@ -135,7 +135,8 @@ def _drawings(run: _Run, between: Callable[[], None]) -> Iterator[Drawing]:
             yield from [found] if found else []
     for task, frames in enumerate(facts.get("frames_per_segment", ())):
         place = run.places[task] if run.places else ""
-        yield search_figures.learning_curves(held_out, task, place, frames, between)
+        if any(x.train[task]["return"].shape[1] > 1 for x in held_out.values()):
+            yield search_figures.learning_curves(held_out, task, place, frames, between)
         yield from opponents.drawings(held_out, task, place)
     if run.artifact is not None:
         spec = run.artifact.manifest["slots"]

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from metaevo import population
-from metaevo.analysis import holdout
+from metaevo.analysis import holdout, lineage
 from metaevo.analysis.holdout import HeldOut
 from metaevo.analysis.verdicts import Verdict
 from metaevo.config import RunConfig, Stop
@@ -20,7 +20,7 @@ from metaevo.engine import checks
 from metaevo.engine.loggers.console import ConsoleLogger
 from metaevo.errors import ArtifactError, printable
 from metaevo.evaluators.choose import EvaluatorFactory
-from metaevo.storage import artifacts, jsonl, run_directory
+from metaevo.storage import artifacts, checkpoint, jsonl, run_directory
 from metaevo.storage.artifacts import Artifact
 from metaevo.text import byte_size
 from metaevo.types import Evaluator, Key, Params, Population, PyTree, Search
@@ -64,6 +64,19 @@ class Result(NamedTuple):
     def figures(self) -> dict[str, Path]:
         """Figures of the report by name: PNG files, each with a CSV beside it."""
         return {path.stem: path for path in sorted(self.report.parent.glob("*.png"))}
+
+    @property
+    def agent(self) -> Path | None:
+        """Folder of the fittest agent of the last generation, as its trial left it.
+
+        None unless agents live on in folders, as in `metaevo.optimize` with PBT.
+        """
+        arrays, _ = checkpoint.of_run(self.directory).load() or ({}, {})
+        names = [x for path, x in arrays.items() if path.endswith("agent['trial']")]
+        if not names:
+            return None
+        name = names[0][0, lineage.fittest(self.metrics[-1])]
+        return run_directory.paths(self.directory).trials / bytes(name).hex() / "files"
 
     @property
     def metrics(self) -> list[dict[str, Any]]:

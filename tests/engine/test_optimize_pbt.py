@@ -59,6 +59,13 @@ def test_folders_that_nobody_will_continue_are_removed(run):
     assert left >= set(list(run.trials)[8:12])  # the last generation of the search
 
 
+def test_the_best_agent_is_in_its_folder(run):
+    assert run.result.agent is not None
+    weight = json.loads((run.result.agent / "weight.json").read_text())
+    best = max(x for x in run.records[-1]["population"])
+    assert weight == pytest.approx(best, rel=1e-6)
+
+
 def test_the_schedule_of_the_best_line_is_replayed(run):
     expected = 0.0
     for rate in np.asarray(run.result.solution["rate"], float):

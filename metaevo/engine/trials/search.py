@@ -141,7 +141,7 @@ def optimize(
         )
     if os.name != "posix":
         raise ConfigError("metaevo.optimize needs Linux or macOS")
-    configure(num_cpu_devices=1, driver=True)
+    configure(driver=True)
     where = processes.target(score, python)
     limits = _limits(workers, timeout, memory)
     _number("budget", budget)
