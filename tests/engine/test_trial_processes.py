@@ -62,6 +62,7 @@ def test_a_function_is_given_its_params_and_scored(tmp_path):
         ("is_killed", "ended without a score: SIGSEGV"),
         ("closes_its_files", "ended without a score: exit code 1"),
         ("exits", "SystemExit: enough"),
+        ("writes_its_own_result", "wrote to the pipe of its result"),
     ],
 )
 def test_a_trial_that_fails_says_why(behaviour, problem, tmp_path, monkeypatch):

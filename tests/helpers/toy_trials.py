@@ -140,6 +140,15 @@ def _closes_its_files(trial):
     return 5.0
 
 
+def _writes_its_own_result(trial):
+    for descriptor in range(3, 20):
+        try:
+            os.write(descriptor, b'{"score": "1e9"}\n')
+        except OSError:
+            continue
+    return 5.0
+
+
 def _reads_its_input(trial):
     return float(len(sys.stdin.read()))
 
@@ -173,7 +182,12 @@ BEHAVIOURS = {
     for function in (
         *(_raises, _hangs, _prints, _not_a_number, _text, _vanishes, _is_killed),
         *(_leaves_a_child, _child_returns, _does_not_exit, _takes_memory),
-        *(_closes_its_files, _reads_its_input, _writes_to_neighbours),
+        *(
+            _writes_its_own_result,
+            _closes_its_files,
+            _reads_its_input,
+            _writes_to_neighbours,
+        ),
         *(_starts_a_program, _exits),
     )
 }

@@ -80,3 +80,39 @@ def test_a_function_of_another_environment_is_not_imported_here(tmp_path):
     where = processes.target(f"{tmp_path / 'far.py'}:score")
     ended = processes.run(where, None, tmp_path, processes.Limits(), threading.Event())
     assert ended.problem == "ModuleNotFoundError: No module named 'nowhere'"
+
+
+UNGUARDED = """
+import metaevo
+from metaevo import spaces
+from strategies.random_search import random_search
+
+def score(trial):
+    return trial.params["x"]
+
+space = spaces.prior(x=spaces.uniform(0.0, 1.0))
+GUARD
+    result = metaevo.optimize(space, random_search(space, 2), score, num_generations=1,
+        directory="run", held_out_seeds=0, wandb="disabled")
+    print(f"x={result.artifact.x}")
+"""
+
+
+def test_a_script_or_a_module_starts_a_search_below_its_guard(tmp_path):
+    def printed(guard, *arguments):
+        (tmp_path / "mine.py").write_text(UNGUARDED.replace("GUARD", guard))
+        return subprocess.run(
+            [sys.executable, *arguments],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    done = printed("if True:", "mine.py")
+    assert 'put it under `if __name__ == "__main__":`' in done.stderr
+    assert not (tmp_path / "run" / "manifest.json").exists()
+    for arguments in (("mine.py",), ("-m", "mine")):
+        done = printed('if __name__ == "__main__":', *arguments)
+        assert "x=0." in done.stdout, done.stderr

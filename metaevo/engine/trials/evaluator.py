@@ -24,7 +24,7 @@ import numpy as np
 from metaevo import population, slots
 from metaevo.engine.trials import processes
 from metaevo.engine.trials.processes import Ended, Limits, Target
-from metaevo.errors import ArtifactError, ConfigError
+from metaevo.errors import ArtifactError, CheckpointError, ConfigError
 from metaevo.evaluators.programs import common_random_numbers
 from metaevo.learned.functions import Learned
 from metaevo.portable import slopes
@@ -77,12 +77,17 @@ class TrialLog:
 
     def __init__(self, path: Path):
         there = path.exists()
-        self.ended: dict[str, Ended] = {
-            x.get("trial", ""): Ended(
-                x.get("score"), str(x.get("problem", "")), x.get("seconds") or 0.0
-            )
-            for x in (jsonl.read(path) if there else ())
-        }
+        try:
+            self.ended = {
+                str(x["trial"]): Ended(
+                    None if x["score"] is None else float(x["score"]),
+                    str(x["problem"]),
+                    float(x["seconds"]),
+                )
+                for x in (jsonl.read(path) if there else ())
+            }
+        except (KeyError, TypeError, ValueError):
+            raise CheckpointError(f"{path} holds a line that is no trial's") from None
         lines = read_lines(path, jsonl.MAX_LINE) if there else ()
         self._path, self._size = path, sum(map(len, lines))
         self._log: jsonl.JsonlLogger | None = None
@@ -267,11 +272,14 @@ class TrialEvaluator:
     def _life(
         self, given: Sequence[Mapping], seeds: np.ndarray, parent: str | None
     ) -> tuple[Given, ...]:
-        """A chain of trials, one a segment."""
-        life = []
+        """A chain of trials, one a segment.
+
+        Their names depend on the whole chain: another that begins alike has trials of
+        its own, since those of this one leave nothing once they were continued.
+        """
+        life, whole = [], json.dumps([given, self.trainer.budget], sort_keys=True)
         for params, seed in zip(given, seeds.tolist(), strict=True):
-            facts = [params, seed, self.trainer.budget, parent]
-            text = json.dumps(facts, sort_keys=True)
+            text = json.dumps([whole, len(life), seed, parent])
             name = hashlib.sha256(text.encode()).hexdigest()[: 2 * NAME]
             life.append(Given(name, params, seed, parent))
             parent = name

@@ -11,8 +11,10 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
+import math
 import os
 import selectors
+import shutil
 import signal
 import subprocess
 import sys
@@ -101,9 +103,9 @@ def target(score: Callable | str, python: str | Path | None = None) -> Target:
     """
     given = score if isinstance(score, str) else getattr(score, "__qualname__", score)
     wrong = f"score={given!r}: expected"
-    interpreter = sys.executable if python is None else str(python)
-    if not os.access(interpreter, os.X_OK):
-        raise ConfigError(f"python={interpreter!r}: expected a program, such as python")
+    interpreter = shutil.which(str(python or sys.executable))
+    if interpreter is None:
+        raise ConfigError(f"python={str(python)!r}: expected a program, such as python")
     if isinstance(score, str):
         module, _, name = score.rpartition(":")
         if not module or not name:
@@ -250,8 +252,11 @@ def _told(
                 return f"held more than memory={byte_size(limits.memory)}"
     try:
         told = json.loads(data.partition(b"\n")[0])
-        return {"score": told.get("score"), "problem": str(told.get("problem", ""))}
-    except (ValueError, AttributeError):
+        score = told.get("score")
+        if score is not None and not math.isfinite(score):
+            raise ValueError
+        return {"score": score, "problem": str(told.get("problem", ""))}
+    except (ValueError, TypeError, AttributeError):
         return "wrote to the pipe of its result"
 
 
@@ -264,7 +269,7 @@ def _death(code: int) -> str:
 
 
 def _session(leader: int) -> Iterator[tuple[int, int]]:
-    """Processes of a session and the bytes that each holds, where there is /proc."""
+    """Live processes of a session and the bytes of each, where there is /proc."""
     if not PROC.is_dir():
         return
     for entry in PROC.iterdir():
@@ -272,7 +277,7 @@ def _session(leader: int) -> Iterator[tuple[int, int]]:
             with contextlib.suppress(OSError, ValueError, IndexError):
                 text = (entry / "stat").read_bytes()
                 fields = text[text.rindex(b")") + 2 :].split()
-                if int(fields[3]) == leader:
+                if int(fields[3]) == leader and fields[0] != b"Z":
                     yield int(entry.name), int(fields[21]) * _PAGE
 
 
@@ -284,12 +289,18 @@ def _held(leader: int) -> int:
 
 
 def _kill(leader: int) -> None:
-    """Kill a session: its leader's group, and processes that left the group."""
+    """Kill a session: its leader's group, and processes that left the group.
+
+    A killed process may live for a moment, and have forked another.
+    """
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
-    for process, _ in _session(leader):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(process, signal.SIGKILL)
+    deadline = time.monotonic() + GRACE
+    while (found := [*_session(leader)]) and time.monotonic() < deadline:
+        for process, _ in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(process, signal.SIGKILL)
+        time.sleep(0.01)
 
 
 # --- all trials -----------------------------------------------------------------------

@@ -144,7 +144,8 @@ def optimize(
     configure(driver=True)
     where = processes.target(score, python)
     limits = _limits(workers, timeout, memory)
-    _number("budget", budget)
+    if budget is not None:
+        _number("budget", budget)
     config = _config(directory, run)
     given = space, strategy, where, score, defaults or {}
     searched = _search(*given, num_generations, num_seeds, budget)
@@ -287,9 +288,8 @@ def with_defaults(space: Space, defaults: Mapping[str, float | None]) -> Any:
     except ConfigError as error:
         raise ConfigError(f"{error}; give it in defaults={dict(defaults)!r}") from None
     values |= {x: shortest(getattr(bound, x)) for x in missing}
-    return type("Meta", (namedtuple("Meta", values, defaults=values.values()),), {
-        "__module__": __name__, "__slots__": ()
-    })()  # fmt: skip
+    made = namedtuple("Meta", values, defaults=values.values(), module=__name__)
+    return made()
 
 
 def check_fit(space: Space, params: Any) -> None:
@@ -332,9 +332,6 @@ def _limits(workers: int, timeout: float | None, memory: float | None) -> Limits
 
 
 def _number(key: str, value: Any) -> None:
-    """Check that a value is a finite number, or None for the budget."""
-    if key == "budget" and value is None:
-        return
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not math.isfinite(value):
         raise ConfigError(f"{key}={value!r}: expected a finite number")
