@@ -20,7 +20,15 @@ import numpy as np
 from metaevo import fitness, population
 from metaevo.config import RunConfig
 from metaevo.engine import checks, loop, not_finite, records
-from metaevo.engine.job import Job, Progress, State, initial_state, make, state_template
+from metaevo.engine.job import (
+    Job,
+    Progress,
+    State,
+    initial_state,
+    make,
+    roles,
+    state_template,
+)
 from metaevo.engine.loggers.console import ConsoleLogger
 from metaevo.errors import ConfigError
 from metaevo.evaluators import choose, stepwise
@@ -111,8 +119,7 @@ def rerun(
     search = search._replace(chunk_size=manifest["chunk_size"])
     job = _job(search, Path(directory), manifest)
     progress = _before(job, generation, logged, say)
-    key = jax.random.fold_in(job.keys.generations, generation)
-    asking, training = (jax.random.fold_in(key, i) for i in range(2))
+    asking, training, _ = roles(job.keys, generation)
     proposal, _ = job.programs.ask(asking, progress.state.strategy)
     numbers = job.programs.numbers(proposal.params)
     named = {slot: float(x[member]) for slot, x in numbers.items()}
@@ -244,14 +251,12 @@ def _learned(
         return None
     if all(missing):
         return None
-    key = jax.random.fold_in(job.keys.generations, generation)
-    proposal, strategy = job.programs.ask(jax.random.fold_in(key, 0), state.strategy)
+    role = roles(job.keys, generation)
+    proposal, strategy = job.programs.ask(role.ask, state.strategy)
     raw = _scores(record)
     waiting = ~np.isfinite(raw) if missing[1] else None
     scores, _ = fitness.sanitize(raw, search.strategy.mirrored, waiting)
     counts = {"failed": missing[0], "not_scored": missing[1]}
     if records.has_signal(search, len(raw), counts):
-        strategy = job.programs.tell(
-            jax.random.fold_in(key, 2), strategy, proposal, jnp.asarray(scores)
-        )
+        strategy = job.programs.tell(role.tell, strategy, proposal, jnp.asarray(scores))
     return State(strategy, state.carried)
