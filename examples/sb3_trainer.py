@@ -41,8 +41,8 @@ DEFAULTS = {  # those of Stable-Baselines3
 }
 
 
-def main(python=None, num_frames=4096, num_generations=5, directory="runs/sb3", **run):
-    """Search around the defaults, and compare what is found with them."""
+def main(python=None, directory="runs/sb3", num_frames=4096, num_members=8, **options):
+    """Search in ranges around the defaults, and compare what is found with them."""
     import metaevo
     from metaevo import spaces
     from strategies.random_search import random_search
@@ -55,16 +55,15 @@ def main(python=None, num_frames=4096, num_generations=5, directory="runs/sb3", 
     )
     result = metaevo.optimize(
         space,
-        random_search(space, 8),
+        random_search(space, num_members),
         score,
         defaults=DEFAULTS,
         budget=num_frames,
-        num_generations=num_generations,
         directory=directory,
         python=python,
         workers=2,
         timeout=600,
-        **run,
+        **{"num_generations": 5, **options},
     )
     for name, number in result.artifact.slots.items():
         print(f"{name}={number:.4g}")

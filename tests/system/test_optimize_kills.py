@@ -1,5 +1,6 @@
 """`metaevo.optimize` where the driver is killed, and in another environment."""
 
+import importlib
 import os
 import subprocess
 import sys
@@ -59,7 +60,26 @@ def test_a_driver_that_is_killed_goes_on_with_the_same_trials(tmp_path):
     assert timeless(killed) == timeless(whole)
 
 
-@pytest.mark.skipif(not ELSEWHERE.exists(), reason="make test-system makes .venv-torch")
+elsewhere = pytest.mark.skipif(
+    not ELSEWHERE.exists(), reason="make test-system makes .venv-torch"
+)
+
+
+@elsewhere
+def test_the_example_tunes_stable_baselines3(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    example = importlib.import_module("sb3_trainer")
+    result = example.main(
+        ELSEWHERE, tmp_path, num_frames=256, num_members=2,
+        num_generations=1, held_out_seeds=0, wandb="disabled",
+    )  # fmt: skip
+    assert result.artifact.slots.keys() == example.DEFAULTS.keys()
+    found = jsonl.read(tmp_path / "trials.jsonl")
+    assert [x["problem"] for x in found] == ["", ""]
+    assert len([*tmp_path.glob("trials/*/files/agent.zip")]) == 2
+
+
+@elsewhere
 def test_an_evolved_loss_has_its_slope_in_torch(tmp_path):
     from metaevo import spaces
     from metaevo.engine.trials.search import optimize
