@@ -11,6 +11,7 @@ import toy_trials
 from own_trainers import AROUND, RATES, optimize, trials
 
 import metaevo
+from metaevo.engine.trials import evaluator
 from metaevo.errors import ConfigError
 from strategies.pbt import pbt
 from strategies.snes import snes
@@ -57,6 +58,17 @@ def test_folders_that_nobody_will_continue_are_removed(run):
     parents = {x["parent"] for x in run.trials.values()}
     assert not left & parents
     assert left >= set(list(run.trials)[8:12])  # the last generation of the search
+
+
+def test_chains_that_begin_alike_share_no_trial():
+    """The first one removes what its trials left once they were continued."""
+    one, same, other = (
+        evaluator.chain([{"x": 1.0}, {"x": x}], [5, 6], None, None)
+        for x in (2.0, 2.0, 3.0)
+    )
+    assert one == same
+    assert one[1].parent == one[0].name
+    assert not {x.name for x in one} & {x.name for x in other}
 
 
 def test_the_best_agent_is_in_its_folder(run):

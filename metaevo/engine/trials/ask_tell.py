@@ -12,8 +12,8 @@ import numpy as np
 from metaevo import fitness, population
 from metaevo.engine import checks
 from metaevo.engine import job as jobs
-from metaevo.engine.trials.evaluator import members, shortest
 from metaevo.engine.trials.search import check_fit, with_defaults
+from metaevo.engine.trials.values import members, shortest
 from metaevo.errors import ConfigError
 from metaevo.types import Proposal, Space, Strategy
 

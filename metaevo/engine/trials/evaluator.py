@@ -23,19 +23,16 @@ import numpy as np
 
 from metaevo import population, slots
 from metaevo.engine.trials import processes
+from metaevo.engine.trials.log import Given, TrialLog
 from metaevo.engine.trials.processes import Ended, Limits, Target
-from metaevo.errors import ArtifactError, CheckpointError, ConfigError
+from metaevo.engine.trials.values import members, shortest, traced
 from metaevo.evaluators.programs import common_random_numbers
-from metaevo.learned.functions import Learned
-from metaevo.portable import slopes
 from metaevo.slots import Context
-from metaevo.storage import jsonl
-from metaevo.storage._files import check_folder, read_lines
+from metaevo.storage._files import check_folder
 from metaevo.types import (
     Evaluated,
     InnerState,
     Key,
-    Population,
     Proposal,
     PyTree,
     Search,
@@ -43,74 +40,6 @@ from metaevo.types import (
 
 NAME = 8  # bytes of a trial's name
 _NOBODY = bytes(NAME).hex()
-
-
-class Given(NamedTuple):
-    """All that determines a trial.
-
-    Attributes:
-        name: of the trial, a digest of the others in hexadecimal digits.
-        params: slot -> number, None, or a function as plain data.
-        seed: of its random numbers.
-        parent: name of the trial that it continues; None: it is newborn.
-    """
-
-    name: str
-    params: Mapping[str, Any]
-    seed: int
-    parent: str | None
-
-
-class TrialLog:
-    """`trials.jsonl`: how each trial ended, a line each, on the disk before it counts.
-
-    Args:
-        path: the file, made with the first line. A last line that was cut short is
-            then removed.
-
-    Attributes:
-        ended: name -> how that trial ended.
-
-    Raises:
-        CheckpointError: the file was altered.
-    """
-
-    def __init__(self, path: Path):
-        there = path.exists()
-        try:
-            self.ended = {
-                str(x["trial"]): Ended(
-                    None if x["score"] is None else float(x["score"]),
-                    str(x["problem"]),
-                    float(x["seconds"]),
-                )
-                for x in (jsonl.read(path) if there else ())
-            }
-        except (KeyError, TypeError, ValueError):
-            raise CheckpointError(f"{path} holds a line that is no trial's") from None
-        lines = read_lines(path, jsonl.MAX_LINE) if there else ()
-        self._path, self._size = path, sum(map(len, lines))
-        self._log: jsonl.JsonlLogger | None = None
-        self._lock = threading.Lock()
-
-    def add(self, given: Given, ended: Ended) -> None:
-        """Record how a trial ended."""
-        numbers = {
-            f"numbers/{name}": x
-            for name, x in given.params.items()
-            if isinstance(x, float)
-        }
-        record = {"trial": given.name, **ended._asdict(), "seed": given.seed}
-        with self._lock:
-            if self._log is None:
-                self._log = jsonl.JsonlLogger(self._path, self._size)
-            self._log.log(record | {"parent": given.parent} | numbers)
-            self.ended[given.name] = ended
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._log is not None:
-            self._log.close()
 
 
 class Trainer(NamedTuple):
@@ -159,7 +88,7 @@ class TrialEvaluator:
         places: np.ndarray | None = None,
     ) -> tuple[Evaluated, PyTree]:
         """Run the trials of all members; as `LocalEvaluator`."""
-        search, (loop,) = self.search, self.search.tasks
+        search, trainer, (loop,) = self.search, self.trainer, self.search.tasks
         size = population.size(proposal.params)
         steps = search.segments_per_generation or loop.num_segments
         common = common_random_numbers(search, proposal)
@@ -173,7 +102,10 @@ class TrialEvaluator:
         ]  # fmt: skip
         before = self._before(proposal, carried, size)
         lives = [
-            [self._life(given[p], seeds[s, p], before[s][p]) for p in range(size)]
+            [
+                chain(given[p], seeds[s, p].tolist(), trainer.budget, before[s][p])
+                for p in range(size)
+            ]
             for s in range(search.num_seeds)
         ]
         self._run([life for row in lives for life in row])
@@ -269,22 +201,6 @@ class TrialEvaluator:
             for row in names
         ]
 
-    def _life(
-        self, given: Sequence[Mapping], seeds: np.ndarray, parent: str | None
-    ) -> tuple[Given, ...]:
-        """A chain of trials, one a segment.
-
-        Their names depend on the whole chain: another that begins alike has trials of
-        its own, since those of this one leave nothing once they were continued.
-        """
-        life, whole = [], json.dumps([given, self.trainer.budget], sort_keys=True)
-        for params, seed in zip(given, seeds.tolist(), strict=True):
-            text = json.dumps([whole, len(life), seed, parent])
-            name = hashlib.sha256(text.encode()).hexdigest()[: 2 * NAME]
-            life.append(Given(name, params, seed, parent))
-            parent = name
-        return tuple(life)
-
     # --- running them ---
 
     def _run(self, lives: Sequence[tuple[Given, ...]]) -> None:
@@ -345,55 +261,30 @@ class TrialEvaluator:
         return scores, [x.seconds for x in found]
 
 
-def traced(
-    name: str, op: Mapping[str, Any], slot: Any
-) -> tuple[dict[str, Any], list[int]]:
-    """Write a slot's function down as `numpy_functions.Function` takes it.
+def chain(
+    given: Sequence[Mapping],
+    seeds: Sequence[int],
+    budget: float | None,
+    parent: str | None,
+) -> tuple[Given, ...]:
+    """Return trials that continue each other, one a segment.
+
+    Their names depend on the whole chain: another that begins alike has trials of its
+    own, since those of this one leave nothing once they were continued.
 
     Args:
-        name: of the slot.
-        op: its entry in `Space.spec`.
-        slot: the function; its arrays are left open.
-
-    Returns:
-        the program, and the order in which it takes the arrays of `slot`.
-
-    Raises:
-        ConfigError: a process without JAX could not carry it out.
+        given: [K] params.
+        seeds: [K].
+        budget: of each.
+        parent: name of the trial that the first one continues; None: it is newborn.
     """
-    leaves, tree = jax.tree.flatten(slot)
-
-    def apply(params, *inputs):
-        arrays = [params[str(i)] for i in range(len(params))]
-        return jax.tree.unflatten(tree, arrays)(*inputs)
-
-    named = {str(i): x for i, x in enumerate(leaves)}
-    try:
-        if not callable(slot):
-            raise TypeError("it is an optimizer, not a function")
-        learned = Learned(lambda key: named, apply, op)
-        described = slopes.describe(name, op, learned, named)
-    except (ArtifactError, NotImplementedError, TypeError, KeyError) as error:
-        raise ConfigError(
-            f"space: slot {name!r} cannot be given to a process without JAX: {error}"
-        ) from None
-    return described, [int(x.rpartition("/")[2]) for x in described["params"]]
-
-
-def members(params: Population) -> Population:
-    """Return all members of a population in numpy, [P, ...] per leaf."""
-    if isinstance(params, population.Rule):
-        params = population.take(params, np.arange(params.number))
-    return jax.device_get(params)
-
-
-def shortest(x: Any) -> float:
-    """A number of the fewest digits that become the same float32 again.
-
-    >>> shortest(np.float32(0.1))
-    0.1
-    """
-    return float(str(np.float32(x)))
+    life, whole = [], json.dumps([given, budget], sort_keys=True)
+    for params, seed in zip(given, seeds, strict=True):
+        text = json.dumps([whole, len(life), seed, parent])
+        name = hashlib.sha256(text.encode()).hexdigest()[: 2 * NAME]
+        life.append(Given(name, params, seed, parent))
+        parent = name
+    return tuple(life)
 
 
 def _bytes(name: str) -> np.ndarray:

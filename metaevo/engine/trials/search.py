@@ -28,15 +28,11 @@ from metaevo.config import RunConfig
 from metaevo.engine import checks, loop
 from metaevo.engine.job import Result
 from metaevo.engine.trials import processes
-from metaevo.engine.trials.evaluator import (
-    Trainer,
-    TrialEvaluator,
-    TrialLog,
-    shortest,
-    traced,
-)
+from metaevo.engine.trials.evaluator import Trainer, TrialEvaluator
+from metaevo.engine.trials.log import TrialLog
 from metaevo.engine.trials.processes import Limits, Target
 from metaevo.engine.trials.trial import MARK, Trial
+from metaevo.engine.trials.values import shortest, traced
 from metaevo.errors import ConfigError, NumericalError
 from metaevo.evaluators.choose import EvaluatorFactory
 from metaevo.evaluators.devices import configure
