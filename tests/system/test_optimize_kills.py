@@ -66,14 +66,21 @@ elsewhere = pytest.mark.skipif(
 
 
 @elsewhere
-def test_the_example_tunes_stable_baselines3(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("evolve", "slots"),
+    [
+        ("numbers", {"learning_rate", "gamma", "gae_lambda", "clip_range"}),
+        ("loss", {"value_loss"}),
+    ],
+)
+def test_the_example_trains_stable_baselines3(evolve, slots, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "examples")
     example = importlib.import_module("sb3_trainer")
     result = example.main(
-        ELSEWHERE, tmp_path, num_frames=256, num_members=2,
-        num_generations=1, held_out_seeds=0, wandb="disabled",
+        evolve, ELSEWHERE, num_frames=256, num_members=2, num_generations=1,
+        held_out_seeds=0, wandb="disabled", directory=tmp_path,
     )  # fmt: skip
-    assert result.artifact.slots.keys() == example.DEFAULTS.keys()
+    assert result.artifact.slots.keys() == slots
     found = jsonl.read(tmp_path / "trials.jsonl")
     assert [x["problem"] for x in found] == ["", ""]
     assert len([*tmp_path.glob("trials/*/files/agent.zip")]) == 2
