@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import jax
-
 import metaevo
 from metaevo import spaces
 from metaevo.storage import jsonl
@@ -11,7 +9,6 @@ from metaevo.storage import jsonl
 SPACE = spaces.prior(x=spaces.log_uniform(0.1, 10.0))
 RATES = spaces.prior(rate=spaces.log_uniform(0.01, 0.5))
 AROUND = spaces.tune(x=spaces.log())
-jax.devices()  # those of conftest.py: what follows would set others
 OPTIONS = {"num_generations": 2, "workers": 2, "held_out_seeds": 0}
 
 

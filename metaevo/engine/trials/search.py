@@ -13,6 +13,7 @@ import math
 import os
 import tempfile
 import threading
+import warnings
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -34,8 +35,8 @@ from metaevo.engine.trials.processes import Limits, Target
 from metaevo.engine.trials.trial import MARK, Trial
 from metaevo.engine.trials.values import shortest, traced
 from metaevo.errors import ConfigError, NumericalError
+from metaevo.evaluators import surroundings
 from metaevo.evaluators.choose import EvaluatorFactory
-from metaevo.evaluators.devices import configure
 from metaevo.fitness import score as as_told
 from metaevo.storage import run_directory
 from metaevo.types import InnerLoop, InnerState, Search, Space, Strategy, keep
@@ -137,7 +138,13 @@ def optimize(
         )
     if os.name != "posix":
         raise ConfigError("metaevo.optimize needs Linux or macOS")
-    configure(driver=True)
+    surroundings.check_platform()
+    if jax.default_backend() != "cpu":
+        warnings.warn(
+            f"the search holds memory of the {jax.default_backend()} that trials may "
+            "need; start it with JAX_PLATFORMS=cpu",
+            stacklevel=2,
+        )
     where = processes.target(score, python)
     limits = _limits(workers, timeout, memory)
     if budget is not None:
