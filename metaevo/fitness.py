@@ -27,8 +27,8 @@ __all__ = [
     "rank_sum",
     "reached",
     "sanitize",
-    "with_hurdles",
     "score",
+    "with_hurdles",
 ]
 
 
