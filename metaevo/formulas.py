@@ -31,13 +31,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
-from metaevo import drifts, losses
+from metaevo import drifts
 from metaevo.errors import ConfigError
 from metaevo.learned import functions, language
 from metaevo.learned.functions import Learned, LearnedGenome, whole
 from metaevo.learned.language import MAX_TEXT
 from metaevo.learned.operations import operation
-from metaevo.learned.priorities import absolute
 from metaevo.slots import SIGNATURES, Context
 
 __all__ = [
@@ -50,6 +49,7 @@ __all__ = [
     "expression",
     "families",
     "fixed",
+    "latex",
     "moved_inputs",
     "num_inputs",
     "policy_loss",
@@ -246,7 +246,6 @@ _KINDS: Mapping[str, Kind] = {
                 lambda p, inputs, context: jnp.abs(inputs[0]) * _weight(p),
                 "0",
                 "abs(d)*8**tanh(P)",
-                ("proportional",),
             )
         },
         {},
@@ -352,12 +351,11 @@ def _guarantees(slot: str) -> Callable[[Mapping[str, Any]], tuple[str, ...]]:
 @operation(
     "td_formula",
     slot="td_loss",
-    hand_made=losses.td_square,
     reads=_reads("td_loss"),
     guarantees=_guarantees("td_loss"),
     examples=(
         {},
-        {"text": "gate(d*y, tanh(d) - 2)", "family": "weighted"},
+        {"text": "0.5*tanh(d - q) + 0.1*y", "family": "weighted"},
     ),
 )
 def td_loss(
@@ -378,7 +376,6 @@ def td_loss(
 @operation(
     "value_formula",
     slot="value_loss",
-    hand_made=losses.square,
     reads=_reads("value_loss"),
     guarantees=_guarantees("value_loss"),
     examples=({"text": "0.5*e**2 + 0.1*max(v - o, 0)"},),
@@ -402,10 +399,9 @@ def value_loss(
 @operation(
     "drift_formula",
     slot="drift",
-    hand_made=drifts.ppo_clip,
     reads=_reads("drift"),
     guarantees=_guarantees("drift"),
-    examples=({"text": "gate(A, u) - eps"},),
+    examples=({"text": "0.5*gate(A, u) - 2*eps"},),
 )
 def drift(
     text: str = "0", family: Literal["ppo_clip", "dpo", "zero"] = "ppo_clip"
@@ -443,11 +439,9 @@ def policy_loss(text: str = "0", family: Literal["free"] = "free") -> Learned:
 @operation(
     "priority_formula",
     slot="priority",
-    hand_made=absolute,
     reads=_reads("priority"),
     guarantees=_guarantees("priority"),
-    facts=lambda op, params: {"largest": LARGEST_WEIGHT},
-    examples=({"text": "tanh(d) - log1p(visits)"},),
+    examples=({"text": "0.5*tanh(d) - 0.3*log1p(visits)"},),
 )
 def priority(text: str = "0", family: Literal["weighted"] = "weighted") -> Learned:
     """A priority of a transition, |δ| 8^tanh(P).
@@ -470,18 +464,32 @@ _BUILDERS: Mapping[str, Callable[..., Learned]] = {
 }
 
 
-def shown(slot: str, op: Mapping[str, Any]) -> str:
-    """A formula in its family as text: of `weighted`, `0.5*8**tanh(...)*d**2`.
+def _with_constants(slot: str, op: Mapping[str, Any], params: Any) -> language.Formula:
+    """The formula of an entry of `Space.spec`, with its constants as they are now."""
+    formula = _parsed(slot, op["text"])
+    numbers = map(float, np.asarray(params["constants"])[: len(formula.constants)])
+    return formula._replace(constants=tuple(numbers))
+
+
+def shown(slot: str, op: Mapping[str, Any], params: Any) -> str:
+    """A function as text, of `weighted` such as `0.5*8**tanh(d*y)*d**2`.
 
     Args:
         op: its settings, an entry of `Space.spec`.
+        params: its constants.
     """
-    family, text = _family(slot, op["family"]), op["text"]
+    family = _family(slot, op["family"])
+    *named, value = language.text(_with_constants(slot, op, params)).split("; ")
     if family.shown is None:
-        return text
-    *named, value = text.split("; ")
-    inside = value if family.shown.count("tanh(P)") else f"({value})"
+        return "; ".join([*named, value])
+    inside = value if "tanh(P)" in family.shown else f"({value})"
     return "; ".join([*named, family.shown.replace("P", inside)])
+
+
+def latex(slot: str, op: Mapping[str, Any], params: Any) -> str:
+    """The formula P of a function as LaTeX; arguments as of `shown`."""
+    symbols = {name: leaf.symbol for name, leaf in _KINDS[slot].leaves.items()}
+    return language.latex(_with_constants(slot, op, params), symbols)
 
 
 def fixed(slot: str, source: str) -> Partial:

@@ -60,7 +60,11 @@ def replace(**learned: Learned) -> Space:
         a space of params {slot: parameters of its function}.
     """
 
-    programs = {name: f for name, f in learned.items() if f.programs is not None}
+    programs = {
+        name: f
+        for name, f in learned.items()
+        if isinstance(f, Learned) and f.programs is not None
+    }
     if programs and len(learned) > 1:
         return combine(*(replace(**{name: f}) for name, f in learned.items()))
 
@@ -386,6 +390,20 @@ def of_prior(space: Space, who: str) -> list[str]:
             "searches.ppo_pbt"
         )
     return sorted(space.spec)
+
+
+def require_numbers(space: Space, who: str) -> None:
+    """Check that params are numbers.
+
+    Raises:
+        ConfigError: they are programs; the message names `who`.
+    """
+    if space.programs is not None:
+        raise ConfigError(
+            f"{who} moves numbers, and this space's params are programs "
+            f"({', '.join(space.spec)}): take a strategy that mutates, "
+            "strategies.regularized_evolution"
+        )
 
 
 def schedule_from(values: Mapping[str, jax.Array]) -> Space:

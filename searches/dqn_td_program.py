@@ -11,17 +11,11 @@ from typing import Literal
 
 import metaevo
 from inner_loops import dqn
-from metaevo import fitness, formulas, spaces
-from metaevo.envs import make
-from strategies.regularized_evolution import regularized_evolution
+from searches import _programs
 
 
 def search(
-    envs: tuple[str, ...] = (
-        "gymnax/CartPole-v1",
-        "gymnax/Acrobot-v1",
-        "grid/maze",
-    ),
+    envs: tuple[str, ...] = ("gymnax/CartPole-v1", "gymnax/Acrobot-v1", "grid/maze"),
     population_size: int = 64,
     num_generations: int = 64,
     num_seeds: int = 1,
@@ -39,21 +33,7 @@ def search(
         low, high: returns that count as 0 and 1, one for each environment.
         hurdle: return over the lifetime on the first that the others take.
     """
-    space = spaces.replace(
-        td_loss=formulas.expression("td_loss", family=family, length=length)
-    )
-    return metaevo.Search(
-        inner_loop=[dqn.make(make(env), inner, meta) for env in envs],
-        space=space,
-        strategy=regularized_evolution(space, population_size),
-        num_generations=num_generations,
-        fitness=fitness.area_under_curve,
-        num_seeds=num_seeds,
-        aggregate=fitness.normalized(low, high),
-        common_random_numbers=True,
-        vary=spaces.prior(lr=spaces.log_uniform(5e-4, 4e-3)),
-        hurdles=(hurdle,) * (len(envs) > 1),
-    )
+    return _programs.search(dqn, "td_loss", (5e-4, 4e-3), locals())
 
 
 if __name__ == "__main__":

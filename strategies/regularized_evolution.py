@@ -11,7 +11,7 @@ Children are mutated winners of tournaments. Three things are not in the paper:
   always the first member, and differences of several generations have a mean and a
   deviation.
 * The solution is the shortest program within a standard error of the best lower bound,
-  among those looked at often enough; the start if none is above it.
+  among those looked at often enough; the start if no bound is above it.
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ def regularized_evolution(
     relook: float = 0.25,
     caution: float = 1.0,
     least_looks: int = 8,
+    evidence: float = 3.0,
     memory: int = 16_384,
 ) -> Strategy:
     """Regularized evolution of a space of programs.
@@ -86,6 +87,8 @@ def regularized_evolution(
         relook: share of the population that is looked at again, in (0, 1).
         caution: standard errors by which bounds differ from means.
         least_looks: looks that a solution needs.
+        evidence: standard errors by which it has to be above the start. Many programs
+            are looked at, so the best of them is a few above 0 by luck.
         memory: last behaviours that are not trained again.
 
     Raises:
@@ -93,7 +96,7 @@ def regularized_evolution(
     """
     _options.at_least(4, population_size=population_size)
     _options.at_least(1, tournament=tournament, least_looks=least_looks)
-    _options.at_least(0, caution=caution)
+    _options.at_least(0, caution=caution, evidence=evidence)
     again = round(relook * population_size)
     if not 1 <= again <= population_size - 2:
         raise ConfigError(
@@ -255,7 +258,7 @@ def regularized_evolution(
         """The place of the solution in the ring."""
         mean, error, filled = scored(state)
         enough = filled & (state.looks >= least_looks)
-        lower = jnp.where(enough, mean - caution * error, -jnp.inf)
+        lower = jnp.where(enough, mean - evidence * error, -jnp.inf)
         best = jnp.argmax(lower)
         near = enough & (lower >= lower[best] - error[best])
         length = jnp.where(near, lengths(state), jnp.iinfo(jnp.int32).max)

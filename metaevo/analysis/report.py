@@ -6,14 +6,13 @@ has not ended, it shows what there is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from metaevo import formulas
 from metaevo.analysis import (
     distill,
     holdout,
@@ -30,7 +29,6 @@ from metaevo.analysis.plots import figures, gallery, opponents
 from metaevo.analysis.plots.figures import Drawing
 from metaevo.analysis.results import Scores
 from metaevo.config import flat
-from metaevo.learned import operations
 from metaevo.storage import artifacts, history, run_directory
 from metaevo.storage._files import replace_file
 from metaevo.types import Params, Space
@@ -192,14 +190,10 @@ def _page(run: _Run, shown: list[dict], between: Callable[[], None]) -> str:
     )
 
 
-def _formulas(run: _Run) -> dict[str, str]:
-    """The formulas of the solution by slot, if it has any."""
-    spec = run.artifact.manifest["slots"] if run.artifact is not None else {}
-    return {
-        slot: formulas.shown(operations.get(op["op"]).slot, op)
-        for slot, op in spec.items()
-        if "text" in op
-    }
+def _formulas(run: _Run) -> dict[str, Sequence[str]]:
+    """The formulas of the solution by slot, if it has any, as text and as LaTeX."""
+    known = run.artifact.properties if run.artifact is not None else {}
+    return {slot: x.formula for slot, x in known.items() if x.formula}
 
 
 def _independent(directory: Path) -> tuple[verdicts.Verdict, ...]:

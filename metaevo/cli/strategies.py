@@ -248,6 +248,8 @@ def replaced(
         strategy = make(search.space, **chosen)
         if strategy.from_ranges:
             spaces.of_prior(search.space, name)
+        if not strategy.mutates:
+            spaces.require_numbers(search.space, name)
         segments = _segments(search, strategy)
     except ConfigError as error:
         raise ConfigError(f"strategy={name}: {error}") from None

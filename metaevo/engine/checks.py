@@ -150,7 +150,9 @@ def check(search: Search) -> Proposal:
     kept, params = search.space, params
     if (programs := search.space.programs) is not None:
         kept, params = programs.settled(search.space.init(jax.random.key(0)))
-    _check_programs(search)
+    if not search.strategy.mutates:
+        name = search.strategy.settings.get("strategy", "this strategy")
+        spaces.require_numbers(search.space, name.rpartition(":")[2])
     artifacts.check(params, artifacts.complete(kept.spec, default, default))
     _check_optimizer(search.strategy)
     _check_hurdles(search)
@@ -171,22 +173,6 @@ def check(search: Search) -> Proposal:
         for loop in search.tasks:
             check_episodes_fit(loop, per)
     return proposal
-
-
-def _check_programs(search: Search) -> None:
-    """Check that programs are searched by a strategy that mutates them, and only they.
-
-    Raises:
-        ConfigError: they are not.
-    """
-    name = search.strategy.settings.get("strategy", "this strategy").rpartition(":")[2]
-    programs, mutates = search.space.programs is not None, search.strategy.mutates
-    if programs and not mutates:
-        raise ConfigError(
-            f"{name} moves numbers, and this space's params are programs "
-            f"({', '.join(search.space.spec)}): take a strategy that mutates, "
-            "strategies.regularized_evolution"
-        )
 
 
 def _check_hurdles(search: Search) -> None:

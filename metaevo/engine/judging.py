@@ -23,7 +23,7 @@ from metaevo.analysis import differences, holdout, rivals
 from metaevo.analysis.steps import Steps
 from metaevo.engine import foreign, identity
 from metaevo.errors import ConfigError
-from metaevo.learned import language, operations
+from metaevo.learned import operations
 from metaevo.types import Evaluator, Proposal, Search
 
 __all__ = ["FAILED", "Submission", "judged", "read", "slot_of"]
@@ -31,6 +31,7 @@ __all__ = ["FAILED", "Submission", "judged", "read", "slot_of"]
 FAILED = -1e9
 """`lower` of a candidate that has no score."""
 
+LARGEST = 1e6  # value or slope at usual inputs
 CONTROL = "untrained"
 _CHOICE, _VERDICT = range(2)  # roles of the keys of looks
 
@@ -142,8 +143,8 @@ def _wrong(found: Sequence[Any]) -> str | None:
     for name, x in zip(("values", "slopes"), map(np.asarray, found), strict=False):
         if bad := int((~np.isfinite(x)).sum()):
             return f"{name} are not finite at {bad} of {x.size} usual inputs"
-        if (size := float(np.abs(x).max())) > language.BIG:
-            return f"{name} of {size:.3g} at usual inputs; at most {language.BIG:g}"
+        if (size := float(np.abs(x).max())) > LARGEST:
+            return f"{name} of {size:.3g} at usual inputs; at most {LARGEST:g}"
     return None
 
 

@@ -48,7 +48,7 @@ __all__ = [
     "used_leaves",
 ]
 
-BIG = 1e6
+BIG = 1e9
 LARGEST_EXPONENT = 6.0
 MAX_TEXT, MAX_INSTRUCTIONS, MAX_CONSTANTS = 4_000, 64, 32
 MAX_TREE = 100_000  # of parts, where each use of a name counts as all of what it names

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from metaevo import formulas
 from metaevo.learned import operations
 from metaevo.slots import Context
 from metaevo.types import Params
@@ -39,6 +40,7 @@ class Properties(NamedTuple):
             construction if `facts` has it, else on the range that was visited; None if
             unknown.
         label: of a function that may change the optimum; else empty.
+        formula: of a formula, its text and its LaTeX; else empty.
     """
 
     title: str
@@ -48,6 +50,7 @@ class Properties(NamedTuple):
     visited: Interval | None = None
     minimum: float | None = None
     label: str = ""
+    formula: tuple[str, str] | tuple[()] = ()
 
     def lines(self) -> list[str]:
         """A description in a few lines."""
@@ -55,6 +58,7 @@ class Properties(NamedTuple):
         found = [f"guaranteed by construction: {held}"]
         if self.label:
             found[0] += f" ({self.label})"
+        found = [f"formula: {text}" for text in self.formula[:1]] + found
         found += [
             f"{name.replace('_', ' ')}: {x:.4g}"
             for name, x in self.facts.items()
@@ -110,7 +114,15 @@ def of(
         None if minimum is None else _finite(minimum),
         # A manifest is a stranger's text: any label means the one that there is.
         "may change the optimum" if op.get("label") else "",
+        _formula(operation.slot, op, params),
     )
+
+
+def _formula(slot: str, op: Mapping[str, Any], params: Any) -> Any:
+    """A formula's text and LaTeX; () of another function."""
+    if slot not in formulas.SLOTS or not {"text", "family"} <= op.keys():
+        return ()
+    return formulas.shown(slot, op, params), formulas.latex(slot, op, params)
 
 
 def _finite(x: Any) -> float:

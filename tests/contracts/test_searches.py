@@ -41,6 +41,7 @@ STRATEGIES = list(listing.modules("strategies"))
 ONE_FOR_ALL = ("td3_cem_rl", "td3_dvd", "mfos_self_play")
 """Searches whose strategy is a part of them."""
 OF_RANGES = {"grid", "pb2", "pbt", "random_search"}
+OF_PROGRAMS = {"regularized_evolution"}
 OF_OWN_SLOTS = {"cem_rl", "dvd", "self_play"}
 GIVEN = {"num_points": 2, "sigma": 0.3, "learning_rate": 0.1, "population_size": 8}
 
@@ -77,6 +78,9 @@ def test_each_strategy_fits_or_is_refused_in_one_line(name):
     drawn = all("prior" in op for op in made(name).space.spec.values())
     found = {strategy: tried(name, strategy) for strategy in STRATEGIES}
     refused = OF_OWN_SLOTS if drawn else OF_OWN_SLOTS | OF_RANGES
+    refused |= OF_PROGRAMS
+    if made(name).space.programs is not None:
+        refused = set(STRATEGIES) - OF_PROGRAMS
     refused = set(STRATEGIES) if name in ONE_FOR_ALL else refused
     assert {x for x, search in found.items() if isinstance(search, str)} == refused
     for strategy, search in found.items():
@@ -91,7 +95,7 @@ def test_each_strategy_fits_or_is_refused_in_one_line(name):
 
 
 def test_a_search_with_each_strategy_that_fits_passes_the_checks():
-    for strategy in sorted(set(STRATEGIES) - OF_OWN_SLOTS):
+    for strategy in sorted(set(STRATEGIES) - OF_OWN_SLOTS - OF_PROGRAMS):
         of_ranges = strategy in OF_RANGES
         search = with_strategy("sac_pbt" if of_ranges else "dqn_td_loss", strategy)
         checks.check(search)

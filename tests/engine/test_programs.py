@@ -68,7 +68,8 @@ def test_the_solution_is_kept_as_its_formula(finished):
     loss = space.bind(params, toys.LossMeta()).td_loss
     np.testing.assert_allclose(loss(*given, now), again(*given, now), rtol=1e-6)
     page = finished.report.read_text()
-    assert formulas.shown("td_loss", op) in page.replace("&gt;", ">")
+    (text, _) = finished.artifact.properties["td_loss"].formula
+    assert text in page.replace("&gt;", ">")
     assert "Size against score" in page
 
 

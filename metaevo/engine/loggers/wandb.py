@@ -231,7 +231,7 @@ class WandbLogger:
             f"solution-{self._state['id']}",
             "evolved",
             description=card.read_text(encoding="utf-8") if card.is_file() else None,
-            metadata=summary(directory),
+            metadata=_few(summary(directory)),
         )
         for path in files:
             artifact.add_file(str(path), path.name)
@@ -318,6 +318,24 @@ def summary(directory: Path) -> dict[str, float | str]:
             },
         }
     )
+
+
+MAX_METADATA = 100  # keys of an artifact's metadata
+
+
+def _few(numbers: Mapping[str, float | str]) -> dict[str, Any]:
+    """The numbers as metadata of an artifact: in groups where there are too many.
+
+    >>> _few({f"a/{i}": 0.0 for i in range(101)}).keys()
+    dict_keys(['a'])
+    """
+    if len(numbers) <= MAX_METADATA:
+        return dict(numbers)
+    groups: dict[str, Any] = {}
+    for key, x in numbers.items():
+        first, _, rest = key.partition("/")
+        groups.setdefault(first, {})[rest] = x
+    return groups
 
 
 def _each_task(values: Iterable[Any]) -> Any:

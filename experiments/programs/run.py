@@ -1,0 +1,183 @@
+"""What regularized evolution of formulas finds, and what it makes up.
+
+    python -m experiments.programs.run copies     60 searches in which nothing is better
+    python -m experiments.programs.run planted    5 searches for a formula that is +20
+    python -m experiments.programs.run formulas   the winners of searches, on more tasks
+    python -m experiments.programs.run speed      a training, beside the square's
+
+Each writes lines to results.jsonl; `formulas` goes on where it was stopped.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from inner_loops import dqn
+from metaevo import envs, fitness, formulas, spaces
+from metaevo.analysis import differences, holdout, rivals
+from metaevo.evaluators.local import LocalEvaluator
+from metaevo.types import Proposal, Search
+from strategies.regularized_evolution import regularized_evolution
+
+RESULTS = Path(__file__).parent / "results.jsonl"
+NOISE = 20.0
+SPACE = spaces.replace(td_loss=formulas.expression("td_loss"))
+WINNERS = Path(__file__).parent / "winners.json"
+"""Seed of a search -> formula, from runs of `searches.dqn_td_program`."""
+
+
+def note(**record):
+    with RESULTS.open("a") as file:
+        file.write(json.dumps(record) + "\n")
+    print(record, flush=True)
+
+
+def searched(score, generations, seed):
+    """The last state of a search in which members score `score(params, key)`."""
+    strategy = regularized_evolution(SPACE, 64)
+
+    @jax.jit
+    def generation(state, key):
+        ask_key, score_key, tell_key = jax.random.split(key, 3)
+        proposal, state = strategy.ask(ask_key, state)
+        scores = score(proposal.params, score_key)
+        return strategy.tell(tell_key, state, proposal, scores)
+
+    state = strategy.init(jax.random.key(seed))
+    for i in range(generations):
+        state = generation(state, jax.random.fold_in(jax.random.key(seed), i))
+    return strategy, state
+
+
+def copies():
+    """All members are as good as the square: what is called better is noise."""
+
+    def score(params, key):
+        return NOISE * jax.random.normal(key, params["td_loss"]["op"].shape[:1])
+
+    rng = np.random.default_rng(0)
+    claimed = better = 0
+    for seed in range(60):
+        strategy, state = searched(score, 20, seed)
+        claims = float(strategy.metrics(state)["solution_mean"]) > 0
+        mine, square = NOISE * rng.normal(size=(2, 32))
+        verdict = differences.paired_difference(mine, square).verdict
+        claimed += claims
+        better += claims and verdict == "better"
+    note(part="copies", searches=60, solutions=claimed, called_better=better)
+
+
+def planted():
+    """A weight that falls where values leave 0, worth 20; noise of one look is 20."""
+    rng = np.random.default_rng(0)
+    q, y = (jnp.asarray(1.5 * x, jnp.float32) for x in rng.normal(size=(2, 200)))
+    goal = jnp.log(jnp.where((y - q) * y < 0, 1.0, 0.2))
+    goal -= goal.mean()
+
+    def worth(params):
+        from metaevo import Context
+
+        loss = SPACE.bind(params, dqn.Meta()).td_loss
+        weight = loss(y - q, q, y, Context(0.5, 1.0)) / (0.5 * (y - q) ** 2 + 1e-9)
+        shape = jnp.log(weight + 1e-6)
+        shape -= shape.mean()  # a factor is a step size
+        return 20 * (1 - ((shape - goal) ** 2).mean() / (goal**2).mean())
+
+    def score(params, key):
+        found = jax.vmap(worth)(params)
+        return found + NOISE * jax.random.normal(key, found.shape)
+
+    for seed in range(5):
+        strategy, state = searched(score, 64, seed)
+        solution = strategy.solution(state)
+        text = SPACE.programs.settled(solution)[0].spec["td_loss"]["text"]
+        note(part="planted", seed=seed, worth=float(worth(solution)), formula=text)
+
+
+TASKS = {
+    "gymnax/CartPole-v1": "train",
+    "gymnax/Acrobot-v1": "train",
+    "grid/maze": "train",
+    "grid/key_door": "unseen",
+    "gymnax/Catch-bsuite": "unseen",
+}
+SEEDS, STEP_SIZES = 32, (5e-4, 2e-3)
+
+
+def of_formulas():
+    """The winners and the simple functions, in 32 worlds of each task and step size."""
+    winners = json.loads(WINNERS.read_text())
+    functions = {
+        **{f"search {k}": formulas.fixed("td_loss", x) for k, x in winners.items()},
+        **rivals.SIMPLE["td_loss"],
+    }
+    chosen = rivals.chosen_from(functions, "td_loss")
+    space = chosen._replace(
+        bind=lambda params, meta: chosen.bind(params[0], meta._replace(lr=params[1]))
+    )
+    done = set()
+    if RESULTS.exists():
+        lines = map(json.loads, RESULTS.read_text().splitlines())
+        done = {(x["task"], x["lr"]) for x in lines if x["part"] == "formulas"}
+    config = dqn.Config(24_000, 1_000, num_steps=4, features=(64, 64))
+    numbers = jnp.arange(len(functions), dtype=jnp.int32)
+    for task, kind in TASKS.items():
+        search = Search(
+            dqn.make(envs.make(task), config),
+            space,
+            holdout.NO_STRATEGY,
+            1,
+            fitness.area_under_curve,
+            num_seeds=SEEDS,
+            common_random_numbers=True,
+        )
+        evaluator = LocalEvaluator(search)
+        for lr in STEP_SIZES:
+            if (task, lr) in done:
+                continue
+            members = Proposal((numbers, jnp.full(len(functions), lr)))
+            found, _ = evaluator(jax.random.key(7), members, ())
+            scores = np.asarray(found.fitness[0]).T
+            named = zip(functions, scores.tolist(), strict=True)
+            note(part="formulas", task=task, kind=kind, lr=lr, scores=dict(named))
+
+
+def speed():
+    """Process time of a whole training, interleaved, 9 times each."""
+    config = dqn.Config(24_000, 1_000, num_steps=4)
+    loop = dqn.make(envs.make("gymnax/CartPole-v1"), config, dqn.Meta(lr=1e-3))
+    for size in (8, 32, 64):
+        kinds = {"square": spaces.tune(lr=spaces.log()), "programs": SPACE}
+        made = {}
+        for name, space in kinds.items():
+            search = Search(
+                loop, space, holdout.NO_STRATEGY, 1, fitness.area_under_curve
+            )
+            params = jax.vmap(space.init)(jax.random.split(jax.random.key(0), size))
+            made[name] = LocalEvaluator(search, jax.devices()[:1]), Proposal(params)
+        times = {name: [] for name in made}
+        for i in range(10):
+            for name, (evaluator, proposal) in made.items():
+                began = time.process_time()
+                evaluator(jax.random.key(i), proposal, ())
+                times[name].append(time.process_time() - began)
+        ratios = np.divide(times["programs"][1:], times["square"][1:])
+        low, middle, high = np.quantile(ratios, (0.25, 0.5, 0.75))
+        note(part="speed", members=size, ratio=middle, quartiles=[low, high])
+
+
+PARTS = {
+    "copies": copies,
+    "planted": planted,
+    "formulas": of_formulas,
+    "speed": speed,
+}
+
+if __name__ == "__main__":
+    for part in sys.argv[1:]:
+        PARTS[part]()
