@@ -44,6 +44,7 @@ __all__ = [
     "MAX_LENGTH",
     "MAX_TEXT",
     "SLOTS",
+    "at_points",
     "behaviour",
     "drift",
     "expression",
@@ -318,11 +319,9 @@ def _formula(slot: str, text: str, family: str) -> Learned:
         p = language.run(formula, params["constants"], leaves)
         return chosen.wrap(jnp.broadcast_to(p, _shape(inputs)), inputs, context)
 
-    start = language.text(_parsed(slot, chosen.start))
     return Learned(
         lambda key: {"constants": jnp.asarray(constants, jnp.float32)},
         _taking_inputs(slot, apply),
-        starts_hand_made=language.text(formula) == start,
     )
 
 
@@ -584,7 +583,7 @@ def expression(
     )
     spec = build(usual if start is None else start).spec
     spec = {**spec, "label": f"programs of {length} operations"}
-    hand_made = start is None or build(start).starts_hand_made
+    hand_made = start is None and family not in ("dpo", "zero")
     return Learned(init, _taking_inputs(slot, apply), spec, hand_made, programs)
 
 

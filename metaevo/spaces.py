@@ -508,7 +508,8 @@ def _programs_among(spaces: Sequence[Space], part: Callable) -> Genome | None:
             (space.programs or _NUMBERS).behaviour(part(space, params))
             for space in spaces
         ]
-        return jnp.concatenate(told)
+        learns = jnp.stack([told[i].any() for i in programs]).all()
+        return jnp.where(learns, jnp.concatenate(told), 0.0)
 
     def length(params):
         lengths = [

@@ -4,8 +4,9 @@ A ring holds the youngest programs, and the oldest leave it, however good they s
 Children are mutated winners of tournaments. Three things are not in the paper:
 
 * A program that behaves as one seen before is not trained: it is mutated again, and if
-  that fails, the one that is known is looked at again. Nor is one from which nothing is
-  learned. Step sizes in disguise are the same program, see `Genome.behaviour`.
+  that fails, the one that is known is looked at again, or the start if it has left. Nor
+  is one trained from which nothing is learned. Step sizes in disguise are the same
+  program, see `Genome.behaviour`.
 * The best by upper bound are looked at again in each generation. All members of one
   share their worlds, so a score counts as the difference from the start, which is
   always the first member, and differences of several generations have a mean and a
@@ -104,7 +105,7 @@ def regularized_evolution(
             f"expected 1 to {population_size - 2}"
         )
     num_new = population_size - again - 1
-    _options.at_least(population_size + 1, ring=ring, memory=memory)
+    _options.at_least(population_size + again, ring=ring, memory=memory)
     programs = space.programs
     if programs is None:
         raise ConfigError(
@@ -217,8 +218,10 @@ def regularized_evolution(
         is_new = state.asked == NEW
         # A place may be looked at twice in one generation: it counts as one look.
         place = jnp.where(is_new, ring, state.asked)
-        looked = jnp.zeros(ring, bool).at[place].set(True, mode="drop").at[0].set(False)
-        score = jnp.zeros(ring).at[place].set(difference, mode="drop")
+        times = jnp.zeros(ring).at[place].add(1.0, mode="drop").at[0].set(0.0)
+        looked = times > 0
+        score = jnp.zeros(ring).at[place].add(difference, mode="drop")
+        score = score / jnp.maximum(times, 1.0)
         looks = state.looks.astype(jnp.float32)
         mean = state.total / jnp.maximum(looks, 1.0)
         about = (score - mean) ** 2 * looks / (looks + 1)
@@ -260,7 +263,7 @@ def regularized_evolution(
         enough = filled & (state.looks >= least_looks)
         lower = jnp.where(enough, mean - evidence * error, -jnp.inf)
         best = jnp.argmax(lower)
-        near = enough & (lower >= lower[best] - error[best])
+        near = enough & (lower > 0) & (lower >= lower[best] - error[best])
         length = jnp.where(near, lengths(state), jnp.iinfo(jnp.int32).max)
         shortest = jnp.argmax(jnp.where(length == length.min(), lower, -jnp.inf))
         return jnp.where(lower[best] > 0, shortest, 0)

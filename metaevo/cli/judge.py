@@ -28,8 +28,9 @@ def judge(words: Sequence[str], should_stop: Callable[[], bool]) -> None:
     fields = {f"{field.name}=" for field in dataclasses.fields(JudgeOptions)}
     own = [x for x in words if x.startswith(tuple(fields))]
     options = config.parse_options(JudgeOptions, own)
-    keys = [x for x in words if "=" in x and x not in own]
-    paths = _files([x for x in words if "=" not in x])
+    named = [x for x in words if x not in own and Path(x).exists()]
+    keys = [x for x in words if "=" in x and x not in (*own, *named)]
+    paths = _files([x for x in words if x not in (*own, *keys)])
 
     from metaevo.engine import foreign, judging
     from metaevo.evaluators import choose

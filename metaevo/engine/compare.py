@@ -19,12 +19,13 @@ import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from metaevo import population, spaces
+from metaevo import population, slots, spaces
 from metaevo.analysis import comparison, holdout, verdicts
 from metaevo.analysis import rivals as simple_rivals
 from metaevo.analysis.comparison import AS_TRAINED, BOTH, TUNED
@@ -463,9 +464,40 @@ def _check_comparable(groups: Sequence[Group], unequal_budgets: bool) -> None:
 def _learned(directories: Sequence[Path]) -> Candidate:
     """Return the solutions of runs that differ in their seed."""
     bound = [artifacts.as_space(directory / "solution") for directory in directories]
-    if any(space.spec != bound[0][0].spec for space, _ in bound):
+    specs = [space.spec for space, _ in bound]
+    if all(spec == specs[0] for spec in specs):
+        return Candidate(bound[0][0], [params for _, params in bound])
+    if any(_without_texts(spec) != _without_texts(specs[0]) for spec in specs):
         raise ConfigError(f"{directories[0]} and others evolved in different spaces")
-    return Candidate(bound[0][0], [params for _, params in bound])
+    numbers = [np.int32(i) for i in range(len(bound))]
+    texts = "; ".join(str(op.get("text")) for spec in specs for op in spec.values())
+    return Candidate(_numbered(bound), numbers, texts)
+
+
+def _without_texts(spec: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """A spec without the formulas, in which searches of one space differ."""
+    return {
+        slot: {key: x for key, x in op.items() if key != "text"}
+        for slot, op in spec.items()
+    }
+
+
+def _numbered(bound: Sequence[tuple[Space, Params]]) -> Space:
+    """Return a space whose params are the number of a solution: one program for all."""
+
+    def bind(number, meta):
+        made = [space.bind(params, meta) for space, params in bound]
+        changed = {}
+        for slot in bound[0][0].spec:
+            each = {str(i): getattr(one, slot) for i, one in enumerate(made)}
+            if callable(each["0"]):
+                chosen = simple_rivals.chosen_from(each, slot)
+                changed[slot] = getattr(chosen.bind(number, meta), slot)
+            else:
+                changed[slot] = jnp.stack(list(each.values()))[number]
+        return slots.replace(meta, **changed)
+
+    return Space(lambda key: jnp.int32(0), bind, spec=bound[0][0].spec)
 
 
 def tuning(search: Search) -> Search:
@@ -480,6 +512,7 @@ def tuning(search: Search) -> Search:
     """
     numbers, with_space = search.tasks[0].tunable, search.strategy.with_space
     drawn = search.strategy.persistent_agents or search.strategy.from_ranges
+    drawn |= search.strategy.mutates
     if numbers is None or with_space is None or drawn:
         raise ConfigError(
             "tuned=true: this search's algorithm names no hyperparameters, or its "

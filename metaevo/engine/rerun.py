@@ -126,7 +126,7 @@ def rerun(
     say(f"training member {member} of generation {generation}")
     column, places = member, None
     # Other aggregates may see all members, as ranks do.
-    alone = search.aggregate is mean and not search.coupled
+    alone = search.aggregate is mean and not search.coupled and not search.hurdles
     if proposal.parents is None and alone:
         size = search.chunk_size or population.size(proposal.params)
         first = member // size * size
@@ -136,6 +136,7 @@ def rerun(
     carried = progress.state.carried if places is None else ()
     evaluator: Any = job.evaluator
     evaluated, _ = evaluator(training, proposal, carried, places)
+    evaluated = fitness.with_hurdles(search, evaluated)
     raw = np.asarray(search.aggregate(jnp.asarray(evaluated.fitness)))
     healthy = np.asarray(evaluated.healthy)[:, :, column]
     failures = _failures(

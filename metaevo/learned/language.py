@@ -43,7 +43,6 @@ __all__ = [
     "parse",
     "random_instructions",
     "run",
-    "simplified",
     "text",
     "used_leaves",
 ]
@@ -51,7 +50,7 @@ __all__ = [
 BIG = 1e9
 LARGEST_EXPONENT = 6.0
 MAX_TEXT, MAX_INSTRUCTIONS, MAX_CONSTANTS = 4_000, 64, 32
-MAX_TREE = 100_000  # of parts, where each use of a name counts as all of what it names
+MAX_PARTS = 1_000  # of a text, equal ones once
 
 
 def _bounded(x):
@@ -64,35 +63,27 @@ class Primitive(NamedTuple):
     Attributes:
         apply: of two arrays; one of one argument takes no notice of the second.
         arity: 1 or 2.
-        latex: a template of its arguments.
     """
 
     apply: Callable[[Any, Any], Any]
     arity: int
-    latex: str
 
 
 OPERATIONS: Mapping[str, Primitive] = {
-    "add": Primitive(lambda x, y: _bounded(x + y), 2, "{0} + {1}"),
-    "sub": Primitive(lambda x, y: _bounded(x - y), 2, "{0} - {1}"),
-    "mul": Primitive(lambda x, y: _bounded(x * y), 2, "{0} \\, {1}"),
-    "ratio": Primitive(
-        lambda x, y: _bounded(x * y / (y * y + 0.01)),
-        2,
-        "\\frac{{{0} \\, {1}}}{{{1}^2 + 0.01}}",
-    ),
-    "max": Primitive(jnp.maximum, 2, "\\max({0}, {1})"),
-    "min": Primitive(jnp.minimum, 2, "\\min({0}, {1})"),
-    "gate": Primitive(lambda x, y: jnp.where(x > 0, y, 0.0), 2, "[{0} > 0] \\, {1}"),
-    "square": Primitive(lambda x, y: _bounded(x * x), 1, "{0}^2"),
-    "abs": Primitive(lambda x, y: jnp.abs(x), 1, "|{0}|"),
-    "tanh": Primitive(lambda x, y: jnp.tanh(x), 1, "\\tanh({0})"),
+    "add": Primitive(lambda x, y: _bounded(x + y), 2),
+    "sub": Primitive(lambda x, y: _bounded(x - y), 2),
+    "mul": Primitive(lambda x, y: _bounded(x * y), 2),
+    "ratio": Primitive(lambda x, y: _bounded(x * y / (y * y + 0.01)), 2),
+    "max": Primitive(jnp.maximum, 2),
+    "min": Primitive(jnp.minimum, 2),
+    "gate": Primitive(lambda x, y: jnp.where(x > 0, y, 0.0), 2),
+    "square": Primitive(lambda x, y: _bounded(x * x), 1),
+    "abs": Primitive(lambda x, y: jnp.abs(x), 1),
+    "tanh": Primitive(lambda x, y: jnp.tanh(x), 1),
     "exp": Primitive(
-        lambda x, y: jnp.exp(jnp.clip(x, -LARGEST_EXPONENT, LARGEST_EXPONENT)),
-        1,
-        "e^{{{0}}}",
+        lambda x, y: jnp.exp(jnp.clip(x, -LARGEST_EXPONENT, LARGEST_EXPONENT)), 1
     ),
-    "log1p": Primitive(lambda x, y: jnp.log1p(jnp.abs(x)), 1, "\\log(1 + |{0}|)"),
+    "log1p": Primitive(lambda x, y: jnp.log1p(jnp.abs(x)), 1),
 }
 """Operations by name, in the order of their numbers. `ratio(x, y)` is
 x y / (y² + 0.01); `gate(x, y)` is y where x > 0, else 0; `exp` is cut at e^±6; `log1p`
@@ -286,68 +277,94 @@ def of_arrays(instructions: Mapping[str, np.ndarray], leaves: Sequence[str]) -> 
     return Formula(tuple(leaves), constants, listed)
 
 
-# --- trees: what is printed -----------------------------------------------------------
+# --- parts: what is printed and read --------------------------------------------------
 
-Tree = Any
-"""A leaf's name, a number, or (operation, Tree, ...)."""
+Part = Any  # a leaf's name, a number, or (operation, place, ...)
 
 
-def _tree(formula: Formula) -> Tree:
-    """The formula as a tree, simplified; equal parts are the same object."""
-    places: list[Tree] = [*formula.leaves, *formula.constants]
-    known: dict[Tree, Tree] = {}
+class _Parts:
+    """The parts of a formula, equal ones once; a part's place follows its arguments'.
+
+    Attributes:
+        parts: by place.
+    """
+
+    def __init__(self) -> None:
+        self.parts: list[Part] = []
+        self._places: dict[Part, int] = {}
+
+    def add(self, part: Part) -> int:
+        """The place of a part."""
+        kind = type(part), part  # 1 and True, 0 and -0 are not told apart otherwise
+        if kind not in self._places:
+            self._places[kind] = len(self.parts)
+            self.parts.append(part)
+        return self._places[kind]
+
+    def number(self, place: int) -> float | None:
+        """The number at a place; None if there is none."""
+        part = self.parts[place]
+        return part if isinstance(part, float) else None
+
+    def operation(self, place: int) -> str | None:
+        """The operation at a place; None for a leaf or a number."""
+        part = self.parts[place]
+        return part[0] if isinstance(part, tuple) else None
+
+    def simple(self, operation: str, *args: int) -> int:
+        """The place of an operation of simplified parts, simplified."""
+        numbers = [self.number(x) for x in args]
+        if None not in numbers:
+            with jax.ensure_compile_time_eval():  # also where a caller is traced
+                given = [jnp.float32(x) for x in (*numbers, numbers[0])[:2]]
+                return self.add(float(OPERATIONS[operation].apply(*given)))
+        if len(args) == 1:
+            return self._simple_of_one(operation, args[0])
+        (x, y), (a, b) = args, numbers
+        if operation in ("max", "min") and x == y:
+            return x
+        if (operation == "sub" and x == y) or (
+            operation in ("mul", "ratio", "gate") and 0.0 in (a, b)
+        ):
+            return self.add(0.0)
+        if (operation in ("add", "sub") and b == 0) or (operation == "mul" and b == 1):
+            return x
+        if (operation == "add" and a == 0) or (operation == "mul" and a == 1):
+            return y
+        if operation == "gate" and a is not None:
+            return y if a > 0 else self.add(0.0)
+        if operation == "mul" and x == y:
+            return self.add(("square", x))
+        if operation == "mul" and b is not None:
+            return self.add(("mul", y, x))
+        return self.add((operation, x, y))
+
+    def _simple_of_one(self, operation: str, x: int) -> int:
+        inside = self.operation(x)
+        if operation == "abs" and inside in ("square", "abs", "exp", "log1p"):
+            return x
+        if operation in ("square", "log1p") and inside == "abs":
+            return self.add((operation, self.parts[x][1]))
+        return self.add((operation, x))
+
+    def used(self, root: int) -> dict[int, int]:
+        """Places that a part depends on, itself too, and how often each is used."""
+        counts = {root: 1}
+        for place in range(root, -1, -1):
+            if place in counts and isinstance(self.parts[place], tuple):
+                for x in self.parts[place][1:]:
+                    counts[x] = counts.get(x, 0) + 1
+        return dict(sorted(counts.items()))
+
+
+def _simplified(formula: Formula) -> tuple[_Parts, int]:
+    """The parts of a formula, simplified, and the place of its value."""
+    parts = _Parts()
+    places = [parts.add(x) for x in (*formula.leaves, *formula.constants)]
     for operation, a, b in formula.instructions:
         arity = OPERATIONS[operation].arity
-        one = _simple(operation, *(places[x] for x in (a, b)[:arity]))
-        places.append(known.setdefault(one, one))
-    return places[-1]
-
-
-def _number(x: Tree) -> bool:
-    return isinstance(x, float)
-
-
-def _simple(operation: str, *args: Tree) -> Tree:
-    """An operation of simplified trees, simplified."""
-    if all(map(_number, args)):
-        with jax.ensure_compile_time_eval():  # also where a caller is traced
-            numbers = map(jnp.float32, (*args, args[0])[:2])
-            return float(OPERATIONS[operation].apply(*numbers))
-    x, y = (*args, args[0])[:2]
-    if operation in ("max", "min") and x == y:
-        return x
-    if operation == "sub" and x == y:
-        return 0.0
-    if operation == "add" and 0.0 in args:
-        return y if x == 0.0 else x
-    if operation == "sub" and y == 0.0:
-        return x
-    if operation in ("mul", "ratio", "gate") and 0.0 in args:
-        return 0.0
-    if operation == "mul" and 1.0 in args:
-        return y if x == 1.0 else x
-    if operation == "gate" and _number(x):
-        return y if x > 0 else 0.0
-    if operation == "mul" and x == y:
-        return ("square", x)
-    nonnegative = isinstance(x, tuple) and x[0] in ("square", "abs", "exp", "log1p")
-    if operation == "abs" and nonnegative:
-        return x
-    if operation in ("square", "log1p") and isinstance(x, tuple) and x[0] == "abs":
-        return (operation, x[1])
-    if operation == "mul" and _number(y):
-        return ("mul", y, x)
-    return (operation, *args)
-
-
-def _uses(tree: Tree, counts: dict[Tree, int]) -> dict[Tree, int]:
-    """How often each part of a tree is used, parts of it counted once."""
-    if isinstance(tree, tuple):
-        counts[tree] = counts.get(tree, 0) + 1
-        if counts[tree] == 1:
-            for one in tree[1:]:
-                _uses(one, counts)
-    return counts
+        places.append(parts.simple(operation, *(places[x] for x in (a, b)[:arity])))
+    return parts, places[-1]
 
 
 def _digits(x: float) -> str:
@@ -356,57 +373,49 @@ def _digits(x: float) -> str:
     >>> _digits(0.5), _digits(float(np.float32(0.1))), _digits(3.0)
     ('0.5', '0.1', '3')
     """
-    short = str(np.float32(x))
-    return short.removesuffix(".0")
+    return str(np.float32(x)).removesuffix(".0")
 
 
-def _written(tree: Tree, names: Mapping[Tree, str], at: int = 0) -> str:
-    """A tree as text, within a sum (`at` 1), a product (2) or a power (4)."""
-    if tree in names and isinstance(tree, tuple):
-        return names[tree]
-    if not isinstance(tree, tuple):
-        if isinstance(tree, str):
-            return tree
-        number = _digits(tree)
-        return f"({number})" if tree < 0 and at else number
-    operation, *args = tree
-    symbol = {"add": ("+", 1), "sub": ("-", 1), "mul": ("*", 2)}.get(operation)
-    if symbol is not None:
-        sign, level = symbol
-        left = _written(args[0], names, level)
-        right = _written(args[1], names, level + (operation != "add"))
-        space = " " if level == 1 else ""
-        found = f"{left}{space}{sign}{space}{right}"
-        return f"({found})" if at > level else found
-    if operation == "square":
-        return f"{_written(args[0], names, 4)}**2"
-    return f"{operation}({', '.join(_written(x, names) for x in args)})"
+_SIGNS = {"add": (" + ", 1), "sub": (" - ", 1), "mul": ("*", 2)}
 
 
 def text(formula: Formula) -> str:
     """A formula as text, simplified; a part that is used twice gets a name.
 
-    >>> text(parse("0.5*d*d + max(q, q)*1", ("d", "q")))
+    >>> text(parse("0.5*d**2 + max(q, q)*1", ("d", "q")))
     '0.5*d**2 + q'
     """
-    return _text(_tree(formula), formula.leaves)
+    parts, root = _simplified(formula)
+    counts = parts.used(root)
+    free = (x for x in map("x{}".format, range(1, 999)) if x not in formula.leaves)
+    names: dict[int, str] = {}
 
+    def written(place: int, at: int = 0) -> str:
+        """A part within a sum (`at` 1), a product (2) or a power (4)."""
+        if place in names:
+            return names[place]
+        part = parts.parts[place]
+        if isinstance(part, str):
+            return part
+        if isinstance(part, float):
+            return f"({_digits(part)})" if part < 0 and at else _digits(part)
+        operation, *args = part
+        if operation in _SIGNS:
+            sign, level = _SIGNS[operation]
+            found = f"{written(args[0], level)}{sign}{written(args[1], level + 1)}"
+        elif operation == "square":
+            found, level = f"{written(args[0], 4)}**2", 3
+        else:
+            return f"{operation}({', '.join(map(written, args))})"
+        return f"({found})" if at > level else found
 
-def _text(tree: Tree, leaves: Sequence[str]) -> str:
-    names: dict[Tree, str] = {}
-    letters = (x for x in map("x{}".format, range(1, 99)) if x not in leaves)
-    shared = [one for one, n in _uses(tree, {}).items() if n > 1 and one != tree]
-    shared.sort(key=_depth)
     lines = []
-    for one in shared:
-        name = next(letters)
-        lines.append(f"{name} = {_written(one, names)}")
-        names[one] = name
-    return "; ".join([*lines, _written(tree, names)])
-
-
-def _depth(tree: Tree) -> int:
-    return 1 + max(map(_depth, tree[1:])) if isinstance(tree, tuple) else 0
+    for place, count in counts.items():
+        if count > 1 and place != root and parts.operation(place) is not None:
+            line = written(place)
+            names[place] = next(free)
+            lines.append(f"{names[place]} = {line}")
+    return "; ".join([*lines, written(root)])
 
 
 def latex(formula: Formula, symbols: Mapping[str, str] | None = None) -> str:
@@ -415,31 +424,42 @@ def latex(formula: Formula, symbols: Mapping[str, str] | None = None) -> str:
     Args:
         symbols: leaf -> LaTeX.
 
-    >>> latex(parse("0.5*d**2 + tanh(q)", ("d", "q")), {"d": "\\\\delta"})
-    '0.5 \\\\, \\\\delta^2 + \\\\tanh(q)'
+    >>> latex(parse("d**2 + abs(q)", ("d", "q")))
+    'd^2 + |q|'
     """
+    parts, root = _simplified(formula)
 
-    def written(tree: Tree, at: int = 0) -> str:
-        if isinstance(tree, str):
-            return (symbols or {}).get(tree, tree)
-        if not isinstance(tree, tuple):
-            return f"({_digits(tree)})" if tree < 0 and at else _digits(tree)
-        operation, *args = tree
-        level = {"add": 1, "sub": 1, "mul": 2, "ratio": 2, "gate": 2, "square": 3}
-        here = level.get(operation, 0)
-        inside = [
-            written(x, here + (operation == "sub" and i)) for i, x in enumerate(args)
-        ]
-        found = OPERATIONS[operation].latex.format(*inside)
-        loose = here in (1, 2, 3) and operation != "ratio"
-        return f"({found})" if loose and at and at > here - (at == 3) else found
+    def written(place: int, at: int = 0) -> str:
+        part = parts.parts[place]
+        if isinstance(part, str):
+            return (symbols or {}).get(part, part)
+        if isinstance(part, float):
+            return f"({_digits(part)})" if part < 0 and at else _digits(part)
+        operation, *args = part
+        if operation in ("add", "sub"):
+            sign, level = _SIGNS[operation]
+            found = f"{written(args[0], level)}{sign}{written(args[1], level + 1)}"
+        elif operation == "mul":
+            found, level = rf"{written(args[0], 2)} \, {written(args[1], 3)}", 2
+        elif operation == "gate":
+            found, level = rf"[{written(args[0])} > 0] \, {written(args[1], 3)}", 2
+        elif operation == "ratio":
+            top = rf"{written(args[0], 2)} \, {written(args[1], 3)}"
+            found = rf"\frac{{{top}}}{{{written(args[1], 4)}^2 + 0.01}}"
+            level = 3
+        elif operation == "square":
+            found, level = f"{written(args[0], 4)}^2", 3
+        elif operation == "exp":
+            found, level = f"e^{{{written(args[0])}}}", 3
+        elif operation == "abs":
+            return f"|{written(args[0])}|"
+        elif operation == "log1p":
+            return rf"\log(1 + |{written(args[0])}|)"
+        else:
+            return rf"\{operation}({', '.join(map(written, args))})"
+        return f"({found})" if at > level else found
 
-    return written(_tree(formula))
-
-
-def simplified(formula: Formula) -> Formula:
-    """The formula of `text`: without what is not used, and shorter where it can be."""
-    return parse(text(formula), formula.leaves)
+    return written(root)
 
 
 # --- reading --------------------------------------------------------------------------
@@ -468,34 +488,18 @@ def parse(source: str, leaves: Sequence[str]) -> Formula:
         raise _wrong(source, "this is no expression") from None
     if not body or not isinstance(body[-1], ast.Expr):
         raise _wrong(source, "it ends without a value")
-    scope: dict[str, Tree] = {name: name for name in leaves}
-    sizes = dict.fromkeys(leaves, 1)
+    parts = _Parts()
+    scope = {name: parts.add(name) for name in leaves}
     try:
-        for line in body:
-            sizes[""] = _size(line, sizes)
-            if sizes[""] > MAX_TREE:
-                raise _wrong(source, "it is too large with its names written out")
-            if isinstance(line, ast.Expr) and line is body[-1]:
-                break
+        for line in body[:-1]:
             name, value = _assigned(line, source)
             if name in scope:
                 raise _wrong(source, f"{name!r} is given twice")
-            sizes[name] = sizes[""]
-            scope[name] = _read(value, scope, source)
-        tree = _read(body[-1].value, scope, source)  # an Expr, see above
+            scope[name] = _read(value, parts, scope, source)
+        root = _read(body[-1].value, parts, scope, source)
     except RecursionError:
         raise _wrong(source, "it is nested too deep") from None
-    return _compiled(tree, tuple(leaves), source)
-
-
-def _size(line: ast.stmt, sizes: Mapping[str, int]) -> int:
-    """The parts of a line with its names written out; a power counts its base twice."""
-    found = 0
-    for node in ast.walk(line):
-        times = 2 if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow) else 1
-        one = sizes.get(node.id, 1) if isinstance(node, ast.Name) else 1
-        found = (found + one) * times if times == 2 else found + one
-    return found
+    return _compiled(parts, root, tuple(leaves), source)
 
 
 def _assigned(line: ast.stmt, source: str) -> tuple[str, ast.expr]:
@@ -508,20 +512,26 @@ def _assigned(line: ast.stmt, source: str) -> tuple[str, ast.expr]:
     return line.targets[0].id, line.value
 
 
-def _read(node: ast.expr, scope: Mapping[str, Tree], source: str) -> Tree:
-    """The tree of a syntax tree, of what is allowed."""
-    again = functools.partial(_read, scope=scope, source=source)
+def _read(node: ast.expr, parts: _Parts, scope: Mapping[str, int], source: str) -> int:
+    """The place of a syntax tree's part, of what is allowed."""
+    if len(parts.parts) > MAX_PARTS:
+        raise _wrong(source, f"it has more than {MAX_PARTS:,} parts")
+    again = functools.partial(_read, parts=parts, scope=scope, source=source)
     if isinstance(node, ast.Name):
         if node.id not in scope:
             raise _wrong(source, f"unknown name {node.id!r}", scope)
         return scope[node.id]
     if isinstance(node, ast.Constant) and type(node.value) in (int, float):
-        return _constant(typing.cast("float", node.value), source)
+        number = typing.cast("float", node.value)
+        return parts.add(_constant(number, source))
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         inside = again(node.operand)
-        return -inside if _number(inside) else ("mul", -1.0, inside)
+        number = parts.number(inside)
+        if number is not None:
+            return parts.add(-number)
+        return parts.add(("mul", parts.add(-1.0), inside))
     if isinstance(node, ast.BinOp):
-        return _binary(node, again, source)
+        return _binary(node, again, parts, source)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         name = node.func.id
         if name not in _CALLS:
@@ -529,30 +539,32 @@ def _read(node: ast.expr, scope: Mapping[str, Tree], source: str) -> Tree:
         arity = OPERATIONS[name].arity
         if node.keywords or len(node.args) != arity:
             raise _wrong(source, f"{name} takes {arity} argument{'s' * (arity > 1)}")
-        return (name, *map(again, node.args))
+        return parts.add((name, *map(again, node.args)))
     raise _wrong(source, f"{ast.unparse(node)[:40]!r} is not part of a formula")
 
 
-def _binary(node: ast.BinOp, again: Callable, source: str) -> Tree:
+def _binary(node: ast.BinOp, again: Callable, parts: _Parts, source: str) -> int:
     if isinstance(node.op, ast.Pow):
         power = node.right.value if isinstance(node.right, ast.Constant) else None
         if type(power) is not int or power not in (2, 3, 4):
             raise _wrong(source, "a power is 2, 3 or 4")
         base = again(node.left)
-        square = ("square", base)
-        return {2: square, 3: ("mul", square, base), 4: ("square", square)}[power]
+        square = parts.add(("square", base))
+        more = {2: None, 3: ("mul", square, base), 4: ("square", square)}[power]
+        return square if more is None else parts.add(more)
     left, right = again(node.left), again(node.right)
     if isinstance(node.op, ast.Div):
-        if not _number(right) or right == 0:
+        number = parts.number(right)
+        if not number:
             raise _wrong(
                 source,
                 "a division by what may be 0: write ratio(x, y), x y / (y² + 0.01)",
             )
-        return ("mul", _constant(1 / right, source), left)
+        return parts.add(("mul", parts.add(_constant(1 / number, source)), left))
     names = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul"}
     if type(node.op) not in names:
         raise _wrong(source, f"{ast.unparse(node)[:40]!r} is not part of a formula")
-    return (names[type(node.op)], left, right)
+    return parts.add((names[type(node.op)], left, right))
 
 
 def _constant(x: float, source: str) -> float:
@@ -567,35 +579,26 @@ def _wrong(source: str, why: str, names: Any = ()) -> ConfigError:
     return ConfigError(f"formula {shown!r}: {why}{listed}")
 
 
-def _compiled(tree: Tree, leaves: tuple[str, ...], source: str) -> Formula:
-    """A tree as instructions, equal parts once."""
-    constants: list[float] = []
-    rows: list[tuple[str, Any, Any]] = []
-    known: dict[Tree, Any] = {}
-
-    def place(one: Tree) -> tuple[str, int]:
-        if isinstance(one, str):
-            return "leaf", leaves.index(one)
-        if _number(one):
-            if one not in constants:
-                constants.append(one)
-            return "constant", constants.index(one)
-        if one not in known:
-            args = [place(x) for x in one[1:]]
-            rows.append((one[0], args[0], args[-1]))
-            known[one] = "row", len(rows) - 1
-        return known[one]
-
-    if not isinstance(tree, tuple):
-        tree = ("max", tree, tree)  # a leaf or a number alone
-    place(tree)
-    if len(rows) > MAX_INSTRUCTIONS or len(constants) > MAX_CONSTANTS:
+def _compiled(
+    parts: _Parts, root: int, leaves: tuple[str, ...], source: str
+) -> Formula:
+    """A part as instructions."""
+    if parts.operation(root) is None:
+        root = parts.add(("max", root, root))  # a leaf or a number alone
+    used = parts.used(root)
+    numbers = [x for x in used if parts.number(x) is not None]
+    rows = [x for x in used if parts.operation(x) is not None]
+    if len(rows) > MAX_INSTRUCTIONS or len(numbers) > MAX_CONSTANTS:
         raise _wrong(
             source,
-            f"{len(rows)} operations and {len(constants)} constants; at most "
+            f"{len(rows)} operations and {len(numbers)} constants; at most "
             f"{MAX_INSTRUCTIONS} and {MAX_CONSTANTS}",
         )
-    start = {"leaf": 0, "constant": len(leaves)}
-    start["row"] = len(leaves) + len(constants)
-    numbered = tuple((op, start[a[0]] + a[1], start[b[0]] + b[1]) for op, a, b in rows)
-    return Formula(leaves, tuple(constants), numbered)
+    place = {parts.add(name): i for i, name in enumerate(leaves)}
+    place |= {x: len(leaves) + i for i, x in enumerate([*numbers, *rows])}
+    listed = []
+    for row in rows:
+        operation, *args = parts.parts[row]
+        listed.append((operation, place[args[0]], place[args[-1]]))
+    constants = tuple(float(parts.parts[x]) for x in numbers)
+    return Formula(leaves, constants, tuple(listed))

@@ -11,7 +11,7 @@ import toys
 import metaevo
 from metaevo import fitness, formulas, spaces
 from metaevo.cli import config
-from metaevo.engine import foreign, judging
+from metaevo.engine import compare, foreign, judging
 from metaevo.errors import ConfigError
 from metaevo.evaluators.local import LocalEvaluator
 from metaevo.storage import artifacts
@@ -96,7 +96,7 @@ def test_programs_take_a_strategy_that_mutates(tmp_path):
         regularized_evolution(spaces.tune(lr=spaces.log()), 8)
     for wrong, message in (
         ({"relook": 0.0}, "relook=0.0 of population_size=16 is 0 members"),
-        ({"ring": 8}, "ring=8 must be at least 17"),
+        ({"ring": 8}, "ring=8 must be at least 20"),
         ({"least_looks": 0}, "least_looks=0 must be at least 1"),
     ):
         with pytest.raises(ConfigError, match=message):
@@ -124,6 +124,28 @@ def test_a_program_that_is_known_is_not_trained_again():
         assert np.zeros(64, np.float32).tobytes() not in new
         seen |= {*new}
         state = tell(key, state, proposal, jax.random.normal(key, (16,)))
+
+
+def test_solutions_of_several_searches_are_one_candidate(tmp_path):
+    """Their formulas differ, and are trained by one program."""
+    texts = "weighted: gate(d*y, -1)", "weighted: tanh(d)"
+    for i, text in enumerate(texts):
+        kept = formulas.td_loss(*reversed(text.split(": ")))
+        space = spaces.combine(
+            spaces.replace(td_loss=kept), spaces.tune(lr=spaces.log())
+        )
+        params = space.init(jax.random.key(0)) | {"lr": np.float32(i)}
+        numbers = {"lr": 0.3 * np.exp(np.float32(i))}
+        folder = tmp_path / str(i) / "solution"
+        artifacts.save(folder, params, space.spec, numbers, {})
+    candidate = compare._learned([tmp_path / "0", tmp_path / "1"])
+    given = np.float32([1.0, -2.0]), np.float32([0.5, 1.0]), np.float32([1.5, -1.0])
+    now = metaevo.Context(progress=0.5, return_std=1.5)
+    for i, (text, number) in enumerate(zip(texts, candidate.params, strict=True)):
+        meta = candidate.space.bind(number, toys.LossMeta())
+        expected = formulas.fixed("td_loss", text)(*given, now)
+        np.testing.assert_allclose(meta.td_loss(*given, now), expected, rtol=1e-6)
+        np.testing.assert_allclose(meta.lr, 0.3 * np.exp(i), rtol=1e-6)
 
 
 # --- hurdles --------------------------------------------------------------------------
@@ -209,7 +231,21 @@ TRAPS = {
     "file.py": ("open('/etc/hostname').read()", "opens a file"),
     "writes.py": ("open('/tmp/x.py', 'w')", "opens a file"),
     "net.py": ("import socket; socket.create_connection(('h', 1))", "connection"),
-    "fork.py": ("import os; os.system('true')", "starts or stops a process"),
+    "fork.py": ("import os; os.system('true')", "starts a process"),
+    "catches.py": (
+        "try: open('/etc/hostname')\nexcept BaseException: pass",
+        "opens a file",
+    ),
+    "ctypes.py": (
+        "import sys, ctypes\n"
+        "sys.modules['metaevo.engine.foreign']._HARMLESS = ('',)\n"
+        "ctypes.CDLL(None).system(b'true')",
+        "ctypes",
+    ),
+    "answers.py": (
+        "import os; os.write(3, b'\\n' + b'[' * 200000); os._exit(0)",
+        "ended without an answer",
+    ),
     "memory.py": ("x = bytearray(10**11)", "of memory"),
     "clock.py": (
         "import time\n" + CODE.format("time.time() * td_error**2"),
