@@ -109,6 +109,8 @@ class RunConfig:
             without it `online` where the agent of a sweep started the run, else
             `offline`. See `docs/wandb.md`.
         tensorboard: write event files to `tensorboard/`, too.
+        propose: folder from which a search of programs takes formulas while it runs,
+            `*.txt`; see `docs/formulas.md`. None: none.
         start_from: path of an artifact or a finished run of the same space, at which
             the search starts; None: the start of the space.
         evaluator: `local` for this machine's devices, or `ray` for the hosts of a Ray
@@ -142,6 +144,7 @@ class RunConfig:
     stop: str | None = None
     wandb: str = "auto"
     tensorboard: bool = False
+    propose: str | None = None
     start_from: str | None = None
     evaluator: str = "local"
     ray_address: str | None = None

@@ -555,6 +555,19 @@ def expression(
     def init(key):
         return language.as_arrays(formula, key, length, SPARE)
 
+    size = len(formula.constants) + len(SPARE)
+
+    def read(text):
+        given = _parsed(slot, text)
+        spare = size - len(given.constants)
+        if spare < 0:
+            raise ConfigError(
+                f"a formula of {len(given.constants)} constants; programs here have "
+                f"{size}"
+            )
+        key = jax.random.key(0)
+        return language.as_arrays(given, key, length, (*SPARE, *SPARE)[:spare])
+
     def plain(params, inputs, context):
         shape = _shape(inputs)
         told = [
@@ -580,6 +593,7 @@ def expression(
         lambda params: behaviour(slot, bound(params)),
         lambda params: language.live(params, num_leaves).sum(),
         settled,
+        read,
     )
     spec = build(usual if start is None else start).spec
     spec = {**spec, "label": f"programs of {length} operations"}

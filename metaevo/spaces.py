@@ -98,6 +98,7 @@ def _of_slot(name: str, learned: Learned) -> Genome | None:
         lambda params: inside.behaviour(params[name]),
         lambda params: inside.length(params[name]),
         settled,
+        lambda text: {name: inside.read(text)},
     )
 
 
@@ -527,7 +528,19 @@ def _programs_among(spaces: Sequence[Space], part: Callable) -> Genome | None:
             numbers |= mine
         return combine(*kept), numbers
 
-    return Genome(mutate, behaviour, length, settled)
+    def read(text):
+        if len(programs) > 1:
+            raise ConfigError("a formula for one of several slots: which is unknown")
+        found = {}
+        for i, space in enumerate(spaces):
+            inside = space.programs
+            mine = (
+                space.init(jax.random.key(i)) if inside is None else inside.read(text)
+            )
+            found |= mine
+        return found
+
+    return Genome(mutate, behaviour, length, settled, read)
 
 
 def _one_moved(key: jax.Array, params: Params) -> Params:
@@ -553,6 +566,7 @@ _NUMBERS = Genome(
     _rounded,
     lambda params: jnp.int32(0),
     lambda params: (combine(), params),  # of no use: they stay in their space
+    lambda text: {},
 )
 
 

@@ -163,12 +163,14 @@ class Genome(NamedTuple):
         settled: `params -> (Space, params)`, one member as a formula that no longer
             changes, in the space in which it is kept, compared and exported. On
             concrete params.
+        read: `text -> params` of a formula, where one slot evolves. Raises ConfigError.
     """
 
     mutate: Callable[[Key, Params], Params]
     behaviour: Callable[[Params], jax.Array]
     length: Callable[[Params], jax.Array]
     settled: Callable[[Params], tuple[Space, Params]]
+    read: Callable[[str], Params]
 
 
 class Space(NamedTuple):
@@ -251,6 +253,9 @@ class Strategy(NamedTuple):
             random search. In a space of another kind they would all be alike.
         mutates: True if it searches programs, `Space.programs`; others need numbers.
         front: `state -> Front`, the members that it keeps; None: it keeps none.
+        adopt: `(state, params) -> (state, place)`: a member of the next proposal that
+            somebody else wrote, and its place there; None: it takes none.
+        most_adopted: members that it takes for one proposal.
         with_space: the same strategy with the same settings over another space, so
             that a baseline can be tuned as what it is compared with was; see
             `remakeable`.
@@ -269,6 +274,8 @@ class Strategy(NamedTuple):
     from_ranges: bool = False
     mutates: bool = False
     front: Callable[[StrategyState], Front] | None = None
+    adopt: Callable[[StrategyState, Params], tuple[StrategyState, int]] | None = None
+    most_adopted: int = 0
     with_space: Callable[[Space], Strategy] | None = None
     settings: Mapping[str, Any] = {}
     defaults: Mapping[str, Any] = {}

@@ -28,6 +28,7 @@ def search(
 ) -> metaevo.Search:
     """
     Args:
+        length: operations of a program, at most 16.
         family: `weighted`, a bounded weight of the square; `free`, the loss itself.
         low, high: returns that count as 0 and 1, one for each environment.
         hurdle: return over the lifetime on the first that the others take.

@@ -30,6 +30,7 @@ from strategies._trees import strong
 
 TRIES = 8  # mutations until a child is taken as what it is
 LARGEST = 1e12  # difference; its square is finite
+MOST_ADOPTED = 16  # programs that others wrote, in one generation
 NEW = -1  # in `State.asked`
 
 
@@ -49,6 +50,8 @@ class State(NamedTuple):
         asked: [P] int32, place in the ring of each member of the proposal, or `NEW`.
         new: [P, 2] uint32, identity of each member.
         step: int32, generations told.
+        queue: [Q, ...] programs that enter the next proposal.
+        queued: int32, how many of them do.
     """
 
     params: Any
@@ -63,6 +66,8 @@ class State(NamedTuple):
     asked: jax.Array
     new: jax.Array
     step: jax.Array
+    queue: Any
+    queued: jax.Array
 
 
 @remakeable
@@ -106,6 +111,7 @@ def regularized_evolution(
         )
     num_new = population_size - again - 1
     _options.at_least(population_size + again, ring=ring, memory=memory)
+    most = min(MOST_ADOPTED, num_new)
     programs = space.programs
     if programs is None:
         raise ConfigError(
@@ -134,6 +140,8 @@ def regularized_evolution(
             asked=jnp.full(population_size, NEW, jnp.int32),
             new=jnp.zeros((population_size, 2), jnp.uint32),
             step=jnp.int32(0),
+            queue=jax.tree.map(lambda x: x[:most], params),
+            queued=jnp.int32(0),
         )
 
     def scored(state):
@@ -195,6 +203,7 @@ def regularized_evolution(
             return params, mine, jnp.where(fresh, NEW, place).astype(jnp.int32)
 
         made, mine, place = jax.vmap(child)(jax.random.split(key, num_new))
+        made, mine, place = with_queue(state, made, mine, place)
         # Of two children that are the same, the second gives way to the start.
         earlier = jnp.tril((mine[:, None] == mine[None]).all(2), -1).any(1)
         place = jnp.where((place == NEW) & earlier, 0, place)
@@ -210,7 +219,30 @@ def regularized_evolution(
             kept,
         )
         new = jnp.concatenate([jnp.zeros((again + 1, 2), jnp.uint32), mine])
-        return Proposal(params), state._replace(asked=places, new=new)
+        asked = state._replace(asked=places, new=new, queued=jnp.int32(0))
+        return Proposal(params), asked
+
+    def with_queue(state, made, mine, place):
+        """Children, their identities and places, the first of them from the queue."""
+        its, learns = jax.vmap(identity)(state.queue)
+        same = (its[:, None] == state.identity[None]).all(2) & (state.looks > 0)[None]
+        known = jnp.where(same.any(1), jnp.argmax(same, 1), NEW)
+        there = jnp.where(learns, known, 0).astype(jnp.int32)
+        taken = jnp.arange(most) < state.queued
+
+        def put(old, new):
+            chosen = taken.reshape(-1, *[1] * (old.ndim - 1))
+            return old.at[:most].set(jnp.where(chosen, new, old[:most]))
+
+        return jax.tree.map(put, made, state.queue), put(mine, its), put(place, there)
+
+    def adopt(state, params):
+        if state.queued >= most:
+            raise ConfigError(f"more than {most} formulas for one generation")
+        at = int(state.queued)
+        queue = jax.tree.map(lambda x, y: x.at[at].set(y), state.queue, params)
+        state = state._replace(queue=queue, queued=state.queued + 1)
+        return state, again + 1 + at
 
     def tell(key, state, proposal, fitness):
         del key
@@ -288,7 +320,17 @@ def regularized_evolution(
         looks = jnp.where(filled, state.looks, 0)
         return Front(state.params, mean, error, looks, lengths(state))
 
-    return Strategy(init, ask, tell, solution, metrics, mutates=True, front=front)
+    return Strategy(
+        init,
+        ask,
+        tell,
+        solution,
+        metrics,
+        mutates=True,
+        front=front,
+        adopt=adopt,
+        most_adopted=most,
+    )
 
 
 def _hashed(behaviour: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -42,7 +42,7 @@ def judge(words: Sequence[str], should_stop: Callable[[], bool]) -> None:
     run = given.pop("run")
     search = config.call(function, given)
     slot = judging.slot_of(search)
-    limits = foreign.Limits(options.seconds, options.megabytes)
+    limits = foreign.Allowance(options.seconds, options.megabytes)
     reads = ("return_std", "progress")
     candidates = [
         judging.read(path, slot, reads, options.allow_code, limits) for path in paths

@@ -192,12 +192,12 @@ class JudgeOptions:
 
     Attributes:
         search: of the slot, its tasks and its sizes.
-        looks: evaluations of each candidate that count; half as many choose the rival.
-        allow_code: trace Python files, each in a process of its own with limits.
-        seconds: of wall time for one Python file.
-        megabytes: of memory for one Python file.
+        looks: evaluations that count; half as many choose the rival.
+        allow_code: trace Python files, each in a process of its own.
+        seconds: of wall time for a Python file.
+        megabytes: of memory for a Python file.
         seed: of the worlds.
-        out: folder of finished looks, and of scores.jsonl; default runs/judge.
+        out: folder of looks and scores.jsonl.
 
     Raises:
         ConfigError: a number is too small.

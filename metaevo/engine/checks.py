@@ -147,9 +147,10 @@ def check(search: Search) -> Proposal:
         params = jax.eval_shape(search.space.init, jax.random.key(0))
         jax.eval_shape(partial(_bound, search.space, loop), params)
     default = search.tasks[0].meta
-    kept, params = search.space, params
+    kept = search.space
     if (programs := search.space.programs) is not None:
-        kept, params = programs.settled(search.space.init(jax.random.key(0)))
+        start = jax.jit(search.space.init)(jax.random.key(0))
+        kept, params = programs.settled(start)
     if not search.strategy.mutates:
         name = search.strategy.settings.get("strategy", "this strategy")
         spaces.require_numbers(search.space, name.rpartition(":")[2])

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 from metaevo.errors import ConfigError
 from metaevo.learned import operations
 
-__all__ = ["Limits", "RefusedError", "traced"]
+__all__ = ["Allowance", "RefusedError", "traced"]
 
 MAX_SOURCE = 1 << 16
 MAX_ANSWER = 1 << 20
@@ -42,7 +42,7 @@ class RefusedError(ConfigError):
     """A file whose function cannot be used; the message says why."""
 
 
-class Limits(NamedTuple):
+class Allowance(NamedTuple):
     """What tracing a file may take.
 
     Attributes:
@@ -55,7 +55,7 @@ class Limits(NamedTuple):
 
 
 def traced(
-    path: Path, slot: str, reads: tuple[str, ...], limits: Limits = Limits()
+    path: Path, slot: str, reads: tuple[str, ...], limits: Allowance = Allowance()
 ) -> dict[str, Any]:
     """The function `slot` of a file, as a program of elementary operations.
 
@@ -83,7 +83,7 @@ def traced(
     return answer["entry"]
 
 
-def _answered(task: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
+def _answered(task: Mapping[str, Any], limits: Allowance) -> dict[str, Any]:
     """What a child says of a task."""
     with tempfile.TemporaryDirectory() as folder:
         environment = {"JAX_PLATFORMS": "cpu", "HOME": folder, "TMPDIR": folder}

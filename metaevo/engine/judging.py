@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaevo import fitness, formulas, slots
+from metaevo import fitness, formulas
 from metaevo.analysis import differences, holdout, rivals
 from metaevo.analysis.steps import Steps
 from metaevo.engine import foreign, identity
@@ -74,7 +74,7 @@ def read(
     slot: str,
     reads: tuple[str, ...],
     allow_code: bool,
-    limits: foreign.Limits = foreign.Limits(),
+    limits: foreign.Allowance = foreign.Allowance(),
 ) -> Submission:
     """A file as a candidate: a formula, or Python code that is traced elsewhere.
 
@@ -178,8 +178,11 @@ def judged(
     Yields:
         one record a candidate, the best first: `name`, `stage` (`refused`, `known`,
         `failed`, `stopped` or `judged`), `mean`, `se` and `lower` of its difference
-        from the best simple function, `looks`, `verdict` against that and against the
-        control, `rival`, `same_as` and `error`.
+        from the best simple function, `looks`, `verdict` against that, `control`,
+        against an untrained one where there is one, `rival`, `same_as` and `error`.
+
+    Raises:
+        ConfigError: the search has no slot to judge, or nothing to compare with.
     """
     slot = slot_of(search)
     simple = _simple(search, slot)
@@ -247,17 +250,17 @@ def judged(
 
 
 def _simple(search: Search, slot: str) -> dict[str, Any]:
-    """The hand-made function, the simple ones of the slot, and the control."""
+    """The hand-made function and the simple ones of the slot.
+
+    Raises:
+        ConfigError: the slot has neither.
+    """
     own = {"hand-made": getattr(search.tasks[0].meta, slot)}
     found = own | rivals.of(search).get(slot, {})
-    if not any(name.startswith(CONTROL) for name in found):
-        found[CONTROL] = slots.function(_nothing)
-    return {name: x for name, x in found.items() if x is not None}
-
-
-def _nothing(*given, context=None):
-    del context
-    return 0.0 * given[0]
+    found = {name: x for name, x in found.items() if x is not None}
+    if not found:
+        raise ConfigError(f"slot {slot!r} has no function to compare with here")
+    return found
 
 
 def _digest(slot: str, function: Any) -> str:
@@ -290,8 +293,8 @@ class _Records(NamedTuple):
         stage = "known" if one.name in told.same else "judged"
         stage = "stopped" if self.stopped[name] > 0.5 else stage
         found = differences.paired_difference(mine, best)
-        control = next(x for n, x in self.scores.items() if n.startswith(CONTROL))
-        against = differences.paired_difference(mine, control)
+        controls = [x for n, x in self.scores.items() if n.startswith(CONTROL)]
+        against = [differences.paired_difference(mine, x).verdict for x in controls]
         gap = mine - best
         error = float(gap.std(ddof=1) / np.sqrt(len(gap))) if len(gap) > 1 else 0.0
         mean = float(gap.mean())
@@ -302,5 +305,5 @@ class _Records(NamedTuple):
             "lower": mean - error,
             "interval": [found.low, found.high],
             "verdict": "itself" if name == self.rival else found.verdict,
-            "control": against.verdict,
+            "control": against[0] if against else None,
         }

@@ -27,6 +27,7 @@ from metaevo.engine import (
     finish,
     identity,
     preparation,
+    proposals,
     records,
     training,
 )
@@ -280,14 +281,17 @@ def _search(job: Job, journal: Journal, progress: Progress) -> Progress:
     milestones = costs.milestones(search, config)
     job.console.now("compiling, and the first generation")
     while progress.generation < search.num_generations:
+        # What is saved if the generation is stopped is the state without them.
+        asked, entered = proposals.accept(job, progress)
         try:
-            state, record = timed_generation(job, progress, frames)
+            state, record = timed_generation(job, asked, frames)
         except InterruptedRunError:
             _save(job, journal, progress)
             raise InterruptedRunError(
                 f"stopped before generation {progress.generation}"
             ) from None
         journal.record(record)
+        proposals.answer(job, entered, record)
         has_signal = records.has_signal(search, size, record)
         progress = Progress(
             state,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from metaevo.config import RunConfig, Stop
-from metaevo.engine import checks, costs, identity
+from metaevo.engine import checks, costs, identity, proposals
 from metaevo.errors import ConfigError
 from metaevo.evaluators import choose, surroundings
 from metaevo.evaluators.devices import choose_devices
@@ -44,6 +44,8 @@ def prepare(search: Search, config: RunConfig) -> Prepared:
     """
     surroundings.check_settings()
     surroundings.check_platform()
+    if config.propose is not None and isinstance(search, Search):
+        proposals.check(search, config.propose)
     if config.start_from is not None and isinstance(search, Search):
         search = checks.starting_from(search, config.start_from)
     proposal = checks.check(search)

@@ -99,7 +99,8 @@ def rerun(
             are trained once more for it.
 
     Raises:
-        ConfigError: the run has no such generation or member.
+        ConfigError: the run has no such generation or member, or took formulas that
+            others wrote.
         CheckpointError: files of the run are damaged.
     """
     manifest = run_directory.read_manifest(directory)
@@ -107,6 +108,11 @@ def rerun(
     if not 0 <= generation < len(logged):
         raise ConfigError(
             f"generation={generation}: the run has generations 0 to {len(logged) - 1}"
+        )
+    if run_directory.paths(directory).proposed.exists():
+        raise ConfigError(
+            f"{directory} took formulas that others wrote (run.propose), and its "
+            "generations cannot be made again from their scores"
         )
     scores = _scores(logged[generation])
     if not 0 <= member < len(scores):

@@ -50,12 +50,14 @@ class LearnedGenome(NamedTuple):
     Attributes:
         mutate, behaviour, length: as of `types.Genome`.
         settled: `params -> (Learned, params)`.
+        read: `text -> params` of a formula.
     """
 
     mutate: Callable[[Key, Params], Params]
     behaviour: Callable[[Params], jax.Array]
     length: Callable[[Params], jax.Array]
     settled: Callable[[Params], tuple[Learned, Params]]
+    read: Callable[[str], Params]
 
 
 class Learned(NamedTuple):

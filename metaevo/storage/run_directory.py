@@ -56,6 +56,7 @@ class Paths(NamedTuple):
     history: Path = Path("history.jsonl")
     lock: Path = Path(".lock")
     trial_log: Path = Path("trials.jsonl")
+    proposed: Path = Path("proposed.jsonl")
     checkpoints: Path = Path("checkpoints")
     earlier: Path = Path("earlier_solutions")
     solution: Path = Path("solution")

@@ -127,12 +127,14 @@ MAKE = {
                 behaviour=lambda params: 1 + flat(one(params))[0],
                 length=lambda params: jnp.int32(1),
                 settled=lambda params: (space(), params),
+                read=lambda text: TWOS,
             )
         ),
         functions=(sphere,),
         left=0.3,
         num_generations=40,
         rank_based=None,
+        stays=False,  # equal scores are evidence, too
     ),
     "sep_cma_es": Case(lambda s, n: sep_cma_es.sep_cma_es(s, n, 0.3)),
     "shared_seed_es": Case(

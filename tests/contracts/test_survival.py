@@ -32,6 +32,7 @@ def tiny(name, steps_per_segment, num_segments):
     sizes = SIZES | {"total_timesteps": frames, "num_segments": num_segments}
     inner = config(**{k: x for k, x in sizes.items() if k in fields})
     options = {"envs": (env,)} if "envs" in known else {"env": env}
+    options |= {"low": (0.0,), "high": (1.0,)} if "low" in known else {}
     return make(**options, population_size=8, inner=inner)
 
 

@@ -1,6 +1,7 @@
 """Programs that evolve, from a start to formulas in an artifact; hurdles; the judge."""
 
 import json
+import shutil
 
 import jax
 import numpy as np
@@ -11,7 +12,7 @@ import toys
 import metaevo
 from metaevo import fitness, formulas, spaces
 from metaevo.cli import config
-from metaevo.engine import compare, foreign, judging
+from metaevo.engine import compare, foreign, judging, rerun
 from metaevo.errors import ConfigError
 from metaevo.evaluators.local import LocalEvaluator
 from metaevo.storage import artifacts
@@ -85,6 +86,47 @@ def test_a_run_goes_on_to_the_bit(finished, tmp_path):
         metaevo.run(search(num_generations=num_generations), run, "programs")
     records = files.records(tmp_path / "run")
     assert records == files.records(finished.directory)[:4]
+
+
+def test_formulas_of_others_enter_a_run(tmp_path):
+    """Once each; with the scores of their members; and resumed to the bit."""
+    ideas = tmp_path / "ideas"
+    ideas.mkdir()
+    (ideas / "good.txt").write_text("gate(d*y, -0.3)")
+    (ideas / "bad.txt").write_text("d/q")
+    (ideas / "same.txt").write_text("0")
+
+    def run(name, num_generations, **options):
+        config = metaevo.RunConfig(
+            directory=str(tmp_path / name),
+            held_out_seeds=0,
+            wandb="disabled",
+            devices=1,
+            **options,
+        )
+        metaevo.run(search(num_generations=num_generations), config, "programs")
+        return files.records(tmp_path / name)
+
+    records = run("run", 1, propose=str(ideas))
+    tried = {x["name"]: x for x in map(json.loads, (ideas / "tried.jsonl").open())}
+    assert "ratio(x, y)" in tried["bad.txt"]["error"]
+    assert tried["same.txt"]["score"] == tried["same.txt"]["start"]
+    # The start, four looks, and then the files in the order of their names.
+    assert tried["good.txt"]["score"] == records[0]["population"][5]
+    assert tried["good.txt"]["score"] > tried["good.txt"]["start"]
+    (ideas / "late.txt").write_text("tanh(d)")
+    records = run("run", 3, propose=str(ideas))
+    lines = list(map(json.loads, (ideas / "tried.jsonl").open()))
+    assert [(x["name"], x["generation"]) for x in lines[3:]] == [("late.txt", 1)]
+    # Another start of the run, before its first checkpoint, takes them as noted.
+    (tmp_path / "again").mkdir()
+    for part in ("manifest.json", "proposed.jsonl"):
+        shutil.copy(tmp_path / "run" / part, tmp_path / "again" / part)
+    assert run("again", 3) == records
+    with pytest.raises(ConfigError, match="took formulas that others wrote"):
+        rerun.rerun(search(), tmp_path / "run", 0, 1)
+    with pytest.raises(ConfigError, match="no such folder"):
+        run("no", 1, propose=str(tmp_path / "nowhere"))
 
 
 def test_programs_take_a_strategy_that_mutates(tmp_path):
@@ -262,7 +304,9 @@ def test_code_that_does_more_than_it_may_is_refused(name, tmp_path):
     source, why = TRAPS[name]
     path = tmp_path / name
     path.write_text(source)
-    limits = foreign.Limits(seconds=6.0 if name == "loop.py" else 60.0, megabytes=256)
+    limits = foreign.Allowance(
+        seconds=6.0 if name == "loop.py" else 60.0, megabytes=256
+    )
     with pytest.raises(foreign.RefusedError, match=why):
         foreign.traced(path, "td_loss", ("return_std",), limits)
 

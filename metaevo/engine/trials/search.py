@@ -296,14 +296,19 @@ def with_defaults(space: Space, defaults: Mapping[str, float | None]) -> Any:
 
 
 def check_fit(space: Space, params: Any) -> None:
-    """Check that a strategy was made for a space.
+    """Check that a strategy was made for a space, of numbers.
 
     Args:
         params: shapes of its proposals.
 
     Raises:
-        ConfigError: its members have other numbers.
+        ConfigError: its members have other numbers, or are programs.
     """
+    if space.programs is not None:
+        raise ConfigError(
+            f"space: {', '.join(space.spec)} evolves as programs, which only an inner "
+            "loop of metaevo can train; take a learned function with numbers"
+        )
     if isinstance(params, population.Rule):
         return
     expected = jax.eval_shape(space.init, jax.random.key(0))
