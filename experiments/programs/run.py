@@ -38,8 +38,8 @@ def note(**record):
     print(record, flush=True)
 
 
-def searched(score, generations, seed):
-    """The last state of a search in which members score `score(params, key)`."""
+def searching(score):
+    """A strategy, and `(generations, seed) -> state` where members score `score`."""
     strategy = regularized_evolution(SPACE, 64)
 
     @jax.jit
@@ -49,10 +49,13 @@ def searched(score, generations, seed):
         scores = score(proposal.params, score_key)
         return strategy.tell(tell_key, state, proposal, scores)
 
-    state = strategy.init(jax.random.key(seed))
-    for i in range(generations):
-        state = generation(state, jax.random.fold_in(jax.random.key(seed), i))
-    return strategy, state
+    def last(generations, seed):
+        state = strategy.init(jax.random.key(seed))
+        for i in range(generations):
+            state = generation(state, jax.random.fold_in(jax.random.key(seed), i))
+        return state
+
+    return strategy, last
 
 
 def copies():
@@ -63,8 +66,9 @@ def copies():
 
     rng = np.random.default_rng(0)
     claimed = better = 0
+    strategy, last = searching(score)
     for seed in range(60):
-        strategy, state = searched(score, 20, seed)
+        state = last(20, seed)
         claims = float(strategy.metrics(state)["solution_mean"]) > 0
         mine, square = NOISE * rng.normal(size=(2, 32))
         verdict = differences.paired_difference(mine, square).verdict
@@ -93,8 +97,9 @@ def planted():
         found = jax.vmap(worth)(params)
         return found + NOISE * jax.random.normal(key, found.shape)
 
+    strategy, last = searching(score)
     for seed in range(5):
-        strategy, state = searched(score, 64, seed)
+        state = last(64, seed)
         solution = strategy.solution(state)
         text = SPACE.programs.settled(solution)[0].spec["td_loss"]["text"]
         note(part="planted", seed=seed, worth=float(worth(solution)), formula=text)
