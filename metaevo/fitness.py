@@ -42,7 +42,7 @@ final_return = FitnessFn(_final_return, True, "final return")
 
 
 score = FitnessFn(_final_return, True, "score")
-"""What a function of the user's returned; see `metaevo.optimize`."""
+"""The number that the user's function returned; see `metaevo.optimize`."""
 
 
 def _area_under_curve(train, evaluation):

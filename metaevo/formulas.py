@@ -83,7 +83,7 @@ class Leaf(NamedTuple):
 
 
 class Family(NamedTuple):
-    """What a formula stands for in a slot.
+    """Meaning of a formula in a slot.
 
     Attributes:
         wrap: `(P [...], inputs, context) -> [...]`.
@@ -292,7 +292,7 @@ def _parsed(slot: str, text: str) -> language.Formula:
 
 
 def _reads(slot: str) -> Callable[[Mapping[str, Any]], tuple[str, ...]]:
-    """What a formula reads of its context, besides its family."""
+    """Return a function of an operation's settings: the scalars that it reads."""
 
     def reads(op):
         kind = _KINDS[slot]
@@ -602,7 +602,7 @@ def expression(
 
 
 def behaviour(slot: str, function: Callable) -> jax.Array:
-    """What tells one function of a slot from another, [64 or more].
+    """Numbers by which functions of a slot are told apart, [64 or more].
 
     Slopes along what the agent moves, at 64 fixed points, or values of a function that
     has no slopes. Where a factor is only another step size they are divided by their

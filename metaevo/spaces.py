@@ -84,7 +84,7 @@ def replace(**learned: Learned) -> Space:
 
 
 def _of_slot(name: str, learned: Learned) -> Genome | None:
-    """How the params {slot: params} of programs change."""
+    """The genome of params {slot: params}, of a function's own."""
     inside = learned.programs
     if inside is None:
         return None
@@ -491,6 +491,8 @@ def _programs_among(spaces: Sequence[Space], part: Callable) -> Genome | None:
                     "and another as a program; search one after the other"
                 )
 
+    genomes = [_genome(i, space) for i, space in enumerate(spaces)]
+
     def mutate(key, params):
         kind_key, which_key, key = jax.random.split(key, 3)
         of_program = jax.random.bernoulli(kind_key, 0.5 if numbers else 1.0)
@@ -499,48 +501,48 @@ def _programs_among(spaces: Sequence[Space], part: Callable) -> Genome | None:
             at = jax.random.randint(which_key, (), 0, max(len(group), 1))
             for place, i in enumerate(group):
                 mine, one_key = part(spaces[i], params), jax.random.fold_in(key, i)
-                change = (spaces[i].programs or _NUMBERS).mutate
-                moved = change(one_key, mine)
+                moved = genomes[i].mutate(one_key, mine)
                 changed |= _where(chosen & (at == place), moved, mine)
         return changed
 
-    def behaviour(params):
-        told = [
-            (space.programs or _NUMBERS).behaviour(part(space, params))
-            for space in spaces
+    def of_each(name, params):
+        return [
+            getattr(genome, name)(part(space, params))
+            for genome, space in zip(genomes, spaces, strict=True)
         ]
+
+    def behaviour(params):
+        told = of_each("behaviour", params)
         learns = jnp.stack([told[i].any() for i in programs]).all()
         return jnp.where(learns, jnp.concatenate(told), 0.0)
 
     def length(params):
-        lengths = [
-            (space.programs or _NUMBERS).length(part(space, params)) for space in spaces
-        ]
-        return jnp.stack(lengths).sum()
+        return jnp.stack(of_each("length", params)).sum()
 
     def settled(params):
-        kept, numbers = [], {}
-        for space in spaces:
-            mine = part(space, params)
-            if space.programs is not None:
-                space, mine = space.programs.settled(mine)
-            kept.append(space)
-            numbers |= mine
-        return combine(*kept), numbers
+        kept = of_each("settled", params)
+        numbers = {name: x for _, each in kept for name, x in each.items()}
+        return combine(*(space for space, _ in kept)), numbers
 
     def read(text):
         if len(programs) > 1:
             raise ConfigError("a formula for one of several slots: which is unknown")
-        found = {}
-        for i, space in enumerate(spaces):
-            inside = space.programs
-            mine = (
-                space.init(jax.random.key(i)) if inside is None else inside.read(text)
-            )
-            found |= mine
-        return found
+        return {k: x for genome in genomes for k, x in genome.read(text).items()}
 
     return Genome(mutate, behaviour, length, settled, read)
+
+
+def _genome(i: int, space: Space) -> Genome:
+    """The genome of the i-th space; of numbers, they move and stay as they are."""
+    if space.programs is not None:
+        return space.programs
+    return Genome(
+        _one_moved,
+        _rounded,
+        lambda params: jnp.int32(0),
+        lambda params: (space, params),
+        lambda text: space.init(jax.random.key(i)),
+    )
 
 
 def _one_moved(key: jax.Array, params: Params) -> Params:
@@ -559,15 +561,6 @@ def _rounded(params: Params) -> jax.Array:
     """Numbers in steps of `_SAME`."""
     rounded = [jnp.round(jnp.ravel(x) / _SAME) for x in jax.tree.leaves(params)]
     return jnp.concatenate(rounded)
-
-
-_NUMBERS = Genome(
-    _one_moved,
-    _rounded,
-    lambda params: jnp.int32(0),
-    lambda params: (combine(), params),  # of no use: they stay in their space
-    lambda text: {},
-)
 
 
 def with_sigma(space: Space, number_sigma: float, sigma: float) -> Space:

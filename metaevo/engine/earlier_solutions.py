@@ -44,14 +44,19 @@ def kept(job: Job) -> dict[int, Params]:
     return found
 
 
-def scores(job: Job, steps: Steps) -> dict[str, list[float | None]]:
+def scores(
+    job: Job, steps: Steps, earlier: Mapping[int, Params]
+) -> dict[str, list[float | None]]:
     """Score earlier solutions on some of the held-out seeds, for the report.
+
+    Args:
+        earlier: of `kept`.
 
     Returns:
         generations done -> the first task's scores, None of runs that failed.
     """
     candidates: Mapping[str, Params] = {
-        f"generation {number}": params for number, params in kept(job).items()
+        f"generation {number}": params for number, params in earlier.items()
     }
     runs, _ = holdout.train_kept(
         steps,

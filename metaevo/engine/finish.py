@@ -314,7 +314,8 @@ def _hold_out(
         )
         if best is not None:
             held_out[verdicts.SIMPLEST] = best.runs
-        earlier = earlier_solutions.scores(job, steps)
+        kept = earlier_solutions.kept(job)
+        earlier = earlier_solutions.scores(job, steps, kept)
     facts = {
         "measure": search.fitness.name,
         "frames_per_segment": [loop.frames_per_segment for loop in compared.tasks],
@@ -325,7 +326,7 @@ def _hold_out(
         "noise": _noise(job, state, steps),
         "simple": None if best is None else best.facts,
         "choices": list(search.tasks[0].choices),
-        **results.formulas(search, state.strategy, earlier_solutions.kept(job)),
+        **results.formulas(search, state.strategy, kept),
     }
     return held_out, facts, agents
 

@@ -43,7 +43,7 @@ class RefusedError(ConfigError):
 
 
 class Allowance(NamedTuple):
-    """What tracing a file may take.
+    """Limits of tracing a file.
 
     Attributes:
         seconds: of wall time, imports of JAX included.
@@ -84,7 +84,7 @@ def traced(
 
 
 def _answered(task: Mapping[str, Any], limits: Allowance) -> dict[str, Any]:
-    """What a child says of a task."""
+    """Run a task in a child process, and return its answer."""
     with tempfile.TemporaryDirectory() as folder:
         environment = {"JAX_PLATFORMS": "cpu", "HOME": folder, "TMPDIR": folder}
         environment |= {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

@@ -142,7 +142,7 @@ def _sorted(
 
 
 def _wrong(found: Sequence[Any]) -> str | None:
-    """What is wrong with values and slopes at usual inputs; None: nothing."""
+    """Say why values or slopes at usual inputs are refused; None: they are not."""
     for name, x in zip(("values", "slopes"), map(np.asarray, found), strict=False):
         if bad := int((~np.isfinite(x)).sum()):
             return f"{name} are not finite at {bad} of {x.size} usual inputs"

@@ -281,7 +281,7 @@ def _search(job: Job, journal: Journal, progress: Progress) -> Progress:
     milestones = costs.milestones(search, config)
     job.console.now("compiling, and the first generation")
     while progress.generation < search.num_generations:
-        # What is saved if the generation is stopped is the state without them.
+        # A generation that is stopped saves the state without them.
         asked, entered = proposals.accept(job, progress)
         try:
             state, record = timed_generation(job, asked, frames)

@@ -233,7 +233,7 @@ class TrialEvaluator:
             return None
         trainer = self.trainer
         folder = trainer.folder / given.name
-        # What a trial left that did not end.
+        # An earlier start of this trial may have left files.
         shutil.rmtree(folder, ignore_errors=True)
         own = folder / "files"
         own.mkdir(parents=True)
