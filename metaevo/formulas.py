@@ -1,4 +1,4 @@
-"""Formulas in slots: losses, drifts and priorities as lines of text, or as programs.
+"""Formulas in slots: losses, drifts, numbers and more as text, or as programs.
 
     td_loss(text="0.5*d**2 + 0.1*q")          a formula; its constants may evolve
     expression("td_loss", family="weighted")  programs, whose operations evolve too
@@ -14,6 +14,7 @@ A family says what the formula P stands for:
     weighted    ½ 8^tanh(P) e²: never negative, 0 only where there is no error
     ppo_clip, dpo, zero
                 a drift, ReLU(base(r, A) + κ P), κ = u² / (0.04 + u²), u = log r
+    increasing  a function whose slope is in proportion to 8^tanh(P)
 
 Plain jnp, so that an artifact loads without flax or optax.
 """
@@ -22,9 +23,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +33,8 @@ from jax.tree_util import Partial
 
 from metaevo import drifts
 from metaevo.errors import ConfigError
-from metaevo.learned import functions, language
+from metaevo.learned import formula_slots, language
+from metaevo.learned.formula_slots import LARGEST_WEIGHT, Family
 from metaevo.learned.functions import Learned, LearnedGenome, whole
 from metaevo.learned.language import MAX_TEXT
 from metaevo.learned.operations import operation
@@ -44,6 +45,7 @@ __all__ = [
     "MAX_LENGTH",
     "MAX_TEXT",
     "SLOTS",
+    "actor_loss",
     "at_points",
     "behaviour",
     "drift",
@@ -53,218 +55,37 @@ __all__ = [
     "latex",
     "moved_inputs",
     "num_inputs",
+    "number",
     "policy_loss",
     "priority",
+    "q_transform",
+    "rescale",
     "shown",
     "td_loss",
     "value_loss",
 ]
 
-LARGEST_WEIGHT = 8.0
 MAX_LENGTH = 16
 LEAST_SLOPE = 1e-6  # mean size below which nothing is learned
 NUM_POINTS = 64  # at which behaviour is looked at
 SPARE = (1.0, 0.1, 0.5)  # constants that a program starts with, besides its own
-_HALF_WIDTH = 0.2  # |log r| at which κ is a half
-
-
-class Leaf(NamedTuple):
-    """A name in formulas.
-
-    Attributes:
-        of: `(inputs of the slot, context) -> [...]`.
-        symbol: LaTeX.
-        reads: what it reads of the context.
-    """
-
-    of: Callable[[Sequence[jax.Array], Context | None], Any]
-    symbol: str
-    reads: tuple[str, ...] = ()
-
-
-class Family(NamedTuple):
-    """Meaning of a formula in a slot.
-
-    Attributes:
-        wrap: `(P [...], inputs, context) -> [...]`.
-        start: P of the hand-made function, as text.
-        shown: the function as text, with P in it; None: P is the function.
-        guarantees: as of `operations.Operation`.
-        reads: what `wrap` reads of the context.
-    """
-
-    wrap: Callable[[jax.Array, Sequence[jax.Array], Context | None], jax.Array]
-    start: str
-    shown: str | None = None
-    guarantees: tuple[str, ...] = ()
-    reads: tuple[str, ...] = ()
-
-
-class Kind(NamedTuple):
-    """A kind of slot that takes formulas.
-
-    Attributes:
-        leaves: by name.
-        families: by name; the first is the default of `expression`.
-        moves: what the agent moves: an input, and by how much other inputs move with
-            it. The function is differentiated along these. Empty: members are told
-            apart by values.
-        scale_free: True if members that differ by a factor are the same member, with
-            another step size.
-    """
-
-    leaves: Mapping[str, Leaf]
-    families: Mapping[str, Family]
-    moves: Mapping[int, Mapping[int, float]]
-    scale_free: bool = True
-
-
-def _input(i: int) -> Callable:
-    return lambda inputs, context: jnp.asarray(inputs[i], jnp.result_type(float))
-
-
-def _in_std(i: int) -> Callable:
-    return lambda inputs, context: inputs[i] / functions.return_std(context)
-
-
-_STD = ("return_std",)
-_T = Leaf(lambda inputs, context: functions.progress(context), "t", ("progress",))
-
-
-def _free(p, inputs, context):
-    del inputs
-    return functions.return_std(context) ** 2 * p
-
-
-def _weight(p):
-    return jnp.exp(math.log(LARGEST_WEIGHT) * jnp.tanh(p))
-
-
-def _weighted(error: Callable) -> Callable:
-    def wrap(p, inputs, context):
-        del context
-        return 0.5 * _weight(p) * error(inputs) ** 2
-
-    return wrap
-
-
-def _drift(base: Callable) -> Callable:
-    def wrap(p, inputs, context):
-        ratio = jnp.clip(inputs[0], -drifts.FARTHEST, drifts.FARTHEST) / _HALF_WIDTH
-        kappa = ratio**2 / (1 + ratio**2)
-        return jax.nn.relu(base(*inputs, context) + kappa * p)
-
-    return wrap
-
-
-def _itself(p, inputs, context):
-    del inputs, context
-    return p
-
-
-_LOSS = ("nonnegative", "coercive", "scale-equivariant")
-_KINDS: Mapping[str, Kind] = {
-    "td_loss": Kind(
-        {
-            "d": Leaf(_in_std(0), r"\delta", _STD),
-            "q": Leaf(_in_std(1), "Q", _STD),
-            "y": Leaf(_in_std(2), "y", _STD),
-            "t": _T,
-        },
-        {
-            "weighted": Family(
-                _weighted(lambda inputs: inputs[0]),
-                "0",
-                "0.5*8**tanh(P)*d**2",
-                _LOSS,
-            ),
-            "free": Family(_free, "0.5*d**2", None, ("scale-equivariant",), _STD),
-        },
-        {1: {0: -1.0}},  # δ = target − Q
-    ),
-    "value_loss": Kind(
-        {
-            "e": Leaf(
-                lambda x, context: (x[0] - x[1]) / functions.return_std(context),
-                "e",
-                _STD,
-            ),
-            "v": Leaf(_in_std(0), "v", _STD),
-            "g": Leaf(_in_std(1), "g", _STD),
-            "o": Leaf(_in_std(2), r"v_\text{old}", _STD),
-            "t": _T,
-        },
-        {
-            "weighted": Family(
-                _weighted(lambda inputs: inputs[0] - inputs[1]),
-                "0",
-                "0.5*8**tanh(P)*e**2",
-                _LOSS,
-            ),
-            "free": Family(_free, "0.5*e**2", None, ("scale-equivariant",), _STD),
-        },
-        {0: {}},
-    ),
-    "drift": Kind(
-        {
-            "u": Leaf(_input(0), r"\log r"),
-            "A": Leaf(_input(1), "A"),
-            "eps": Leaf(_input(2), r"\epsilon"),
-            "t": _T,
-        },
-        {
-            name: Family(
-                _drift(base), "0", f"relu({name} + u**2/(u**2 + 0.04)*P)", ("drift",)
-            )
-            for name, base in drifts.HAND_MADE.items()
-        },
-        {0: {}},
-        scale_free=False,
-    ),
-    "policy_loss": Kind(
-        {
-            "logp": Leaf(_input(0), r"\log \pi"),
-            "u": Leaf(_input(1), r"\log r"),
-            "A": Leaf(_input(2), "A"),
-            "H": Leaf(_input(3), "H"),
-            "t": _T,
-        },
-        {"free": Family(_itself, "0")},
-        {0: {}, 1: {}, 3: {}},
-        scale_free=False,
-    ),
-    "priority": Kind(
-        {
-            "d": Leaf(_in_std(0), r"\delta", _STD),
-            "age": Leaf(_input(1), r"\text{age}"),
-            "visits": Leaf(_input(2), r"\text{visits}"),
-            "r": Leaf(_in_std(3), "r", _STD),
-            "end": Leaf(_input(4), r"\text{end}"),
-            "t": _T,
-        },
-        {
-            "weighted": Family(
-                lambda p, inputs, context: jnp.abs(inputs[0]) * _weight(p),
-                "0",
-                "abs(d)*8**tanh(P)",
-            )
-        },
-        {},
-    ),
+KINDS = {
+    "drift": formula_slots.drift(drifts.HAND_MADE, drifts.FARTHEST),
+    **formula_slots.KINDS,
 }
-SLOTS = tuple(_KINDS)
+SLOTS = tuple(KINDS)
 
 
 def _family(slot: str, family: str) -> Family:
-    families = _KINDS[slot].families
-    if family not in families:
-        raise ConfigError(f"family={family!r}: expected one of {', '.join(families)}")
-    return families[family]
+    named = KINDS[slot].families
+    if family not in named:
+        raise ConfigError(f"family={family!r}: expected one of {', '.join(named)}")
+    return named[family]
 
 
 def families(slot: str) -> tuple[str, ...]:
     """Names of the families of a slot that takes formulas."""
-    return tuple(_KINDS[slot].families)
+    return tuple(KINDS[slot].families)
 
 
 def num_inputs(slot: str) -> int:
@@ -274,7 +95,7 @@ def num_inputs(slot: str) -> int:
 
 def moved_inputs(slot: str) -> tuple[int, ...]:
     """Inputs by which the agent learns, of a slot that takes formulas."""
-    return tuple(_KINDS[slot].moves)
+    return tuple(KINDS[slot].moves)
 
 
 def _shape(inputs: Sequence[Any]) -> tuple[int, ...]:
@@ -288,36 +109,39 @@ def _shape(inputs: Sequence[Any]) -> tuple[int, ...]:
 def _parsed(slot: str, text: str) -> language.Formula:
     if not isinstance(text, str):
         raise ConfigError(f"text={text!r}: expected a formula as text")
-    return language.parse(text, tuple(_KINDS[slot].leaves))
+    return language.parse(text, tuple(KINDS[slot].leaves))
 
 
 def _reads(slot: str) -> Callable[[Mapping[str, Any]], tuple[str, ...]]:
     """Return a function of an operation's settings: the scalars that it reads."""
 
     def reads(op):
-        kind = _KINDS[slot]
+        kind = KINDS[slot]
         found = set(_family(slot, op["family"]).reads)
         for i in language.used_leaves(_parsed(slot, op["text"])):
             found |= set([*kind.leaves.values()][i].reads)
-        return tuple(x for x in (*_STD, "progress") if x in found)
+        return tuple(x for x in ("return_std", "progress") if x in found)
 
     return reads
 
 
 def _formula(slot: str, text: str, family: str) -> Learned:
     """The formula, in a family, with its constants as params {"constants": [C]}."""
-    kind, chosen = _KINDS[slot], _family(slot, family)
+    kind, chosen = KINDS[slot], _family(slot, family)
     formula = _parsed(slot, text)
     used = language.used_leaves(formula)
     constants = formula.constants or (0.0,)
 
     def apply(params, inputs, context):
+        inputs = kind.elementwise(inputs)
+        places = chosen.places(inputs)
         leaves = [
-            jnp.asarray(leaf.of(inputs, context) if i in used else 0.0)
+            jnp.asarray(leaf.of(places, context) if i in used else 0.0)
             for i, leaf in enumerate(kind.leaves.values())
         ]
         p = language.run(formula, params["constants"], leaves)
-        return chosen.wrap(jnp.broadcast_to(p, _shape(inputs)), inputs, context)
+        shape = jnp.broadcast_shapes(_shape(places), p.shape)
+        return chosen.wrap(jnp.broadcast_to(p, shape), inputs, context)
 
     return Learned(
         lambda key: {"constants": jnp.asarray(constants, jnp.float32)},
@@ -454,12 +278,98 @@ def priority(text: str = "0", family: Literal["weighted"] = "weighted") -> Learn
     return _formula("priority", text, family)
 
 
+@operation(
+    "actor_formula",
+    slot="actor_loss",
+    reads=_reads("actor_loss"),
+    guarantees=_guarantees("actor_loss"),
+    examples=({"text": "0.1*a2 - q"},),
+)
+def actor_loss(text: str = "-q", family: Literal["free"] = "free") -> Learned:
+    """A loss of a deterministic actor.
+
+    Args:
+        text: of q, the critic's value of the actor's action; a2, the mean square of the
+            action's numbers; and t.
+
+    Raises:
+        ConfigError: the text is no formula, or there is no such family.
+    """
+    return _formula("actor_loss", text, family)
+
+
+@operation(
+    "rescale_formula",
+    slot="rescale",
+    reads=_reads("rescale"),
+    guarantees=_guarantees("rescale"),
+    examples=({"text": "0.5*tanh(h) - 0.1"},),
+)
+def rescale(text: str = "0", family: Literal["increasing"] = "increasing") -> Learned:
+    """A rescaling of returns, ∫ 8^tanh(P) from 0 to h₀(x), h₀ the signed root.
+
+    The integral is a sum over cells of |h₀| with the edges 0, ¼, ½, 1, 2 ... 16.
+
+    Args:
+        text: of h = h₀ and t.
+
+    Raises:
+        ConfigError: the text is no formula, or there is no such family.
+    """
+    return _formula("rescale", text, family)
+
+
+@operation(
+    "q_formula",
+    slot="q_transform",
+    reads=_reads("q_transform"),
+    guarantees=_guarantees("q_transform"),
+    examples=({"text": "0.5*q - 0.2"},),
+)
+def q_transform(
+    text: str = "0", family: Literal["increasing"] = "increasing"
+) -> Learned:
+    """An increasing map of [0, 1] onto itself, with slopes in proportion to 8^tanh(P).
+
+    It is linear on 16 equal pieces.
+
+    Args:
+        text: of q and t.
+
+    Raises:
+        ConfigError: the text is no formula, or there is no such family.
+    """
+    return _formula("q_transform", text, family)
+
+
+@operation(
+    "number_formula",
+    slot="number",
+    reads=_reads("number"),
+    examples=({"text": "0.001*(1 - t)"},),
+)
+def number(text: str = "0.001", family: Literal["free"] = "free") -> Learned:
+    """A number that follows a formula of the agent's progress.
+
+    Args:
+        text: of t.
+
+    Raises:
+        ConfigError: the text is no formula, or there is no such family.
+    """
+    return _formula("number", text, family)
+
+
 _BUILDERS: Mapping[str, Callable[..., Learned]] = {
     "td_loss": td_loss,
     "value_loss": value_loss,
     "drift": drift,
     "policy_loss": policy_loss,
     "priority": priority,
+    "actor_loss": actor_loss,
+    "rescale": rescale,
+    "q_transform": q_transform,
+    "number": number,
 }
 
 
@@ -487,7 +397,7 @@ def shown(slot: str, op: Mapping[str, Any], params: Any) -> str:
 
 def latex(slot: str, op: Mapping[str, Any], params: Any) -> str:
     """The formula P of a function as LaTeX; arguments as of `shown`."""
-    symbols = {name: leaf.symbol for name, leaf in _KINDS[slot].leaves.items()}
+    symbols = {name: leaf.symbol for name, leaf in KINDS[slot].leaves.items()}
     return language.latex(_with_constants(slot, op, params), symbols)
 
 
@@ -495,7 +405,7 @@ def fixed(slot: str, source: str) -> Partial:
     """A formula as the value of a slot.
 
     Args:
-        slot: `td_loss`, `value_loss`, `drift`, `policy_loss` or `priority`.
+        slot: one of `SLOTS`; `number` for every slot that holds a number.
         source: the text, after the name of a family and a colon if it is not the
             builder's default: `0.5*d**2 + 0.1*q`, `weighted: gate(d*y, -1)`.
 
@@ -532,18 +442,21 @@ def expression(
     as its formula.
 
     Args:
-        slot: `td_loss`, `value_loss`, `drift`, `policy_loss` or `priority`.
+        slot: one of `SLOTS`; `number` for every slot that holds a number.
         family: what the formula stands for, see the module; None: `weighted` for a
             loss, `ppo_clip` for a drift.
         length: L in [1, 16], instructions, of which the last is the value.
-        start: text of the formula at the start; None: the hand-made function.
+        start: text of the formula at the start; None: the hand-made function, which a
+            number does not have.
 
     Raises:
         ConfigError: a setting is wrong, or the text is no formula.
     """
-    if slot not in _KINDS:
-        raise ConfigError(f"slot={slot!r}: expected one of {', '.join(_KINDS)}")
-    kind = _KINDS[slot]
+    if slot not in KINDS:
+        raise ConfigError(f"slot={slot!r}: expected one of {', '.join(KINDS)}")
+    if slot == "number" and start is None:
+        raise ConfigError("expression('number'): give the text of its start")
+    kind = KINDS[slot]
     family = next(iter(kind.families)) if family is None else family
     chosen = _family(slot, family)
     length = whole(1, MAX_LENGTH, length=length)
@@ -569,19 +482,19 @@ def expression(
         return language.as_arrays(given, key, length, (*SPARE, *SPARE)[:spare])
 
     def plain(params, inputs, context):
-        shape = _shape(inputs)
-        told = [
-            jnp.broadcast_to(leaf.of(inputs, context), shape)
-            for leaf in kind.leaves.values()
-        ]
+        places = chosen.places(inputs)
+        told = [jnp.asarray(leaf.of(places, context)) for leaf in kind.leaves.values()]
+        shape = jnp.broadcast_shapes(_shape(places), *map(jnp.shape, told))
+        told = [jnp.broadcast_to(x, shape) for x in told]
         p = language.interpret(params, jnp.stack(told))
         return chosen.wrap(p, inputs, context)
 
     def apply(params, inputs, context):
-        return _forward(lambda *x: plain(params, x, context), inputs, kind.moves)
+        given = kind.elementwise(inputs)
+        return _forward(lambda *x: plain(params, x, context), given, kind.moves)
 
     def bound(params):
-        return lambda *given: plain(params, given[:-1], given[-1])
+        return lambda *given: plain(params, kind.elementwise(given[:-1]), given[-1])
 
     def settled(params):
         found = language.of_arrays(jax.device_get(params), leaves)
@@ -614,15 +527,20 @@ def behaviour(slot: str, function: Callable) -> jax.Array:
     """
     found = jnp.ravel(at_points(slot, function)[-1])
     size = jnp.abs(found).mean()
-    scale = size if _KINDS[slot].scale_free else 1.0
+    scale = size if KINDS[slot].scale_free else 1.0
     return jnp.where(size > LEAST_SLOPE, jnp.round(found / scale, 3), 0.0)
 
 
 def at_points(slot: str, function: Callable) -> tuple[jax.Array, ...]:
     """Values [64] at fixed points, and slopes [moves, 64] if the agent moves any."""
-    kind, (inputs, context) = _KINDS[slot], _points(slot)
-    values, slopes = _slopes(lambda *x: function(*x, context), inputs, kind.moves)
-    return (values, slopes) if kind.moves else (values,)
+    kind, (inputs, context) = KINDS[slot], _points(slot)
+    if not kind.moves:
+
+        def one(progress, *x):
+            return function(*x, context._replace(progress=progress))
+
+        return (jax.vmap(one)(context.progress, *inputs),)
+    return _slopes(lambda *x: function(*x, context), inputs, kind.moves)
 
 
 Moves = Mapping[int, Mapping[int, float]]
@@ -674,6 +592,10 @@ def _drawn_points(slot: str) -> tuple[np.ndarray, ...]:
     elif slot == "priority":
         points[1:3] = [np.abs(x) for x in points[1:3]]
         points[4] = (points[4] > 1).astype(float)
+    elif slot == "actor_loss":
+        points[1] = points[1][:, None]
+    elif slot == "q_transform":
+        points = [rng.uniform(size=NUM_POINTS)]
     return (*points, rng.uniform(size=NUM_POINTS))
 
 

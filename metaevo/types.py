@@ -224,6 +224,8 @@ class Front(NamedTuple):
         error: [M] its standard error.
         looks: [M] int32, evaluations; 0: no member.
         length: [M] int32, operations.
+        ancestors: [A, ...] of the solution, itself first.
+        born: [A] int32, generation of the first evaluation; -1: no ancestor.
     """
 
     params: Population
@@ -231,6 +233,8 @@ class Front(NamedTuple):
     error: jax.Array
     looks: jax.Array
     length: jax.Array
+    ancestors: Population
+    born: jax.Array
 
 
 class Strategy(NamedTuple):

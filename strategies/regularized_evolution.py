@@ -10,7 +10,8 @@ Children are mutated winners of tournaments. Three things are not in the paper:
 * The best by upper bound are looked at again in each generation. All members of one
   share their worlds, so a score counts as the difference from the start, which is
   always the first member, and differences of several generations have a mean and a
-  deviation.
+  deviation. For parents and looks, means are drawn towards that of the ring (empirical
+  Bayes; Efron & Morris, 1975), so that one lucky look is not the best parent.
 * The solution is the shortest program within a standard error of the best lower bound,
   among those looked at often enough; the start if no bound is above it.
 """
@@ -31,7 +32,23 @@ from strategies._trees import strong
 TRIES = 8  # mutations until a child is taken as what it is
 LARGEST = 1e12  # difference; its square is finite
 MOST_ADOPTED = 16  # programs that others wrote, in one generation
+MOST_ANCESTORS = 128  # of the solution, that are told
 NEW = -1  # in `State.asked`
+NONE = -1  # no parent
+
+
+class Lineage(NamedTuple):
+    """The last programs that were trained, by number modulo `memory`; the start is 0.
+
+    Attributes:
+        params: [memory, ...].
+        parent: [memory] int32, number of the program that was mutated, or `NONE`.
+        born: [memory] int32, generation.
+    """
+
+    params: Any
+    parent: jax.Array
+    born: jax.Array
 
 
 class State(NamedTuple):
@@ -43,15 +60,17 @@ class State(NamedTuple):
         looks: [M] int32, how many there are; 0: not filled.
         born: [M] int32, generation of the first; the start, at 0, never leaves.
         identity: [M, 2] uint32, of behaviours.
+        number: [M] int32, of the programs in `lineage`.
         seen: [memory, 2] uint32, of the last behaviours that were trained.
         num_seen: int32, how many were.
-        squares, degrees: sum of squares about the means, and its degrees of freedom,
-            over all second and later looks.
+        squares: [M] sums of squared differences from the mean.
         asked: [P] int32, place in the ring of each member of the proposal, or `NEW`.
         new: [P, 2] uint32, identity of each member.
+        parent: [P] int32, number of what each member is a mutation of, or `NONE`.
         step: int32, generations told.
         queue: [Q, ...] programs that enter the next proposal.
         queued: int32, how many of them do.
+        lineage: of all programs.
     """
 
     params: Any
@@ -59,15 +78,17 @@ class State(NamedTuple):
     looks: jax.Array
     born: jax.Array
     identity: jax.Array
+    number: jax.Array
     seen: jax.Array
     num_seen: jax.Array
     squares: jax.Array
-    degrees: jax.Array
     asked: jax.Array
     new: jax.Array
+    parent: jax.Array
     step: jax.Array
     queue: Any
     queued: jax.Array
+    lineage: Lineage
 
 
 @remakeable
@@ -77,7 +98,7 @@ def regularized_evolution(
     *,
     ring: int = 512,
     tournament: int = 16,
-    relook: float = 0.25,
+    relook: float = 0.5,
     caution: float = 1.0,
     least_looks: int = 8,
     evidence: float = 3.0,
@@ -133,15 +154,21 @@ def regularized_evolution(
             looks=counts.at[0].set(1),
             born=counts - 1,
             identity=zeros.at[0].set(mine),
+            number=counts,
             seen=jnp.zeros((memory, 2), jnp.uint32).at[0].set(mine),
             num_seen=jnp.int32(1),
-            squares=jnp.zeros(()),
-            degrees=jnp.zeros(()),
+            squares=jnp.zeros(ring),
             asked=jnp.full(population_size, NEW, jnp.int32),
             new=jnp.zeros((population_size, 2), jnp.uint32),
+            parent=jnp.full(population_size, NONE, jnp.int32),
             step=jnp.int32(0),
             queue=jax.tree.map(lambda x: x[:most], params),
             queued=jnp.int32(0),
+            lineage=Lineage(
+                jax.tree.map(lambda x: jnp.repeat(x[None], memory, 0), start),
+                jnp.full(memory, NONE, jnp.int32),
+                jnp.zeros(memory, jnp.int32),
+            ),
         )
 
     def scored(state):
@@ -149,16 +176,21 @@ def regularized_evolution(
         looks = jnp.maximum(state.looks, 1).astype(jnp.float32)
         filled = (state.looks > 0).at[0].set(False)
         mean = state.total / looks
-        number = jnp.maximum(filled.sum(dtype=jnp.float32), 1.0)
-        one = jnp.sqrt(jnp.where(filled, mean**2, 0.0).sum() / number)
-        known = jnp.sqrt(state.squares / jnp.maximum(state.degrees, 1.0))
-        deviation = jnp.where(state.degrees > 1, known, one)
+        # Of those with several looks, the better half tells the deviation of a look:
+        # trainings that went astray are no measure for the others.
+        often = filled & (state.looks > 1)
+        better = often & (mean >= jnp.nanmedian(jnp.where(often, mean, jnp.nan)))
+        degrees = jnp.where(better, looks - 1, 0.0).sum()
+        squares = jnp.where(better, state.squares, 0.0).sum()
+        known = jnp.sqrt(squares / jnp.maximum(degrees, 1.0))
+        deviation = jnp.where(degrees > 1, known, _middle(mean, filled)[1])
         # The start's difference from itself is 0, exactly.
         error = jnp.where(filled, deviation / jnp.sqrt(looks), 0.0)
         return mean, error, filled
 
     def ask(key, state):
         mean, error, filled = scored(state)
+        mean, error = _shrunken(mean, error, filled)
         upper = jnp.where(filled, mean + caution * error, -jnp.inf)
         top_upper, top = jax.lax.top_k(upper, again)
         # Before there are so many, the start is looked at again.
@@ -200,9 +232,12 @@ def regularized_evolution(
             params, mine, fresh = jax.lax.fori_loop(0, TRIES, attempt, start)
             same = (state.identity == mine[None]).all(1) & (state.looks > 0)
             place = jnp.where(same.any(), jnp.argmax(same), 0)
-            return params, mine, jnp.where(fresh, NEW, place).astype(jnp.int32)
+            place = jnp.where(fresh, NEW, place).astype(jnp.int32)
+            return params, mine, place, state.number[parent]
 
-        made, mine, place = jax.vmap(child)(jax.random.split(key, num_new))
+        keys = jax.random.split(key, num_new)
+        made, mine, place, parent = jax.vmap(child)(keys)
+        parent = jnp.where(jnp.arange(num_new) < state.queued, NONE, parent)
         made, mine, place = with_queue(state, made, mine, place)
         # Of two children that are the same, the second gives way to the start.
         earlier = jnp.tril((mine[:, None] == mine[None]).all(2), -1).any(1)
@@ -219,7 +254,10 @@ def regularized_evolution(
             kept,
         )
         new = jnp.concatenate([jnp.zeros((again + 1, 2), jnp.uint32), mine])
-        asked = state._replace(asked=places, new=new, queued=jnp.int32(0))
+        parent = jnp.concatenate([jnp.full(again + 1, NONE, jnp.int32), parent])
+        asked = state._replace(
+            asked=places, new=new, parent=parent, queued=jnp.int32(0)
+        )
         return Proposal(params), asked
 
     def with_queue(state, made, mine, place):
@@ -260,8 +298,7 @@ def regularized_evolution(
         state = state._replace(
             total=state.total + jnp.where(looked, score, 0.0),
             looks=state.looks + looked.astype(jnp.int32),
-            squares=state.squares + jnp.where(looked, about, 0.0).sum(),
-            degrees=state.degrees + looked.sum(dtype=jnp.float32),
+            squares=state.squares + jnp.where(looked, about, 0.0),
         )
         mean, error, filled = scored(state)
         lower = jnp.where(filled, mean - caution * error, -jnp.inf)
@@ -274,13 +311,22 @@ def regularized_evolution(
         def put(old, new):
             return old.at[target].set(new, mode="drop")
 
-        row = jnp.where(is_new, (state.num_seen + order) % memory, memory)
+        number = state.num_seen + order
+        row = jnp.where(is_new, number % memory, memory)
+        born, told = jnp.full_like(state.asked, state.step), state.lineage
         return state._replace(
             params=jax.tree.map(put, state.params, proposal.params),
             total=put(state.total, difference),
             looks=put(state.looks, jnp.ones_like(state.asked)),
-            born=put(state.born, jnp.full_like(state.asked, state.step)),
+            squares=put(state.squares, jnp.zeros_like(difference)),
+            born=put(state.born, born),
             identity=put(state.identity, state.new),
+            number=put(state.number, number),
+            lineage=jax.tree.map(
+                lambda old, new: old.at[row].set(new, mode="drop"),
+                told,
+                Lineage(proposal.params, state.parent, born),
+            ),
             seen=state.seen.at[row].set(state.new, mode="drop"),
             num_seen=state.num_seen + is_new.sum(dtype=jnp.int32),
             step=state.step + 1,
@@ -318,7 +364,19 @@ def regularized_evolution(
     def front(state):
         mean, error, filled = scored(state)
         looks = jnp.where(filled, state.looks, 0)
-        return Front(state.params, mean, error, looks, lengths(state))
+        told = state.lineage
+
+        def back(number, _):
+            row = number % memory
+            there = (number >= 0) & (number >= state.num_seen - memory)
+            born = jnp.where(there, told.born[row], NONE)
+            return jnp.where(there, told.parent[row], NONE), (row, born)
+
+        first = state.number[chosen(state)]
+        _, (rows, born) = jax.lax.scan(back, first, length=MOST_ANCESTORS)
+        ancestors = jax.tree.map(lambda x: x[rows], told.params)
+        length = lengths(state)
+        return Front(state.params, mean, error, looks, length, ancestors, born)
 
     return Strategy(
         init,
@@ -331,6 +389,29 @@ def regularized_evolution(
         adopt=adopt,
         most_adopted=most,
     )
+
+
+def _middle(mean: jax.Array, filled: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Median of means, and their deviation by the median distance from it."""
+    there = jnp.where(filled, mean, jnp.nan)
+    middle = jnp.nan_to_num(jnp.nanmedian(there))
+    distance = jnp.nan_to_num(jnp.nanmedian(jnp.abs(there - middle)))
+    return middle, 1.4826 * distance  # of a normal distribution
+
+
+def _shrunken(
+    mean: jax.Array, error: jax.Array, filled: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Posterior means and deviations [M] under a normal prior fitted to the ring.
+
+    The variance between programs is that of the means less the median of their squared
+    errors, at least a twentieth of the former.
+    """
+    middle, spread = _middle(mean, filled)
+    noise = jnp.nan_to_num(jnp.nanmedian(jnp.where(filled, error**2, jnp.nan)))
+    between = jnp.maximum(spread**2 - noise, 0.05 * spread**2) + 1e-12
+    trust = between / (between + error**2)
+    return middle + trust * (mean - middle), jnp.sqrt(trust) * error
 
 
 def _hashed(behaviour: jax.Array) -> tuple[jax.Array, jax.Array]:

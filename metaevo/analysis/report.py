@@ -129,8 +129,14 @@ def _drawings(run: _Run, between: Callable[[], None]) -> Iterator[Drawing]:
         yield search_figures.fitness(records, facts["measure"])
         scored = search_figures.over_generations(records, held_out, facts)
         yield from [scored] if scored else []
-        for found in (search_figures.signal(records), search_figures.front(facts)):
-            yield from [found] if found else []
+        yield from filter(
+            None,
+            (
+                search_figures.signal(records),
+                search_figures.front(facts),
+                search_figures.genealogy(facts),
+            ),
+        )
     for task, frames in enumerate(facts.get("frames_per_segment", ())):
         place = run.places[task] if run.places else ""
         if any(x.train[task]["return"].shape[1] > 1 for x in held_out.values()):

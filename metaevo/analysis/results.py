@@ -106,8 +106,9 @@ def formulas(
 
     Returns:
         `front`, the members that no shorter one is as good as, shortest first, each
-        with its `length`, `mean`, `error` and `looks`; and `path`, the solutions on the
-        way. Both have formulas by slot.
+        with its `length`, `mean`, `error` and `looks`; `path`, the solutions on the
+        way; and `genealogy`, the solution's ancestors, oldest first, each with the
+        generation of its first score. All have formulas by slot.
     """
     if search.space.programs is None or search.strategy.front is None:
         return {}
@@ -127,7 +128,13 @@ def formulas(
         {"generation": number, "formulas": texts(search.space, params)}
         for number, params in sorted(earlier.items())
     ]
-    return {"front": front, "path": path}
+    line: list[dict[str, Any]] = []
+    for i in reversed(np.flatnonzero(kept.born >= 0)):
+        member = jax.tree.map(lambda x, i=i: x[i], kept.ancestors)
+        found = texts(search.space, member)
+        if not line or line[-1]["formulas"] != found:
+            line.append({"generation": int(kept.born[i]), "formulas": found})
+    return {"front": front, "path": path, "genealogy": line}
 
 
 def save(

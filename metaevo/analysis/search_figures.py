@@ -182,6 +182,32 @@ def front(facts: Mapping[str, Any]) -> Drawing | None:
     )
 
 
+def genealogy(facts: Mapping[str, Any]) -> Drawing | None:
+    """Draw the ancestors of the solution's formula; None: it has none but the start.
+
+    Args:
+        facts: `results.formulas` among them.
+    """
+    line = facts.get("genealogy") or []
+    if len(line) < 2:
+        return None
+    rows = [[x["generation"], "; ".join(x["formulas"].values())] for x in line]
+    generations = [row[0] for row in rows]
+
+    def draw(axes):
+        axes.step(generations, range(len(rows)), color=SOLUTION, marker="o")
+        axes.set(xlabel="generation", ylabel="mutations since the start")
+
+    return Drawing(
+        "genealogy",
+        "Ancestors of the solution",
+        draw,
+        (["generation", "formula"], rows),
+        "When each formula on the way from the start to the solution was first scored. "
+        "Mutations that do not change the formula are left out.",
+    )
+
+
 def learning_curves(
     held_out: Mapping[str, HeldOut],
     task: int,

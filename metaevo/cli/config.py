@@ -349,7 +349,8 @@ def _with_functions(key: str, value: Any) -> Any:
         in_zoo = text.startswith((verified.ZOO_PREFIX, FORMULA))
         try:
             if text.startswith(FORMULA):
-                function = formulas.fixed(name, text.removeprefix(FORMULA))
+                kind = name if name in slots.SIGNATURES else "number"
+                function = formulas.fixed(kind, text.removeprefix(FORMULA))
             elif in_zoo or ":" not in text:
                 function = _from_artifact(text, name)
             else:

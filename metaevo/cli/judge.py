@@ -32,7 +32,9 @@ def judge(words: Sequence[str], should_stop: Callable[[], bool]) -> None:
     keys = [x for x in words if "=" in x and x not in (*own, *named)]
     paths = _files([x for x in words if x not in (*own, *keys)])
 
+    from metaevo.config import wandb_mode
     from metaevo.engine import foreign, judging
+    from metaevo.engine.loggers.wandb import WandbLogger
     from metaevo.evaluators import choose
     from metaevo.evaluators.devices import configure
 
@@ -49,7 +51,7 @@ def judge(words: Sequence[str], should_stop: Callable[[], bool]) -> None:
     ]
     out = Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
-    lines = []
+    records = []
     with choose.factory(run, should_stop) as factory:
         for record in judging.judged(
             search,
@@ -60,10 +62,14 @@ def judge(words: Sequence[str], should_stop: Callable[[], bool]) -> None:
             options.seed,
             lambda text: print(printable(text), file=sys.stderr, flush=True),
         ):
-            lines.append(json.dumps({k: jsonl.plain(x) for k, x in record.items()}))
-            print(printable(lines[-1]), flush=True)
-    text = "\n".join([*lines, ""])
+            records.append({k: jsonl.plain(x) for k, x in record.items()})
+            print(printable(json.dumps(records[-1])), flush=True)
+    text = "".join(json.dumps(record) + "\n" for record in records)
     (out / "scores.jsonl").write_text(text, encoding="utf-8")
+    if (mode := wandb_mode(run)) != "disabled":
+        logger = WandbLogger(out, mode, "judge", dataclasses.asdict(options), (slot,))
+        logger.table("judge", records)
+        logger.close()
 
 
 def _files(words: Sequence[str]) -> list[Path]:

@@ -22,7 +22,15 @@ from metaevo.learned.functions import Learned, above_one, whole
 from metaevo.learned.operations import operation
 from metaevo.slots import Context
 
-__all__ = ["LARGEST", "identity", "inverse", "monotone", "signed_root"]
+__all__ = [
+    "LARGEST",
+    "cells",
+    "covered",
+    "identity",
+    "inverse",
+    "monotone",
+    "signed_root",
+]
 
 EPSILON = 1e-3  # slope of `signed_root` far from 0, which makes its inverse Lipschitz
 LARGEST = 1e9
@@ -94,6 +102,18 @@ def inverse(
     return jnp.where(jnp.isnan(y), y, jnp.sinh((low + high) / 2))
 
 
+def cells(num_cells: int) -> tuple[np.ndarray, np.ndarray]:
+    """Edges 0, ¼, ½, 1, 2, 4 ... and widths [num_cells]; the last cell goes on."""
+    edges = np.concatenate([[0.0], 0.25 * 2.0 ** np.arange(num_cells - 1)])
+    return edges, np.append(np.diff(edges), 1e30)
+
+
+def covered(y: jax.Array, edges: np.ndarray, widths: np.ndarray) -> jax.Array:
+    """The part of each cell within y, [..., num_cells]."""
+    inside = jnp.expand_dims(y, -1) - jnp.asarray(edges, y.dtype)
+    return jnp.clip(inside, 0.0, jnp.asarray(widths, y.dtype))
+
+
 @operation(
     "monotone_rescaling",
     slot="rescale",
@@ -118,23 +138,17 @@ def monotone(num_cells: int = 6, largest: float = 8.0) -> Learned:
     above_one(largest=largest)
     num_cells = whole(1, 64, num_cells=num_cells)
     limit = math.log(largest)
-    edges = np.concatenate([[0.0], 0.25 * 2.0 ** np.arange(num_cells - 1)])
-    widths = np.append(np.diff(edges), 1e30)
+    edges, widths = cells(num_cells)
 
     def init(_):
         return {"above": jnp.zeros(num_cells), "below": jnp.zeros(num_cells)}
-
-    def covered(y):
-        """The part of each cell within y, [..., num_cells]."""
-        inside = jnp.expand_dims(y, -1) - jnp.asarray(edges, y.dtype)
-        return jnp.clip(inside, 0.0, jnp.asarray(widths, y.dtype))
 
     def slopes(numbers):
         return jnp.exp(limit * jnp.tanh(numbers / limit))
 
     def apply(params, x, context=None):
         y = signed_root(jnp.asarray(x, jnp.result_type(float)), context)
-        rise = (slopes(params["above"]) * covered(y)).sum(-1)
-        return rise - (slopes(params["below"]) * covered(-y)).sum(-1)
+        rise = (slopes(params["above"]) * covered(y, edges, widths)).sum(-1)
+        return rise - (slopes(params["below"]) * covered(-y, edges, widths)).sum(-1)
 
     return Learned(init, apply, starts_hand_made=True)

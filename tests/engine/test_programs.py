@@ -1,5 +1,6 @@
 """Programs that evolve, from a start to formulas in an artifact; hurdles; the judge."""
 
+import itertools
 import json
 import shutil
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 import runs as files
 import toys
+import wandb_reader
 
 import metaevo
 from metaevo import fitness, formulas, spaces
@@ -72,6 +74,42 @@ def test_the_solution_is_kept_as_its_formula(finished):
     (text, _) = finished.artifact.properties["td_loss"].formula
     assert text in page.replace("&gt;", ">")
     assert "Size against score" in page
+    assert "Ancestors of the solution" in page
+
+
+def test_the_ancestors_of_a_solution_lead_back_to_the_start():
+    space = spaces.replace(td_loss=formulas.expression("td_loss", length=6))
+    made = regularized_evolution(
+        space, 16, ring=64, tournament=4, least_looks=2, memory=128
+    )
+
+    @jax.jit
+    def generation(state, key):
+        proposal, state = made.ask(key, state)
+        # Longer is better, so that the solution has ancestors.
+        scores = jax.vmap(space.programs.length)(proposal.params)
+        return made.tell(key, state, proposal, scores.astype(np.float32))
+
+    state = made.init(jax.random.key(0))
+    start = made.solution(state)
+    for i in range(6):
+        state = generation(state, jax.random.key(i))
+    front = jax.jit(made.front)(state)
+    there = np.asarray(front.born) >= 0
+    count = there.sum()
+    assert count > 2
+    assert there[:count].all()
+    assert (np.diff(front.born[:count]) <= 0).all()
+    assert front.born[count - 1] == 0
+    line = [jax.tree.map(lambda x, i=i: x[i], front.ancestors) for i in range(count)]
+    jax.tree.map(np.testing.assert_array_equal, line[0], made.solution(state))
+    jax.tree.map(np.testing.assert_array_equal, line[-1], start)
+    # One or two mutations at a time, and more where a child was seen before.
+    for child, parent in itertools.pairwise(line):
+        assert any(
+            (child["td_loss"][x] != parent["td_loss"][x]).any()
+            for x in child["td_loss"]
+        )
 
 
 def test_a_run_goes_on_to_the_bit(finished, tmp_path):
@@ -362,6 +400,25 @@ def test_code_needs_leave(tmp_path):
     (tmp_path / "a.py").write_text(CODE.format("td_error"))
     found = judging.read(tmp_path / "a.py", "td_loss", (), False)
     assert "allow_code=true" in (found.error or "")
+
+
+def test_the_scores_of_a_judge_are_rows_in_wandb(tmp_path):
+    from metaevo.engine.loggers.wandb import WandbLogger
+
+    records = [
+        {"name": "a.txt", "stage": "judged", "lower": 0.5, "interval": [0.1, 0.9]},
+        {"name": "b.py", "stage": "refused", "lower": -1e9, "interval": None},
+    ]
+    logger = WandbLogger(tmp_path, "offline", "judge", {"looks": 2}, ("td_loss",))
+    logger.table("judge", records)
+    logger.close()
+    assert logger.complete
+    (row,), config, _, _ = wandb_reader.read(tmp_path)
+    assert config["looks"] == 2
+    (kept,) = tmp_path.glob(f"wandb/offline-run-*/files/{row['judge.path']}")
+    told = json.loads(kept.read_text())
+    assert told["columns"] == list(records[0])
+    assert [x[:3] for x in told["data"]] == [list(r.values())[:3] for r in records]
 
 
 def test_a_judge_needs_a_slot_of_formulas():

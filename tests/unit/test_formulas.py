@@ -9,7 +9,7 @@ import pytest
 
 from metaevo import drifts, formulas, losses, spaces
 from metaevo.errors import ConfigError
-from metaevo.learned import language
+from metaevo.learned import language, rescalings
 from metaevo.slots import Context
 
 LEAVES = ("d", "q", "y")
@@ -151,7 +151,8 @@ def test_the_text_of_any_program_is_read_back():
 @functools.cache
 def machine(slot, family):
     """A function of programs, its mutation and its formula, compiled once."""
-    made = formulas.expression(slot, family=family)
+    start = "0.01" if slot == "number" else None
+    made = formulas.expression(slot, family=family, start=start)
     moves = formulas.moved_inputs(slot)
 
     @jax.jit
@@ -176,6 +177,10 @@ def inputs_of(slot):
     ]
     if slot == "td_loss":
         given[0] = given[2] - given[1]
+    elif slot == "actor_loss":
+        given[1] = jnp.stack([given[1], given[0]], -1)
+    elif slot == "rescale":
+        given[0] *= 30
     return given
 
 
@@ -209,6 +214,9 @@ HAND_MADE = {
     ("td_loss", "free"): losses.td_square,
     ("value_loss", "weighted"): losses.square,
     ("value_loss", "free"): losses.square,
+    ("actor_loss", "free"): losses.minus_q,
+    ("rescale", "increasing"): rescalings.signed_root,
+    ("q_transform", "increasing"): lambda q: jnp.clip(q, 0.0, 1.0),
     **{("drift", name): one for name, one in drifts.HAND_MADE.items()},
 }
 
@@ -221,6 +229,25 @@ def test_programs_start_as_the_hand_made_function(slot, family):
     expected = HAND_MADE[slot, family](*inputs)
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)
     assert made.starts_hand_made == (family not in ("dpo", "zero"))
+
+
+@pytest.mark.parametrize(
+    ("slot", "low", "high"), [("rescale", -400, 400), ("q_transform", 0, 1)]
+)
+def test_increasing_functions_increase_whatever_the_formula(slot, low, high):
+    x = jnp.linspace(low, high, 301)
+    for text in ("-20 + 9*t", "tanh(9*%s) - t", "9 - abs(9*%s)"):
+        name = "h" if slot == "rescale" else "q"
+        found = formulas.fixed(slot, text.replace("%s", name))(x, NOW)
+        assert (jnp.diff(found) > 0).all(), text
+        assert float(found[150 if slot == "rescale" else 0]) == 0.0
+
+
+def test_a_number_follows_its_formula():
+    number = formulas.fixed("number", "0.002*(1 - t)")
+    np.testing.assert_allclose(number(NOW), 0.0015, rtol=1e-6)
+    with pytest.raises(ConfigError, match="give the text of its start"):
+        formulas.expression("number")
 
 
 def identity(text, family="free", slot="td_loss"):

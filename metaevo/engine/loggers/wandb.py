@@ -7,6 +7,7 @@ the missing records later, from the run's files.
 from __future__ import annotations
 
 import io
+import json
 import math
 import os
 import time
@@ -192,6 +193,21 @@ class WandbLogger:
                 self.run.log_artifact(self._artifact(directory, evolved))
 
         self._limited.call(end, self._patience)
+
+    def table(self, name: str, records: Sequence[Mapping[str, Any]]) -> None:
+        """Send records with the keys of the first as a table."""
+
+        def send():
+            columns = list(records[0])
+            data = [
+                [json.dumps(x) if isinstance(x, list) else x for x in record.values()]
+                for record in records
+            ]
+            made = self.wandb.Table(columns, data, allow_mixed_types=True)
+            self.run.log({name: made})
+
+        if records:
+            self._limited.call(send, LOG)
 
     def close(self) -> None:
         """End the wandb run; wait at most `FINISH` seconds, of a push `PUSHED`."""
