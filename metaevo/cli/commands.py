@@ -22,6 +22,7 @@ from metaevo.cli.options import (
     PlayOptions,
     RerunOptions,
     ResumeOptions,
+    RunsOptions,
     ScoresOptions,
     TrialsOptions,
     TuneOptions,
@@ -184,6 +185,20 @@ def _report(directory: str) -> None:
 
     with runs.reading(directory):
         print(report.write(directory))
+
+
+def _runs(*words: str) -> None:
+    """Show the runs in folders: state, cost and verdict.
+
+    The newest first. Two to six runs that are named are set beside each other: the
+    settings in which they differ follow. Without a folder, those in runs/.
+    """
+    from metaevo.cli import overview
+
+    options = [x for x in words if "=" in x and not Path(x).exists()]
+    folders = [x for x in words if x not in options]
+    chosen = config.parse_options(RunsOptions, options)
+    print(overview.overview(folders or ["runs"], chosen.limit, chosen.page))
 
 
 def _trials(directory: str, *arguments: str) -> None:
@@ -486,6 +501,12 @@ COMMANDS = {
         _report,
         "RUN",
         "metaevo report runs/demo",
+    ),
+    "runs": Command(
+        _runs,
+        "[DIRECTORY ...] key=value ...",
+        "metaevo runs runs page=runs.html",
+        RunsOptions,
     ),
     "trials": Command(
         _trials,

@@ -155,6 +155,25 @@ class DistillOptions(Trust):
 
 
 @dataclass(frozen=True)
+class RunsOptions:
+    """Options of `metaevo runs`.
+
+    Attributes:
+        page: file to write as a page of HTML.
+        limit: rows, the newest; 0: all.
+
+    Raises:
+        ConfigError: `limit` is negative.
+    """
+
+    page: str | None = None
+    limit: int = 0
+
+    def __post_init__(self):
+        _check_least(self, limit=0)
+
+
+@dataclass(frozen=True)
 class TrialsOptions:
     """Options of `metaevo trials`.
 

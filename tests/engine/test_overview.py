@@ -1,0 +1,94 @@
+"""`metaevo runs`: the overview of runs, from their files."""
+
+import json
+import shutil
+
+import pytest
+import tiny_search as tiny
+
+import metaevo
+from metaevo.analysis import overview
+from metaevo.cli import commands
+from metaevo.errors import ConfigError
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with a finished run `a`, and `b`, as if it had been killed."""
+    folder = tmp_path_factory.mktemp("runs")
+    config = metaevo.RunConfig(
+        directory=str(folder / "a"), held_out_seeds=3, wandb="disabled", devices=1
+    )
+    metaevo.run(tiny.search(num_generations=2), config, "tiny")
+    shutil.copytree(folder / "a", folder / "deep" / "b")
+    events = (folder / "deep/b/history.jsonl").read_text().splitlines()
+    (folder / "deep/b/history.jsonl").write_text(events[0] + "\n")
+    shutil.rmtree(folder / "deep/b/solution")
+    log = folder / "deep/b/metrics.jsonl"
+    log.write_text(log.read_text().splitlines()[0] + '\n{"torn": ')
+    manifest = json.loads((folder / "deep/b/manifest.json").read_text())
+    manifest["identity"]["settings"]["inner"] = {"lr": 0.25}
+    (folder / "deep/b/manifest.json").write_text(json.dumps(manifest))
+    return folder
+
+
+def test_a_row_holds_state_cost_and_verdict(place):
+    row = overview.read(place / "a")
+    last = json.loads((place / "a/metrics.jsonl").read_text().splitlines()[-1])
+    assert (row.search, row.seed, row.state) == ("tiny", 0, "finished")
+    assert (row.generation, row.asked) == (2, 2)
+    assert row.frames == last["frames"]
+    assert row.fitness == last["fitness_mean"]
+    assert 0 < row.seconds < 3600
+    kept = json.loads((place / "a/solution/manifest.json").read_text())
+    assert row.verdict == kept["evidence"]["verdicts"][0]
+
+
+@pytest.mark.parametrize(("later", "state"), [(60, "going on"), (3600, "broken off")])
+def test_a_run_that_has_not_finished(place, later, state):
+    folder = place / "deep/b"
+    written = (folder / "metrics.jsonl").stat().st_mtime
+    row = overview.read(folder, written + later)
+    assert row.state == state
+    assert overview.done(row) == "1/2"  # the torn last line is no record
+    assert row.verdict == ""
+
+
+def test_the_command_lists_runs_and_sets_them_beside_each_other(place, capsys):
+    page = place / "page.html"
+    commands.execute("runs", [str(place), f"page={page}"])
+    out = capsys.readouterr().out
+    assert "finished" in out
+    assert "2/2" in out
+    assert out.index("settings in which they differ") < out.index("inner.lr")
+    text = page.read_text()
+    assert 'href="a/report/index.html"' in text
+    assert "deep/b" in text
+    commands.execute("runs", [str(place), "limit=1"])
+    assert "settings in which" not in capsys.readouterr().out
+    with pytest.raises(ConfigError, match="no runs in"):
+        commands.execute("runs", [str(place / "a" / "report")])
+
+
+def test_a_damaged_run_has_a_row_that_says_so(place, tmp_path, capsys):
+    shutil.copytree(place / "a", tmp_path / "x")
+    (tmp_path / "x/history.jsonl").write_text('{"time": "now"}\n')
+    row = overview.read(tmp_path / "x")
+    assert row.state == "unreadable"
+    assert "no time in seconds" in row.verdict
+    (tmp_path / "x/manifest.json").write_text('{"identity"')
+    commands.execute("runs", [str(tmp_path / "x")])
+    out = capsys.readouterr().out
+    assert "unreadable" in out
+    assert "manifest.json" in out
+
+
+def test_text_of_a_stranger_is_escaped(place, tmp_path, capsys):
+    shutil.copytree(place / "a", tmp_path / "x")
+    path = tmp_path / "x/solution/manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["evidence"]["verdicts"] = ["<script>\x1b[31m"]
+    path.write_text(json.dumps(manifest))
+    commands.execute("runs", [str(tmp_path), f"page={tmp_path / 'p.html'}"])
+    assert "\x1b" not in capsys.readouterr().out
+    assert "<script>" not in (tmp_path / "p.html").read_text()
