@@ -3,10 +3,12 @@
     python -m experiments.programs.run copies     60 searches in which nothing is better
     python -m experiments.programs.run planted    5 searches for a formula that is +20
     python -m experiments.programs.run formulas   the winners of searches, on more tasks
+    python -m experiments.programs.run strangers  the winners in an independent DQN
     python -m experiments.programs.run speed      a training, beside the square's
     python -m experiments.programs.run table      the rows of the documentation
 
-Each writes lines to results.jsonl; `formulas` goes on where it was stopped.
+Each writes lines to results.jsonl; `formulas` and `strangers` go on where they were
+stopped.
 """
 
 import json
@@ -17,10 +19,13 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import Partial
 
+from benchmarks.strangers import best_by_halves
 from inner_loops import dqn
 from metaevo import envs, fitness, formulas, spaces
 from metaevo.analysis import differences, holdout, rivals
+from metaevo.analysis.independent import judge
 from metaevo.evaluators.local import LocalEvaluator
 from metaevo.types import Proposal, Search
 from strategies.regularized_evolution import regularized_evolution
@@ -28,6 +33,7 @@ from strategies.regularized_evolution import regularized_evolution
 RESULTS = Path(__file__).parent / "results.jsonl"
 NOISE = 10.0  # of a look; in the search above it is half of what `reluctant` is worth
 SPACE = spaces.replace(td_loss=formulas.expression("td_loss"))
+STRANGERS = Path(__file__).parents[2] / "benchmarks/results/strangers.jsonl"
 WINNERS = Path(__file__).parent / "winners.json"
 """Seed of a search -> formula, from runs of `searches.dqn_td_program`."""
 
@@ -159,6 +165,49 @@ def of_formulas():
             note(part="formulas", task=task, kind=kind, lr=lr, scores=dict(named))
 
 
+def strangers():
+    """The winners in a DQN that shares no code with ours, beside simple functions.
+
+    Worlds and simple functions are those of `benchmarks.strangers`, which trained them.
+    """
+    agent, lr, seeds = "independent DQN, 0.0005", 5e-4, 16
+    winners = json.loads(WINNERS.read_text())
+    functions = [formulas.fixed("td_loss", text) for text in winners.values()]
+    lines = [json.loads(x) for x in RESULTS.read_text().splitlines()]
+    done = {(x["task"], x["search"]) for x in lines if x["part"] == "strangers"}
+    for task in ("CartPole-v1", "Acrobot-v1", "Catch-bsuite"):
+        for number, name in enumerate(winners):
+            if (task, name) in done:
+                continue
+
+            def one(number, *given):
+                return jax.lax.switch(number, functions, *given)
+
+            given = {"td_loss": Partial(one, jnp.int32(number))}
+            env, key = envs.make(f"gymnax/{task}"), jax.random.key(0)
+            found = judge.scores("dqn", env, given, key, seeds, [lr])
+            scores = {x: np.round(y[0], 3).tolist() for x, y in found._asdict().items()}
+            place = {"task": task, "agent": agent, "search": name}
+            note(part="strangers", **place, **scores)
+
+
+def among_strangers():
+    """Print the differences of `strangers` from the square and the best simple one."""
+    theirs: dict[str, dict] = {}
+    for x in map(json.loads, STRANGERS.read_text().splitlines()):
+        if x["agent"] == "independent DQN, 0.0005" and x["artifact"] is None:
+            theirs.setdefault(x["task"], {})[x["function"]] = np.array(x["lifetime"])
+    for x in map(json.loads, RESULTS.read_text().splitlines()):
+        if x["part"] == "strangers":
+            mine, simple = np.array(x["lifetime"]), theirs[x["task"]]
+            cells = [x["task"], f"search {x['search']}", f"{mine.mean():.2f}"]
+            even, odd = best_by_halves(simple)
+            best = np.where(np.arange(len(mine)) % 2 == 0, simple[even], simple[odd])
+            for rival in (simple["square"], simple["reluctant"], best):
+                cells.append(differences.paired_difference(mine, rival).text)
+            print(f"| {' | '.join(cells)} |")
+
+
 def speed():
     """Process time of a whole training, interleaved, 6 times each."""
     config = dqn.Config(24_000, 1_000, num_steps=4)
@@ -209,6 +258,8 @@ PARTS = {
     "copies": copies,
     "planted": planted,
     "formulas": of_formulas,
+    "strangers": strangers,
+    "among_strangers": among_strangers,
     "speed": speed,
 }
 

@@ -61,8 +61,9 @@ def _write(page: Path, rows: Sequence, beside: dict) -> None:
         report = run_directory.paths(row.name).report / "index.html"
         there = report.is_file()
         link = quote(os.path.relpath(report, page.parent)) if there else None
+        given = {k: x for k, x in row.changes.items() if not k.startswith("search.")}
         more = {"done": rows_of.done(row), "time": duration(row.seconds), "link": link}
-        return row._asdict() | more
+        return row._asdict() | more | {"changes": given}
 
     text = figures.page("runs.html", rows=[*map(shown, rows)], apart=beside)
     replace_file(page, text.encode())

@@ -32,6 +32,7 @@ from metaevo.errors import ConfigError
 from metaevo.types import Genome, Space
 from strategies import (
     ars,
+    asha,
     cem_rl,
     cma_es,
     de,
@@ -96,6 +97,7 @@ IN_A_BOX = Case(
     stays=False,
 )
 MAKE = {
+    "asha": IN_A_BOX._replace(make=lambda s, n: asha.asha(s, n, 4), rank_based=None),
     "ars": Case(lambda s, n: ars.ars(s, n, 0.3, optax.adam(0.1)), rank_based=False),
     "cma_es": Case(lambda s, n: cma_es.cma_es(s, n, 0.3)),
     "de": Case(lambda s, n: de.de(s, n, 0.3)),

@@ -128,6 +128,8 @@ def test_members_of_a_generation_live_as_the_strategy_has_them():
     assert segments(ppo_pbt.search, "strategy=random_search") is None
     horizon = "strategy=pes", "strategy.horizon=4"
     assert segments(ppo_value_loss.search, *horizon) == 4
+    horizon = "strategy=asha", "strategy.horizon=8"
+    assert segments(ppo_pbt.search, *horizon) == 4
 
 
 def test_help_has_the_key_and_the_arguments_of_the_strategy():
