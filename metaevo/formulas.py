@@ -70,8 +70,8 @@ LEAST_SLOPE = 1e-6  # mean size below which nothing is learned
 NUM_POINTS = 64  # at which behaviour is looked at
 SPARE = (1.0, 0.1, 0.5)  # constants that a program starts with, besides its own
 KINDS = {
-    "drift": formula_slots.drift(drifts.HAND_MADE, drifts.FARTHEST),
     **formula_slots.KINDS,
+    "drift": formula_slots.drift(drifts.HAND_MADE, drifts.FARTHEST),
 }
 SLOTS = tuple(KINDS)
 

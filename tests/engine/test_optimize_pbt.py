@@ -13,6 +13,7 @@ from own_trainers import AROUND, RATES, optimize, trials
 import metaevo
 from metaevo.engine.trials import evaluator
 from metaevo.errors import ConfigError
+from strategies.asha import asha
 from strategies.pbt import pbt
 from strategies.snes import snes
 
@@ -58,6 +59,28 @@ def test_folders_that_nobody_will_continue_are_removed(run):
     parents = {x["parent"] for x in run.trials.values()}
     assert not left & parents
     assert left >= set(list(run.trials)[8:12])  # the last generation of the search
+
+
+def test_asha_stops_trials_and_judges_whole_lives(tmp_path, monkeypatch):
+    """Slow growers are stopped at their first trial; a life is three trials."""
+    runs.write_short_reports(monkeypatch)
+    strategy = asha(RATES, 4, 3, factor=2)
+    result = optimize(
+        tmp_path, RATES, strategy, toy_trials.grow, num_generations=4,
+        defaults={"rate": 0.01, "c": 1.5}, held_out_seeds=2, seed=2,
+    )  # fmt: skip
+    records, found = runs.records(tmp_path), trials(tmp_path)
+    assert records[0]["stopped_early"] == 2
+    assert records[-1]["whole_lives"] >= 1
+    in_search = list(found.values())[:16]
+    newborn = [x for x in in_search if x["parent"] is None]
+    assert len(newborn) == records[-1]["trials"] - sum(
+        x["stopped_early"] for x in records[-1:]
+    ) - (records[-1]["whole_lives"] - records[-2]["whole_lives"])
+    rate = float(np.asarray(result.artifact.rate))
+    np.testing.assert_allclose(
+        result.held_out["solution"].fitness, 1 - (1 - rate) ** 3, rtol=1e-4
+    )
 
 
 def test_chains_that_begin_alike_share_no_trial():

@@ -224,12 +224,14 @@ def _search(
     proposal = checks.proposal_shapes(strategy)
     check_fit(space, proposal.params)
     lives_on = proposal.parents is not None
-    if lives_on and not strategy.persistent_agents:
+    if lives_on and strategy.mirrored:
         raise ConfigError(
             f"strategy={strategy.settings.get('strategy', '?')}: its members live on "
-            "in pairs, which trials cannot; expected one with newborn members, or pbt"
+            "in pairs, which trials cannot; expected one with newborn members, pbt or "
+            "asha"
         )
-    lifetime = num_generations if lives_on else 1
+    # Of PBT one population lives one lifetime; of ASHA the strategy knows its length.
+    lifetime = strategy.settings.get("horizon", num_generations) if lives_on else 1
 
     def init(key, meta):
         del key, meta
