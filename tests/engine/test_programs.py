@@ -407,7 +407,7 @@ def test_the_scores_of_a_judge_are_rows_in_wandb(tmp_path):
 
     records = [
         {"name": "a.txt", "stage": "judged", "lower": 0.5, "interval": [0.1, 0.9]},
-        {"name": "b.py", "stage": "refused", "lower": -1e9, "interval": None},
+        {"name": "b.py", "stage": "refused", "lower": -1e9},
     ]
     logger = WandbLogger(tmp_path, "offline", "judge", {"looks": 2}, ("td_loss",))
     logger.table("judge", records)

@@ -195,14 +195,14 @@ class WandbLogger:
         self._limited.call(end, self._patience)
 
     def table(self, name: str, records: Sequence[Mapping[str, Any]]) -> None:
-        """Send records with the keys of the first as a table."""
+        """Send records as a table; a key that a record lacks is empty there."""
+
+        def cell(x):
+            return json.dumps(x) if isinstance(x, list) else x
 
         def send():
-            columns = list(records[0])
-            data = [
-                [json.dumps(x) if isinstance(x, list) else x for x in record.values()]
-                for record in records
-            ]
+            columns = list(dict.fromkeys(key for record in records for key in record))
+            data = [[cell(record.get(x)) for x in columns] for record in records]
             made = self.wandb.Table(columns, data, allow_mixed_types=True)
             self.run.log({name: made})
 
