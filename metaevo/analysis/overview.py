@@ -16,14 +16,14 @@ from metaevo.errors import MetaevoError
 from metaevo.storage import _files, history, manifests, run_directory, verified
 from metaevo.text import columns, duration
 
-__all__ = ["Row", "apart", "read", "table"]
+__all__ = ["RunRow", "apart", "read", "table"]
 
 TAIL = 1 << 20  # bytes at the end of a log that are looked at
 MAX_TEXT = 300
 GOING_ON = 600.0  # seconds since the last record
 
 
-class Row(NamedTuple):
+class RunRow(NamedTuple):
     """A run in an overview.
 
     Attributes:
@@ -55,7 +55,7 @@ class Row(NamedTuple):
     changes: Mapping[str, Any] = {}
 
 
-def read(directory: Path, now: float | None = None) -> Row:
+def read(directory: Path, now: float | None = None) -> RunRow:
     """Read a run's row; one that is damaged has the reason as its verdict.
 
     Args:
@@ -65,10 +65,10 @@ def read(directory: Path, now: float | None = None) -> Row:
     try:
         return _row(directory, time.time() if now is None else now)
     except (MetaevoError, OSError, ValueError, KeyError, TypeError) as error:
-        return Row(str(directory), verdict=str(error)[:MAX_TEXT])
+        return RunRow(str(directory), verdict=str(error)[:MAX_TEXT])
 
 
-def _row(directory: Path, now: float) -> Row:
+def _row(directory: Path, now: float) -> RunRow:
     identity = run_directory.read_manifest(directory)["identity"]
     settings = manifests.Settings(identity["settings"], identity.get("defaults", {}))
     events, last = history.read(directory), _last_record(directory)
@@ -88,7 +88,7 @@ def _row(directory: Path, now: float) -> Row:
         fresh = now - max(written, events[-1]["time"] if events else 0.0) < GOING_ON
         state = "going on" if fresh else "broken off"
     mean, frames = (last.get(key) for key in ("fitness_mean", "frames"))
-    return Row(
+    return RunRow(
         str(directory),
         str(identity["search"]),
         identity["seed"],
@@ -130,12 +130,12 @@ def _verdict(directory: Path) -> str:
     return "no comparison on held-out seeds"
 
 
-def apart(rows: Sequence[Row]) -> dict[str, list[str]]:
+def apart(rows: Sequence[RunRow]) -> dict[str, list[str]]:
     """Settings in which runs differ: by key, a text for each run.
 
     What a search was made into, `search.*`, counts only where nothing else differs.
 
-    >>> a, b = Row("a", changes={"lr": 0.1, "n": 3}), Row("b", changes={"n": 3})
+    >>> a, b = RunRow("a", changes={"lr": 0.1, "n": 3}), RunRow("b", changes={"n": 3})
     >>> apart([a, b])
     {'lr': ['0.1', 'default']}
     """
@@ -149,16 +149,16 @@ def apart(rows: Sequence[Row]) -> dict[str, list[str]]:
     return given or found
 
 
-def done(row: Row) -> str:
+def done(row: RunRow) -> str:
     """Generations done, of those asked for.
 
-    >>> done(Row("a", generation=3, asked=64)), done(Row("a", generation=3))
+    >>> done(RunRow("a", generation=3, asked=64)), done(RunRow("a", generation=3))
     ('3/64', '3')
     """
     return f"{row.generation}" + (f"/{row.asked}" if row.asked else "")
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(rows: Sequence[RunRow]) -> str:
     """The runs as text, newest first, their verdicts on lines of their own."""
     head = ("run", "state", "generation", "time", "frames", "mean")
     cells = [

@@ -125,12 +125,12 @@ def _squared_action(inputs):
 
 _EDGES, _WIDTHS = rescalings.cells(_CELLS)
 _MIDDLES = _EDGES + np.append(_WIDTHS[:-1], _WIDTHS[-2]) / 2
-_PLACES = np.concatenate([-_MIDDLES[::-1], _MIDDLES])
+_PLACES = np.concatenate([-_MIDDLES, _MIDDLES])
 
 
 def _rising(p, inputs, context):
     y = rescalings.signed_root(jnp.asarray(inputs[0], jnp.result_type(float)), context)
-    below, above = _weight(p[:_CELLS])[::-1], _weight(p[_CELLS:])
+    below, above = _weight(p[:_CELLS]), _weight(p[_CELLS:])
     rise = (above * rescalings.covered(y, _EDGES, _WIDTHS)).sum(-1)
     return rise - (below * rescalings.covered(-y, _EDGES, _WIDTHS)).sum(-1)
 

@@ -335,6 +335,18 @@ def _priority(op: Settings) -> Portrait:
     )
 
 
+def _actor_loss(op: Settings) -> Portrait:
+    axis = Axis("value", -3, 3)
+
+    def at(size):
+        return lambda f, q, context: f(q, jnp.full((len(q), 1), size), context)
+
+    panels = [Curve(axis, f"loss, actions of size {x:g}", at(x)) for x in (0.0, 1.0)]
+    return Portrait(
+        panels, "The loss of an actor against the critic's value of its action."
+    )
+
+
 def _q_transform(op: Settings) -> Portrait:
     unit = {"q": (0.0, 0.5, 1.0)}
     return Portrait((Inputs(unit),), "What a value in [0, 1] counts as in the search.")
@@ -361,6 +373,7 @@ KINDS: Mapping[str, Callable[[Settings], Portrait]] = {
     "rescale": _rescale,
     "optimizer": _optimizer,
     "priority": _priority,
+    "actor_loss": _actor_loss,
     "q_transform": _q_transform,
     "number": _number,
 }
