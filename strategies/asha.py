@@ -144,7 +144,7 @@ def asha(
         )
         counts = state.counts + at.sum(1, dtype=jnp.int32)
         better = (scores[:, None, :] > fitness[None, :, None]).sum(-1)
-        seen = jnp.minimum(counts, memory)
+        seen = jnp.minimum(counts, memory).astype(jnp.float32)
         stays = better < jnp.ceil(share * seen)[:, None]
         stopped = (at & ~stays).any(0)
         done = age >= horizon
@@ -215,13 +215,13 @@ def _put(
 def _rank_correlation(x: jax.Array, y: jax.Array) -> jax.Array:
     """Spearman's, of pairs [N] of which some are NaN; 0 of fewer than `LEAST_ENDS`."""
     there = ~jnp.isnan(x)
-    number = there.sum()
+    number = there.sum(dtype=jnp.float32)
 
     def centred(x):
         below = (there[None] & (x[None] < x[:, None])).sum(1)
         equal = (there[None] & (x[None] == x[:, None])).sum(1)
-        rank = below + 0.5 * (equal - 1)
-        rank = rank - jnp.where(there, rank, 0.0).sum() / jnp.maximum(number, 1)
+        rank = below.astype(jnp.float32) + 0.5 * (equal - 1).astype(jnp.float32)
+        rank = rank - jnp.where(there, rank, 0.0).sum() / jnp.maximum(number, 1.0)
         return jnp.where(there, rank, 0.0)
 
     a, b = centred(x), centred(y)

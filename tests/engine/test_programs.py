@@ -149,8 +149,8 @@ def test_formulas_of_others_enter_a_run(tmp_path):
     tried = {x["name"]: x for x in map(json.loads, (ideas / "tried.jsonl").open())}
     assert "ratio(x, y)" in tried["bad.txt"]["error"]
     assert tried["same.txt"]["score"] == tried["same.txt"]["start"]
-    # The start, four looks, and then the files in the order of their names.
-    assert tried["good.txt"]["score"] == records[0]["population"][5]
+    # The start, eight looks, and then the files in the order of their names.
+    assert tried["good.txt"]["score"] == records[0]["population"][9]
     assert tried["good.txt"]["score"] > tried["good.txt"]["start"]
     (ideas / "late.txt").write_text("tanh(d)")
     records = run("run", 3, propose=str(ideas))
@@ -176,7 +176,7 @@ def test_programs_take_a_strategy_that_mutates(tmp_path):
         regularized_evolution(spaces.tune(lr=spaces.log()), 8)
     for wrong, message in (
         ({"relook": 0.0}, "relook=0.0 of population_size=16 is 0 members"),
-        ({"ring": 8}, "ring=8 must be at least 20"),
+        ({"ring": 8}, "ring=8 must be at least 24"),
         ({"least_looks": 0}, "least_looks=0 must be at least 1"),
     ):
         with pytest.raises(ConfigError, match=message):

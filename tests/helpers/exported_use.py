@@ -110,10 +110,12 @@ FRAMEWORKS = {"torch": Torch, "jax": Jax, "numpy": Numpy}
 def column_is_refused(it, module, case, inputs):
     """[n, 1] beside [n]: one line with both names and shapes, in both orders."""
     axes = case["axes"]
-    several = [name for name, rank in axes.items() if rank is not None]
+    several = [
+        name for name, rank in axes.items() if rank is not None and name != "action"
+    ]
     if len(several) < 2:
         return None
-    first, second = several[0], several[1 if several[1] != "action" else 2]
+    first, second = several[:2]
     for wrong in (first, second):
         given = {name: it.array(x) for name, x in inputs.items()}
         x = np.expand_dims(inputs[wrong], inputs[wrong].ndim - axes[wrong])
