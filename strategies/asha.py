@@ -34,7 +34,7 @@ class State(NamedTuple):
         params: [P, ...] of the next generation.
         age: [P] int32, generations that its agents have lived; 0: newborn.
         first: [P] float32, their scores at the first rung.
-        scores: [K, N] float32, the last N at each rung; NaN: none yet.
+        scores: [K, N] float32, the last N at each rung, as many as `counts` says.
         counts: [K] int32, scores seen at each rung.
         ends: [2, N] float32, scores at the first rung and at the end of whole lives.
         num_ends: int32, whole lives.
@@ -120,13 +120,13 @@ def asha(
             params=params,
             age=jnp.zeros(population_size, jnp.int32),
             first=jnp.zeros(population_size),
-            scores=jnp.full((last, memory), jnp.nan),
+            scores=jnp.zeros((last, memory)),
             counts=jnp.zeros(last, jnp.int32),
-            ends=jnp.full((2, memory), jnp.nan),
+            ends=jnp.zeros((2, memory)),
             num_ends=jnp.int32(0),
             best=jax.tree.map(lambda x: x[0], params),
             rung=jnp.int32(-1),
-            score=jnp.float32(-jnp.inf),
+            score=jnp.zeros(()),
             stopped=jnp.int32(0),
             born=jnp.int32(population_size),
         )
@@ -143,8 +143,10 @@ def asha(
             state.scores, state.counts, at, fitness
         )
         counts = state.counts + at.sum(1, dtype=jnp.int32)
-        better = (scores[:, None, :] > fitness[None, :, None]).sum(-1)
-        seen = jnp.minimum(counts, memory).astype(jnp.float32)
+        there = jnp.arange(memory)[None] < counts[:, None]
+        above = (scores[:, None, :] > fitness[None, :, None]) & there[:, None]
+        better = above.sum(-1, dtype=jnp.float32)
+        seen = there.sum(-1, dtype=jnp.float32)
         stays = better < jnp.ceil(share * seen)[:, None]
         stopped = (at & ~stays).any(0)
         done = age >= horizon
@@ -158,7 +160,7 @@ def asha(
         score = jnp.where(rung == farthest, fitness, -jnp.inf)
         winner = jnp.argmax(score)
         wins = (farthest > state.rung) | (
-            (farthest == state.rung) & (score[winner] > state.score)
+            (farthest == state.rung) & (farthest >= 0) & (score[winner] > state.score)
         )
         best = jax.tree.map(
             lambda new, old: jnp.where(wins, new[winner], old),
@@ -196,7 +198,7 @@ def asha(
             "stopped_early": state.stopped,
             "whole_lives": state.num_ends,
             "best_rung": state.rung,
-            "rank_correlation": _rank_correlation(*state.ends),
+            "rank_correlation": _rank_correlation(*state.ends, state.num_ends),
         }
 
     return Strategy(
@@ -212,9 +214,9 @@ def _put(
     return kept.at[jnp.where(chosen, place, len(kept))].set(new, mode="drop")
 
 
-def _rank_correlation(x: jax.Array, y: jax.Array) -> jax.Array:
-    """Spearman's, of pairs [N] of which some are NaN; 0 of fewer than `LEAST_ENDS`."""
-    there = ~jnp.isnan(x)
+def _rank_correlation(x: jax.Array, y: jax.Array, count: jax.Array) -> jax.Array:
+    """Spearman's, of the first `count` of pairs [N]; 0 of fewer than `LEAST_ENDS`."""
+    there = jnp.arange(len(x)) < count
     number = there.sum(dtype=jnp.float32)
 
     def centred(x):
