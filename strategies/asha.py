@@ -198,7 +198,9 @@ def asha(
             "stopped_early": state.stopped,
             "whole_lives": state.num_ends,
             "best_rung": state.rung,
-            "rank_correlation": _rank_correlation(*state.ends, state.num_ends),
+            "rank_correlation": _rank_correlation(
+                state.ends[0], state.ends[1], state.num_ends
+            ),
         }
 
     return Strategy(
