@@ -110,8 +110,10 @@ def _last_record(directory: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     with _files.open_read(path) as file:
-        file.seek(max(path.stat().st_size - TAIL, 0))
-        lines = file.read(TAIL).split(b"\n")[:-1]
+        before = max(path.stat().st_size - TAIL, 0)
+        file.seek(before)
+        # What precedes the first line break is the end of a line, unless all is read.
+        lines = file.read(TAIL).split(b"\n")[1 if before else 0 : -1]
     found = _files.parse_json(lines[-1]) if lines else {}
     if not isinstance(found, dict) or not isinstance(found.get("generation", 0), int):
         raise ValueError(f"{path}: the last line is no record")

@@ -1,4 +1,4 @@
-"""What a formula means in each slot: names of its inputs, and the function it gives.
+"""The slots that take formulas: names of their inputs, and families of functions.
 
 Formulas are `metaevo.learned.language`'s; `metaevo.formulas` puts them into slots.
 """
@@ -130,9 +130,7 @@ _PLACES = np.concatenate([-_MIDDLES, _MIDDLES])
 
 def _rising(p, inputs, context):
     y = rescalings.signed_root(jnp.asarray(inputs[0], jnp.result_type(float)), context)
-    below, above = _weight(p[:_CELLS]), _weight(p[_CELLS:])
-    rise = (above * rescalings.covered(y, _EDGES, _WIDTHS)).sum(-1)
-    return rise - (below * rescalings.covered(-y, _EDGES, _WIDTHS)).sum(-1)
+    return rescalings.piecewise(y, _weight(p[:_CELLS]), _weight(p[_CELLS:]))
 
 
 def _onto_unit(p, inputs, context):

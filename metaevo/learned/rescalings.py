@@ -25,10 +25,10 @@ from metaevo.slots import Context
 __all__ = [
     "LARGEST",
     "cells",
-    "covered",
     "identity",
     "inverse",
     "monotone",
+    "piecewise",
     "signed_root",
 ]
 
@@ -108,10 +108,20 @@ def cells(num_cells: int) -> tuple[np.ndarray, np.ndarray]:
     return edges, np.append(np.diff(edges), 1e30)
 
 
-def covered(y: jax.Array, edges: np.ndarray, widths: np.ndarray) -> jax.Array:
-    """The part of each cell within y, [..., num_cells]."""
-    inside = jnp.expand_dims(y, -1) - jnp.asarray(edges, y.dtype)
-    return jnp.clip(inside, 0.0, jnp.asarray(widths, y.dtype))
+def piecewise(y: jax.Array, below: jax.Array, above: jax.Array) -> jax.Array:
+    """f(y) [...], piecewise linear with f(0) = 0.
+
+    Args:
+        y: [...].
+        below, above: [K] slopes in the `cells` of y < 0 and y > 0, from 0 outwards.
+    """
+    edges, widths = (jnp.asarray(x, y.dtype) for x in cells(len(above)))
+
+    def covered(y):
+        """The part of each cell within y, [..., K]."""
+        return jnp.clip(jnp.expand_dims(y, -1) - edges, 0.0, widths)
+
+    return (above * covered(y)).sum(-1) - (below * covered(-y)).sum(-1)
 
 
 @operation(
@@ -138,7 +148,6 @@ def monotone(num_cells: int = 6, largest: float = 8.0) -> Learned:
     above_one(largest=largest)
     num_cells = whole(1, 64, num_cells=num_cells)
     limit = math.log(largest)
-    edges, widths = cells(num_cells)
 
     def init(_):
         return {"above": jnp.zeros(num_cells), "below": jnp.zeros(num_cells)}
@@ -148,7 +157,6 @@ def monotone(num_cells: int = 6, largest: float = 8.0) -> Learned:
 
     def apply(params, x, context=None):
         y = signed_root(jnp.asarray(x, jnp.result_type(float)), context)
-        rise = (slopes(params["above"]) * covered(y, edges, widths)).sum(-1)
-        return rise - (slopes(params["below"]) * covered(-y, edges, widths)).sum(-1)
+        return piecewise(y, slopes(params["below"]), slopes(params["above"]))
 
     return Learned(init, apply, starts_hand_made=True)

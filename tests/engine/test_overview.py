@@ -83,6 +83,16 @@ def test_a_damaged_run_has_a_row_that_says_so(place, tmp_path, capsys):
     assert "manifest.json" in out
 
 
+def test_of_a_long_log_the_end_is_read(place, monkeypatch):
+    lines = (place / "a/metrics.jsonl").read_bytes().splitlines(keepends=True)
+    monkeypatch.setattr(overview, "TAIL", len(lines[-1]) + 10)
+    assert overview.read(place / "a").generation == 2
+    # A record that is longer than what is looked at is left out, and the rest is shown.
+    monkeypatch.setattr(overview, "TAIL", len(lines[-1]) - 10)
+    row = overview.read(place / "a")
+    assert (row.state, row.generation) == ("finished", 0)
+
+
 def test_text_of_a_stranger_is_escaped(place, tmp_path, capsys):
     shutil.copytree(place / "a", tmp_path / "x")
     path = tmp_path / "x/solution/manifest.json"
