@@ -120,7 +120,8 @@ def _itself(p, inputs, context):
 
 def _squared_action(inputs):
     q, action = inputs
-    return q, (jnp.asarray(action) ** 2).mean(-1)
+    action = jnp.atleast_1d(action)  # A scalar stands for all elements.
+    return q, (action**2).mean(-1)
 
 
 _EDGES, _WIDTHS = rescalings.cells(_CELLS)

@@ -40,7 +40,7 @@ def test_every_search_passes_the_checks_as_it_is(name):
 STRATEGIES = list(listing.modules("strategies"))
 ONE_FOR_ALL = ("td3_cem_rl", "td3_dvd", "mfos_self_play")
 """Searches whose strategy is a part of them."""
-OF_RANGES = {"grid", "pb2", "pbt", "random_search"}
+OF_RANGES = {"asha", "grid", "pb2", "pbt", "random_search"}
 OF_PROGRAMS = {"regularized_evolution"}
 OF_OWN_SLOTS = {"cem_rl", "dvd", "self_play"}
 GIVEN = {"num_points": 2, "sigma": 0.3, "learning_rate": 0.1, "population_size": 8}
@@ -90,7 +90,7 @@ def test_each_strategy_fits_or_is_refused_in_one_line(name):
         else:
             used = search.strategy.settings["strategy"]
             assert used == f"strategies.{strategy}:{strategy}"
-            lives_on = strategy in ("pbt", "pb2", "pes")
+            lives_on = strategy in ("asha", "pbt", "pb2", "pes")
             assert search.segments_per_generation == (1 if lives_on else None)
 
 
