@@ -31,10 +31,13 @@ from ray.cluster_utils import Cluster
 import metaevo
 from benchmarks import reliability_processes as processes
 from benchmarks import tiny
+from inner_loops import dqn, ppo
 from metaevo.evaluators import ray_hosts
 from metaevo.evaluators.local import LocalEvaluator
 from metaevo.evaluators.ray import RayEvaluator
 from metaevo.types import Proposal
+from searches import dqn_pbt, ppo_pbt
+from strategies.asha import asha
 
 
 def host() -> dict[str, Any]:
@@ -95,6 +98,7 @@ def run(
     directory: str | Path,
     search: metaevo.Search,
     events: Mapping[int, Event] | None = None,
+    checkpoint_every: int = 1,
 ) -> dict[str, Any]:
     """Run a search on the cluster, and let events happen in its generations.
 
@@ -120,7 +124,11 @@ def run(
         return False
 
     config = metaevo.RunConfig(
-        directory=str(directory), evaluator="ray", held_out_seeds=0, wandb="disabled"
+        directory=str(directory),
+        evaluator="ray",
+        held_out_seeds=0,
+        wandb="disabled",
+        checkpoint_every=checkpoint_every,
     )
     original, ray_hosts.Pool = ray_hosts.Pool, Recorded
     try:
@@ -134,6 +142,8 @@ def run(
         "seconds": [round(b - a, 4) for a, b in itertools.pairwise(ends)],
         "hosts lost": pool.losses,
         "tasks given twice": pool.doubles,
+        "MB moved": round(pool.moved / 1e6, 3),
+        "trained again": pool.remade,
     }
 
 
@@ -248,6 +258,134 @@ def same_bits(length: int = 20, steps: int = 2000) -> Iterator[dict[str, Any]]:
                     yield row(f"Ray, {number} actor(s){what}", directory, **facts)
 
 
+def lives(checkpoint_every: int = 10) -> Iterator[dict[str, Any]]:
+    """Members that live on, on every layout: PBT of PPO and of DQN, and ASHA of PPO."""
+    every = {"checkpoint_every": checkpoint_every}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for what, search in _living().items():
+            config = metaevo.RunConfig(
+                directory=str(folder / what),
+                held_out_seeds=0,
+                wandb="disabled",
+                **every,
+            )
+            peak = _peak(
+                lambda search=search, config=config: metaevo.run(search, config, what)
+            )
+            first = digest(folder / what)
+            carried = LocalEvaluator(search).carried_bytes(_proposal(search))
+            yield {
+                "what": what,
+                "layout": "local",
+                "digest": first,
+                "same": True,
+                "MB of members": round(carried / 1e6, 2),
+                "driver's peak_MB": peak,
+            }
+            for layout, number, event in _LAYOUTS:
+                if "every 30 s" in layout and "ASHA" not in what:
+                    continue
+                with cluster(number) as made, contextlib.ExitStack() as ending:
+                    directory = folder / f"{what}, {layout}"
+                    events = {12: event(made, ending)} if event else {}
+                    facts: dict[str, Any] = {}
+                    peak = _peak(
+                        lambda d=directory, s=search, e=events, f=facts: f.update(
+                            run(d, s, e, **every)
+                        )
+                    )
+                    facts.pop("seconds")
+                    found = facts.pop("digest")
+                    yield {
+                        "what": what,
+                        "layout": f"Ray, {layout}",
+                        "digest": found,
+                        "same": found == first,
+                        **facts,
+                        "driver's peak_MB": peak,
+                    }
+
+
+def _living() -> dict[str, metaevo.Search]:
+    """Searches of 8 members that live on for 20 generations or more."""
+    ppo_config = ppo.Config(160_000, num_segments=20, anneal_lr=False)
+    dqn_config = dqn.Config(20_000, 1_000, num_segments=20, buffer_size=5_000)
+    pbt = ppo_pbt.search(population_size=8, inner=ppo_config)
+    halving = pbt._replace(strategy=asha(pbt.space, 8, 20), num_generations=60)
+    found = {
+        "PBT of PPO": pbt,
+        "PBT of DQN": dqn_pbt.search(population_size=8, inner=dqn_config),
+        "ASHA of PPO": halving,
+    }
+    return {k: x._replace(chunk_size=2) for k, x in found.items()}
+
+
+def _proposal(search: metaevo.Search) -> Proposal:
+    def asked(key):
+        return search.strategy.ask(key, search.strategy.init(key))[0]
+
+    return jax.eval_shape(asked, jax.random.key(0))
+
+
+def _peak(do: Callable[[], Any]) -> float:
+    """The most memory of this process in MB while it does something."""
+    Path("/proc/self/clear_refs").write_text("5")
+    do()
+    lines = Path("/proc/self/status").read_text().splitlines()
+    (found,) = (x.split()[1] for x in lines if x.startswith("VmHWM"))
+    return round(int(found) / 1024)
+
+
+def _lost_host(made: Cluster, ending: contextlib.ExitStack) -> Event:
+    """A host ends with all that runs on it, the states of members too."""
+    del ending
+
+    def event(pool: ray_hosts.Pool) -> bool:
+        node = next(iter(made.worker_nodes))
+        made.remove_node(node, allow_graceful=False)
+        return True
+
+    return event
+
+
+def _killing(seconds: float) -> Callable[[Cluster, contextlib.ExitStack], Event]:
+    """One actor after the other is killed -9."""
+
+    def event_of(made: Cluster, ending: contextlib.ExitStack) -> Event:
+        over = threading.Event()
+        ending.callback(over.set)
+
+        def event(pool: ray_hosts.Pool) -> bool:
+            def kill_each() -> None:
+                for turn in itertools.count():
+                    if over.wait(seconds):
+                        return
+                    up = _up(pool)
+                    if up:
+                        with contextlib.suppress(ProcessLookupError):
+                            os.kill(up[turn % len(up)].pid, signal.SIGKILL)
+
+            threading.Thread(target=kill_each, daemon=True).start()
+            return True
+
+        return event
+
+    return event_of
+
+
+_LAYOUTS = (
+    ("1 host", 1, None),
+    ("2 hosts", 2, None),
+    ("3 hosts", 3, None),
+    ("2 hosts, an actor killed -9", 2, lambda made, ending: kill),
+    ("2 hosts, an actor stopped for 60 s", 2, lambda made, ending: stop(60.0)),
+    ("2 hosts, one of which is lost", 2, _lost_host),
+    ("1 host, another joins", 1, lambda made, ending: add(made)),
+    ("3 hosts, an actor killed -9 every 30 s", 3, _killing(30.0)),
+)
+
+
 def overhead(repeats: int = 7) -> Iterator[dict[str, Any]]:
     """A generation on one core, through Ray and not, in turns; and one with a kill.
 
@@ -315,4 +453,4 @@ def driver(tasks: int = 1000, numbers: int = 1000) -> dict[str, Any]:
     }
 
 
-COMMANDS = {f.__name__: f for f in (same_bits, overhead, driver)}
+COMMANDS = {f.__name__: f for f in (same_bits, lives, overhead, driver)}

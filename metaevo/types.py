@@ -421,7 +421,7 @@ class Evaluator(Protocol):
     """Evaluates a proposal; see `metaevo.evaluators.choose`.
 
     `carried` holds agents that live on between generations and is opaque to the
-    caller, who only keeps it and checkpoints it.
+    caller, who only keeps it, and checkpoints what `collected` makes of it.
 
     Attributes:
         num_devices: number of devices that members may be divided among.
@@ -445,8 +445,12 @@ class Evaluator(Protocol):
         """Evaluate agents as they are; see `LocalEvaluator.score`."""
         ...
 
+    def collected(self, carried: PyTree) -> PyTree:
+        """Arrays of `carried`, which a call takes in its place."""
+        ...
+
     def template(self, proposal: Proposal) -> PyTree:
-        """Shapes and dtypes of `carried`, to restore a checkpoint with."""
+        """Shapes and dtypes of these arrays, to restore a checkpoint with."""
         ...
 
     def state_bytes(self, proposal: Proposal) -> int:

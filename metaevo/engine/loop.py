@@ -398,9 +398,10 @@ def _save(job: Job, journal: Journal, progress: Progress) -> None:
     journal.check()
     if not journal.pending:
         return
+    state = progress.state
     checkpoint.of_run(job.directory).save(
         progress.generation,
-        progress.state,
+        state._replace(carried=job.evaluator.collected(state.carried)),
         {
             "generation": progress.generation,
             "failures": progress.failures,
@@ -409,7 +410,7 @@ def _save(job: Job, journal: Journal, progress: Progress) -> None:
             "run_manifest": run_directory.manifest_digest(job.directory),
         },
     )
-    journal.release(lambda: _drawn(job, progress.state))
+    journal.release(lambda: _drawn(job, state))
 
 
 def _restore(job: Job) -> Progress:

@@ -1,7 +1,7 @@
 """The choice of an evaluator, from `run.evaluator` and `run.distributed`.
 
 local   this machine's devices, or those of all processes of a jax.distributed job
-ray     the hosts of a Ray cluster, for searches whose members are newborn
+ray     the hosts of a Ray cluster, for searches whose members are not coupled
 """
 
 from __future__ import annotations

@@ -134,6 +134,7 @@ class CoordinatorEvaluator:
         self.inner = inner
         self.programs, self.num_devices = inner.programs, inner.num_devices
         self.template, self.state_bytes = inner.template, inner.state_bytes
+        self.collected = inner.collected
         self._last: PyTree = ()
         send({"do": "begin", "chunk_size": inner.search.chunk_size})
 

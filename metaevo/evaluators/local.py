@@ -51,10 +51,12 @@ class Sources(NamedTuple):
     Attributes:
         agent: Member whose agent it continues: its parent.
         experience: Member whose experience it continues: itself.
+        moved: Whether the agent came to another member's experience, [P].
     """
 
     agent: np.ndarray
     experience: np.ndarray
+    moved: np.ndarray
 
 
 class LocalEvaluator:
@@ -104,6 +106,7 @@ class LocalEvaluator:
         proposal: Proposal,
         carried: PyTree,
         places: np.ndarray | None = None,
+        sources: Sequence[Sources | None] | None = None,
     ) -> tuple[Evaluated, PyTree]:
         """Train and score every member of `proposal`.
 
@@ -112,7 +115,9 @@ class LocalEvaluator:
             proposal: Members, [P, ...] per leaf.
             carried: Second result of the last call; None or () before the first.
             places: [P] places of the members in a population of which they are whole
-                chunks of newborn members; None: the members are the population.
+                chunks; None: the members are the population.
+            sources: Per task the entries of `carried` that the members continue, for
+                a part of a population; None: the proposal's parents say it.
 
         Returns:
             The evaluation, and the state to be given to the next call: one InnerState
@@ -128,7 +133,8 @@ class LocalEvaluator:
         for task in range(len(self.search.tasks)):
             old = carried[task] if carried and lives_on else None
             if len(going_on) == population.size(proposal.params):
-                result = self._train(task, key, proposal, old, places)
+                given = None if sources is None else sources[task]
+                result = self._train(task, key, proposal, old, places, given)
             else:
                 result = self._train_some(task, key, proposal, going_on, places)
             results.append(result)
@@ -188,6 +194,10 @@ class LocalEvaluator:
             scored.append(metrics)
             agents.append(agent)
         return scored, agents
+
+    def collected(self, carried: PyTree) -> PyTree:
+        """Return the arrays of what a call carries on: they are here."""
+        return carried
 
     # --- shapes and sizes ---
 
@@ -314,6 +324,7 @@ class LocalEvaluator:
         proposal: Proposal,
         old: InnerState | None,
         places: np.ndarray | None,
+        sources: Sources | None = None,
     ) -> tuple[Outcome, InnerState | None]:
         """Train all members on one task, round by round.
 
@@ -324,9 +335,9 @@ class LocalEvaluator:
         arguments = self.arguments(key, task, proposal, places)
         if old is not None and self.layout.exchange is None:
             old = self.layout.gathered(old)  # a restored state lies on a device
-        sources = continued_sources(
-            self.search.tasks[task], proposal.parents, old, size
-        )
+        if sources is None and old is not None:
+            loop = self.search.tasks[task]
+            sources = continued_sources(loop, proposal.parents, healthy(old, size))
         outcomes, kept = [], None
         for ids in self.layout.rounds(size):
             args = arguments(ids)
@@ -419,7 +430,7 @@ class LocalEvaluator:
             return programs.init(*args)
         here = Sources(*(source[ids] for source in sources))
         newborn = InnerState(None, None)
-        if any((source < 0).any() for source in here):
+        if (here.agent < 0).any() or (here.experience < 0).any():
             newborn = programs.members(*args)
         # `run` consumes its input, and the carried state belongs to the caller.
         common = jax.tree.map(
@@ -430,9 +441,8 @@ class LocalEvaluator:
         experience = self._continued(
             old.experience, here.experience, newborn.experience
         )
-        moved = (here.agent != here.experience) & (here.experience >= 0)
-        if moved.any():
-            moved = self.layout.put(jnp.asarray(moved), MEMBERS)
+        if here.moved.any():
+            moved = self.layout.put(jnp.asarray(here.moved), MEMBERS)
             after = self.search.tasks[task].for_new_agent(experience)
             experience = _arrays.where(moved, after, experience)
         return InnerState(
@@ -453,23 +463,41 @@ class LocalEvaluator:
         return _arrays.where(lives, continued, newborn)
 
 
+class Healthy(NamedTuple):
+    """Members of a state whose numbers are all finite, [P] each."""
+
+    agent: np.ndarray
+    experience: np.ndarray
+
+
+def healthy(state: InnerState, size: int) -> Healthy:
+    """Return the members of a state [S, P, ...] whose numbers are all finite."""
+    return Healthy(*(_arrays.healthy(x, size) for x in state[:2]))
+
+
 def continued_sources(
-    loop: InnerLoop, parents: jax.Array | None, old: InnerState | None, size: int
+    loop: InnerLoop, parents: jax.Array | None, alive: Healthy
 ) -> Sources | None:
     """Return the members whose state each member continues.
 
     Agents follow their parents, and experience stays with the member. A state with a
     number that is not finite is not continued, because it would never recover.
 
+    Args:
+        loop: Inner loop of the task.
+        parents: [P] as of a proposal.
+        alive: Members of the last generation's state.
+
     Returns:
         The sources; None if all members, and what they share, are newborn.
     """
+    size = len(alive.agent)
     agent = np.full(size, -1) if parents is None else np.asarray(parents)
-    if old is None or (not loop.coupled and (agent < 0).all()):
+    if not loop.coupled and (agent < 0).all():
         return None
     experience = np.where(agent < 0, -1, np.arange(size))
     if (agent >= 0).any():
-        agent = np.where(_arrays.healthy(old.agent, size)[agent], agent, -1)
-        healthy = _arrays.healthy(old.experience, size)
-        experience = np.where(healthy[experience], experience, -1)
-    return Sources(agent, experience)
+        agent = np.where(alive.agent[agent], agent, -1)
+        experience = np.where(alive.experience[experience], experience, -1)
+    moved = (agent != experience) & (experience >= 0)
+    return Sources(agent, experience, moved)

@@ -16,15 +16,17 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from metaevo import keys
 from metaevo.errors import ConfigError, InterruptedRunError
 from metaevo.evaluators import surroundings
-from metaevo.evaluators.local import LocalEvaluator
-from metaevo.types import Proposal, PyTree, keep
+from metaevo.evaluators.local import LocalEvaluator, healthy
+from metaevo.evaluators.ray_states import Kept, Part, StatesLostError, pack, packed
+from metaevo.types import Evaluated, Key, Proposal, PyTree, Search, keep
 
-__all__ = ["Actor", "Payload", "Pool", "Task", "import_ray", "pool"]
+__all__ = ["Actor", "Payload", "Pool", "Task", "connected", "import_ray", "pool"]
 
 POLL = 1.0  # seconds between two polls for new hosts
 PATIENCE = 30.0  # seconds for which the first host waits for the others
@@ -68,20 +70,97 @@ class _Host:
             places: Places of the members in the population.
             params: Their params.
         """
+        evaluator = self._evaluator(payload)
+        call = getattr(evaluator, method)
+        found = call(_key(key), Proposal(params), (), places)
+        if method == "__call__":
+            evaluated, carried = found
+            found = (
+                _without_params(evaluator.search, evaluated),
+                tuple(state.agent for state in carried),
+            )
+        return jax.tree.map(lambda x: np.asarray(keys.to_data(x)), found)
+
+    def live(
+        self,
+        payload: Payload,
+        key: np.ndarray,
+        places: np.ndarray,
+        params: PyTree,
+        follow: bool,
+        part: Part,
+    ) -> list[PyTree]:
+        """Train whole chunks of members that live on.
+
+        Args:
+            follow: Whether members follow parents.
+            part: What they continue.
+
+        Returns:
+            The evaluation, per task the members whose numbers are all finite, and what
+            they share; then, of each chunk, its agents and their experience.
+
+        Raises:
+            StatesLostError: A host that had some of it is gone.
+        """
+        evaluator = self._evaluator(payload)
+        old = _fetched(part)
+        size = len(places)
+        parents: Any = np.zeros(size, np.int32) if follow else None
+        evaluated, carried = evaluator(
+            _key(key), Proposal(params, parents), old, places, part.sources
+        )
+        evaluated = _without_params(evaluator.search, evaluated)
+        alive = [healthy(state, size) for state in carried]
+        common = [packed((state.shared, state.clock)) for state in carried]
+        found: list[PyTree] = [(packed(evaluated), alive, common)]
+        ends = np.cumsum(part.widths)
+        for width, end in zip(part.widths, ends, strict=True):
+            found += pack(carried, np.arange(end - width, end))
+        return found
+
+    def score(
+        self,
+        payload: Payload,
+        key: np.ndarray,
+        places: np.ndarray,
+        params: PyTree,
+        part: Part,
+    ) -> PyTree:
+        """Evaluate agents that live on as they are; see `LocalEvaluator.score`."""
+        evaluator = self._evaluator(payload)
+        proposal = Proposal(params, jnp.zeros(len(places), jnp.int32))
+        return packed(evaluator.score(_key(key), proposal, _fetched(part), places))
+
+    def _evaluator(self, payload: Payload) -> LocalEvaluator:
         ray = import_ray()
         if payload.name not in self.evaluators:
             search, options = ray.cloudpickle.loads(ray.get(payload.where[0]))
             self.evaluators[payload.name] = LocalEvaluator(search, **options)
-        evaluator = getattr(self.evaluators[payload.name], method)
-        search = self.evaluators[payload.name].search
-        typed_key = keys.from_data(key, like=jax.random.key(0))
-        found = evaluator(typed_key, Proposal(params), (), places)
-        if method == "__call__":
-            evaluated, carried = found
-            if search.space.inherit is keep:
-                evaluated = evaluated._replace(params=())
-            found = evaluated, tuple(state.agent for state in carried)
-        return jax.tree.map(lambda x: np.asarray(keys.to_data(x)), found)
+        return self.evaluators[payload.name]
+
+
+def _key(data: np.ndarray) -> Key:
+    return keys.from_data(data, like=jax.random.key(0))
+
+
+def _without_params(search: Search, evaluated: Evaluated) -> Evaluated:
+    """Leave params out that the driver has."""
+    kept = search.space.inherit is keep
+    return evaluated._replace(params=()) if kept else evaluated
+
+
+def _fetched(part: Part) -> tuple:
+    """Return the states of a part.
+
+    Raises:
+        StatesLostError: A host that had some of them is gone.
+    """
+    ray = import_ray()
+    try:
+        return part.fetched(ray.get)
+    except (ray.exceptions.ObjectLostError, ray.exceptions.ActorDiedError) as error:
+        raise StatesLostError(str(error)) from None
 
 
 class Payload(NamedTuple):
@@ -128,6 +207,7 @@ class Task:
 
     Attributes:
         reference: Reference to the answer.
+        kept: References to the states of each chunk; empty if members are newborn.
         chunks: Indices of the chunks in their generation.
         name: Name of the evaluator.
         generation: Generation to which the chunks belong.
@@ -138,6 +218,7 @@ class Task:
     """
 
     reference: Any
+    kept: list[Kept]
     chunks: list[int]
     name: str
     generation: Any
@@ -159,6 +240,8 @@ class Pool:
         losses: Hosts that were lost with a task.
         doubles: Tasks that were assigned twice.
         replaced: Actors that were removed.
+        moved: Bytes of members that live on, sent from one host to another.
+        remade: Times that members were trained again, since a host with them was lost.
 
     Raises:
         ConfigError: There is no such cluster, or Ray is not installed.
@@ -170,27 +253,11 @@ class Pool:
         address: str = "local",
         should_stop: Callable[[], bool] = lambda: False,
     ):
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        # Ray starts its workers at nice 15, behind all other processes.
-        os.environ.setdefault("RAY_worker_niceness", "0")
-        ray = import_ray()
-        self.ours = not ray.is_initialized()
-        if self.ours:
-            from metaevo.evaluators.devices import num_cores
-
-            options = {"logging_level": logging.ERROR, "log_to_driver": False}
-            if address == "local":
-                options |= {"num_cpus": num_cores(), "include_dashboard": False}
-            try:
-                ray.init(address=address, **options)
-            except (
-                Exception
-            ) as error:  # Ray raises many kinds, most of them not its own
-                raise ConfigError(
-                    f"run.ray_address={address}: Ray: {str(error).splitlines()[0]}"
-                ) from None
+        self._connection = contextlib.ExitStack()
+        self._connection.enter_context(connected(address))
         self.actors: list[Actor] = []
         self.losses = self.doubles = self.replaced = 0
+        self.moved = self.remade = 0
         self._polled = 0.0
         self.kind = ("cpu", "cpu")
         self._last_up, self._told = time.monotonic(), False
@@ -291,8 +358,41 @@ class Pool:
     def close(self) -> None:
         for actor in list(self.actors):
             self.remove(actor)
-        if self.ours:
-            import_ray().shutdown()
+        self._connection.close()
+
+
+@contextlib.contextmanager
+def connected(address: str) -> Iterator[None]:
+    """Connect to a cluster, unless this process is connected to one.
+
+    Args:
+        address: Address of the cluster; `local` starts one on this machine.
+
+    Raises:
+        ConfigError: There is no such cluster, or Ray is not installed.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Ray starts its workers at nice 15, behind all other processes.
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    ray = import_ray()
+    if ray.is_initialized():
+        yield
+        return
+    from metaevo.evaluators.devices import num_cores
+
+    options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    if address == "local":
+        options |= {"num_cpus": num_cores(), "include_dashboard": False}
+    try:
+        ray.init(address=address, **options)
+    except Exception as error:  # Ray raises many kinds, most of them not its own
+        raise ConfigError(
+            f"run.ray_address={address}: Ray: {str(error).splitlines()[0]}"
+        ) from None
+    try:
+        yield
+    finally:
+        ray.shutdown()
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ import numpy as np
 
 from metaevo import population
 from metaevo.evaluators.lift import lift
-from metaevo.evaluators.local import LocalEvaluator, continued_sources
+from metaevo.evaluators.local import LocalEvaluator, continued_sources, healthy
 from metaevo.evaluators.programs import common_random_numbers, make_programs
 from metaevo.types import InnerLoop, InnerState, Key, Proposal, PyTree
 
@@ -72,7 +72,10 @@ def segments(
             world_per_member=search.world_per_member,
         ).alone
         old = carried[task] if carried else None
-        sources = continued_sources(loop, proposal.parents, old, size)
+        sources = None
+        if old is not None:
+            alive = healthy(old, size)
+            sources = continued_sources(loop, proposal.parents, alive)
         args = evaluator.arguments(key, task, proposal, places)(ids)
         state = evaluator.start(task, args, ids, sources, old)
         place = int(ids[column] if places is None else places[member])
@@ -81,7 +84,7 @@ def segments(
             before = jax.tree.map(jnp.copy, state)  # `run` consumes its input
             state, outcome = programs.run(*args, state)
             after = jax.tree.map(jnp.copy, state)
-            healthy = np.asarray(outcome.healthy)
+            finite = np.asarray(outcome.healthy)
             for seed in range(search.num_seeds):
                 train_key, here, meta = alone(args[0][seed], jnp.int32(place), params)
                 yield Segment(
@@ -90,7 +93,7 @@ def segments(
                     index,
                     _of_member(before, seed, column),
                     _of_member(after, seed, column),
-                    bool(healthy[seed, column]),
+                    bool(finite[seed, column]),
                     train_key,
                     here,
                     meta,

@@ -37,7 +37,7 @@ def test_messages_are_those_that_are_written_down(heading):
 
 
 UNFIT = (
-    "run ppo_pbt run.evaluator=ray",
+    "run td3_cem_rl run.evaluator=ray",
     "run ppo_value_loss run.stop=rturn>=1",
     "run ppo_value_loss run.start_from=nowhere",
     "run ppo_value_loss run.devices=99",

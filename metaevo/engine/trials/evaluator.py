@@ -24,7 +24,7 @@ import numpy as np
 from metaevo import population, slots
 from metaevo.engine.trials import processes
 from metaevo.engine.trials.log import Given, TrialLog
-from metaevo.engine.trials.processes import Ended, Limits, Target
+from metaevo.engine.trials.processes import Ended, Limits, Run, Target
 from metaevo.engine.trials.values import members, shortest, traced
 from metaevo.evaluators.programs import common_random_numbers
 from metaevo.slots import Context
@@ -48,6 +48,7 @@ class Trainer(NamedTuple):
     Attributes:
         where: the user's function.
         limits: of its trials.
+        run: runs a trial.
         budget: as the user gave it.
         log: how trials ended.
         folder: has a folder for each trial.
@@ -58,6 +59,7 @@ class Trainer(NamedTuple):
 
     where: Target
     limits: Limits
+    run: Run
     budget: float | None
     log: TrialLog
     folder: Path
@@ -141,6 +143,10 @@ class TrialEvaluator:
     def score(self, key: Key, proposal: Proposal, carried: PyTree) -> Any:
         """Not here: a trial trains."""
         raise NotImplementedError("a trial trains; agents are not scored as they are")
+
+    def collected(self, carried: PyTree) -> PyTree:
+        """The names of the members' last trials: they are here."""
+        return carried
 
     def template(self, proposal: Proposal) -> PyTree:
         """Shapes of the names of the members' last trials, if members live on."""
@@ -247,7 +253,7 @@ class TrialEvaluator:
             "folder": str(own.absolute()),
             "parent": parent,
         }
-        return processes.run(trainer.where, described, folder, trainer.limits, stopped)
+        return trainer.run(trainer.where, described, folder, trainer.limits, stopped)
 
     def _forget(self, name: str) -> None:
         """Remove what a trial wrote, once those that continue it have ended."""

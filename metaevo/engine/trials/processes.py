@@ -34,6 +34,7 @@ from metaevo.text import byte_size, duration
 
 POLL = 0.1  # seconds between two looks at a trial's time and memory
 GRACE = 10.0  # seconds that a process may take to exit after its result
+OUTPUT = "output.txt"  # what a trial prints
 PROC = Path("/proc")
 PACKAGE = Path(__file__).parents[2]  # metaevo
 
@@ -185,7 +186,7 @@ def run(
     read, write = os.pipe()
     with (
         os.fdopen(read, "rb") as result,
-        open(folder / "output.txt", "wb") as output,
+        open(folder / OUTPUT, "wb") as output,
         tempfile.TemporaryFile() as file,  # without a name: no other trial writes it
     ):
         file.write(json.dumps(job).encode())
@@ -301,6 +302,12 @@ def _kill(leader: int) -> None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(process, signal.SIGKILL)
         time.sleep(0.01)
+
+
+Run = Callable[
+    [Target, Mapping[str, Any] | None, Path, Limits, threading.Event], Ended | None
+]
+"""Runs a trial somewhere, as `run` does on this machine."""
 
 
 # --- all trials -----------------------------------------------------------------------

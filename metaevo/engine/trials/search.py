@@ -44,14 +44,12 @@ from metaevo.types import InnerLoop, InnerState, Search, Space, Strategy, keep
 __all__ = ["optimize"]
 
 HELD_OUT_SEEDS = 8
-_HOSTS = "trials are processes of this machine; give workers="
+_HOSTS = "trials are processes; give workers=, and evaluator='ray' for a cluster"
 _UNUSED = {
     "seeds": "call it once for each seed=",
     "held_out_tasks": "the function decides on the task",
     "independent": "it judges functions of inner loops",
     "devices": _HOSTS,
-    "evaluator": _HOSTS,
-    "ray_address": _HOSTS,
     "distributed": _HOSTS,
 }
 
@@ -110,7 +108,7 @@ def optimize(
         num_seeds: S, trials of a member in a generation; at least 1.
         budget: any finite number, handed to each trial, such as a number of steps. With
             `pbt` it is of one generation.
-        workers: trials that run at a time, at least 1.
+        workers: trials that run at a time, at least 1; on all hosts together.
         timeout: seconds, > 0, after which a trial is killed; None: no limit.
         memory: bytes, > 0, that the processes of a trial may hold; None: no limit. On
             Linux.
@@ -118,7 +116,8 @@ def optimize(
         name: of the search; None: that of the function.
         should_stop: asked several times a second; True stops the run.
         **run: fields of `metaevo.RunConfig`, such as `seed` and `wandb`.
-            `held_out_seeds` is 8 by default.
+            `held_out_seeds` is 8 by default. `evaluator="ray"` runs trials on the
+            hosts of a Ray cluster, each on a core, which all see `directory`.
 
     Returns:
         the result; `result.artifact` has the slots by name.
@@ -158,10 +157,13 @@ def optimize(
         config: RunConfig, should_stop: Callable[[], bool]
     ) -> Iterator[EvaluatorFactory]:
         paths = run_directory.paths(directory)
-        with contextlib.closing(TrialLog(paths.trial_log)) as log:
+        with (
+            contextlib.closing(TrialLog(paths.trial_log)) as log,
+            _runner(config) as run,
+        ):
             lives_on = searched.segments_per_generation is not None
             trainer = Trainer(
-                where, limits, budget, log, paths.trials, space.spec, lives_on,
+                where, limits, run, budget, log, paths.trials, space.spec, lives_on,
                 should_stop,
             )  # fmt: skip
 
@@ -174,7 +176,8 @@ def optimize(
                 return make(search), population.size(proposal.params)
 
             try:
-                yield EvaluatorFactory(make, make, plan, workers, "cpu", "processes")
+                what = "trials on Ray" if config.evaluator == "ray" else "processes"
+                yield EvaluatorFactory(make, make, plan, workers, "cpu", what)
             except NumericalError as error:
                 failed = [x for x in log.ended.items() if x[1].score is None]
                 last, ended = failed[-1]
@@ -192,6 +195,19 @@ def optimize(
     )
     assert result is not None
     return result
+
+
+def _runner(config: RunConfig) -> contextlib.AbstractContextManager[processes.Run]:
+    """Give what runs a trial: this machine, or the hosts of a cluster.
+
+    Raises:
+        ConfigError: there is no such cluster.
+    """
+    if config.evaluator != "ray":
+        return contextlib.nullcontext(processes.run)
+    from metaevo.engine.trials import hosts
+
+    return hosts.runner(config.ray_address)
 
 
 # --- what the engine sees -------------------------------------------------------------
