@@ -422,6 +422,34 @@ def overhead(repeats: int = 7) -> Iterator[dict[str, Any]]:
                 time.sleep(0.1)
 
 
+def hosts(repeats: int = 7) -> Iterator[dict[str, Any]]:
+    """Generations that are mostly messages, on 1 to 4 hosts of this machine."""
+    size, width = 1024, 8
+    search = tiny.search(population_size=size, chunk_size=width, steps=4)
+    proposal = Proposal({"lr": jax.numpy.linspace(-1.0, 1.0, size)})
+    here = LocalEvaluator(search, jax.devices()[:1])
+    for number in range(1, 5):
+        with cluster(number), ray_hosts.pool(None) as pool:
+            there = RayEvaluator(search, pool)
+            while not all(a.task is None and a.compiled for a in _up(pool)):
+                there(jax.random.key(0), proposal, ())
+            seconds = {"local": [], "ray": []}
+            for i in range(repeats + 2):
+                for name, evaluate in (("local", here), ("ray", there)):
+                    began = time.perf_counter()
+                    evaluate(jax.random.key(i), proposal, ())
+                    seconds[name].append(time.perf_counter() - began)
+            local, through = (statistics.median(x[2:]) for x in seconds.values())
+            # A host gets a message and sends one.
+            yield {
+                "hosts": number,
+                "local, 1 device_ms": round(1e3 * local, 1),
+                "a generation_ms": round(1e3 * through, 1),
+                "messages a second": round(2 * number / through),
+                "members a second": round(size / through),
+            }
+
+
 def driver(tasks: int = 1000, numbers: int = 1000) -> dict[str, Any]:
     """Time the driver's work for a task: members out, an answer in, nothing done.
 
@@ -453,4 +481,4 @@ def driver(tasks: int = 1000, numbers: int = 1000) -> dict[str, Any]:
     }
 
 
-COMMANDS = {f.__name__: f for f in (same_bits, lives, overhead, driver)}
+COMMANDS = {f.__name__: f for f in (same_bits, lives, overhead, hosts, driver)}
