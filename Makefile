@@ -117,11 +117,11 @@ bench-gpu: install
 	-$(BIN)/python -m searches.ppo_value_loss population_size=1024 num_generations=20 run.directory=runs/gpu
 	$(BIN)/python -m benchmarks.tables
 
-# The documentation as a site, in site/; no link of it may be dead.
+# The documentation as a site, in build/site; no link of it may be dead.
 docs: install
 	$(BIN)/python -m pip install --quiet --constraint requirements.lock -e '.[docs,games]'
 	$(BIN)/python scripts/make_site.py
-	$(BIN)/mkdocs build --quiet --strict --config-file build/mkdocs.yml
+	$(BIN)/zensical build --strict --config-file build/mkdocs.yml
 
 clean:
 	rm -rf $(VENV) $(VENV)-torch $(VENV)-rejax $(VENV)-mpi-* build site *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -1,6 +1,6 @@
-"""Write the pages of the site and its configuration, from which mkdocs builds it.
+"""Write the pages of the site and its configuration, from which Zensical builds it.
 
-    python scripts/make_site.py        # build/docs and build/mkdocs.yml; `make docs`
+    python scripts/make_site.py        # build/docs, build/mkdocs.yml; `make docs`
 
 `docs/` is Markdown that GitHub shows. The site also has pages that are made from code:
 the API, the command line, results of the zoo from their cards, and an index of the
@@ -71,8 +71,8 @@ def written() -> dict[str, Path]:
 def made(files: Mapping[str, Path]) -> dict[str, str]:
     """The pages that have no file, by their place on the site."""
     pages = {"api/metaevo.md": _names(), "cli.md": _command_line()}
-    for module in public_modules()[1:]:
-        if _page_of(module) not in files:
+    for module in public_modules():
+        if _page_of(module) not in {*files, *pages}:
             pages[_page_of(module)] = f"# `{module}`\n\n::: {module}\n"
     for operation in _learned():
         if f"learned/{operation}.md" not in files:
@@ -297,8 +297,8 @@ def main() -> None:
         path.write_text(text, encoding="utf-8")
     config = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
     config["nav"] = list(navigation(config["nav"], texts))
-    config |= {"docs_dir": "docs", "site_dir": "../site"}
-    text = yaml.safe_dump(config, sort_keys=False)
+    config["docs_dir"] = "docs"
+    text = yaml.safe_dump(config, sort_keys=False).replace("$ROOT", str(ROOT))
     (ROOT / "build" / "mkdocs.yml").write_text(text, encoding="utf-8")
 
 
