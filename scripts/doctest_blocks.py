@@ -1,7 +1,7 @@
 """Let examples in docstrings stand as blocks of code on the site.
 
-An extension of griffe, which reads the docstrings; `mkdocs.yml` names it. Markdown takes
-`>>>` for quotes.
+An extension of griffe, which reads the docstrings; `mkdocs.yml` names it. Markdown
+takes `>>>` for quotes.
 """
 
 import re

@@ -47,7 +47,7 @@ def public_modules() -> list[str]:
 def title(text: str) -> str:
     """Return the first heading of a page, as it stands in a list of pages."""
     heading = text.split("\n", 1)[0].removeprefix("# ")
-    return re.sub(r" \(`.*\)$", "", heading).replace("`", "")
+    return re.sub(r" \(`.*\)$|[`\\]", "", heading)
 
 
 # --- pages that are files -------------------------------------------------------------
