@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: install demo test test-programs test-system test-slow test-gpu test-cost test-mutants \
-    bench bench-gpu lint docs clean
+.PHONY: install demo test test-programs test-system test-docs test-slow test-gpu test-cost \
+    test-mutants bench bench-gpu lint docs clean
 
 install: $(VENV)/.installed
 
@@ -21,6 +21,7 @@ demo: install
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python scripts/check_words.py
 	$(BIN)/basedpyright
 
 # Three processes for two cores, since some tests wait. Tests that share programs run in
@@ -53,6 +54,11 @@ $(VENV)-mpi-%/.installed:
 # Processes that are killed, several hosts, wandb, what the docs show, and short learning.
 test-system: $(VENV)/.extras $(VENV)-torch/.installed $(MPI)
 	$(PYTEST) --dist loadgroup tests/system tests/learning
+
+# The commands and files of the documentation, each tutorial in an empty folder.
+test-docs: $(VENV)/.extras
+	$(PYTEST) tests/system/test_docs.py \
+	    tests/system/test_installed.py::test_own_function_as_the_page_on_it_shows
 
 $(VENV)/.extras: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --constraint requirements.lock -e '.[ray,export,navix,jumanji]'
@@ -94,7 +100,7 @@ test-mutants: install
 test-gpu: install
 	$(BIN)/python -m pytest -m gpu -s -k "$(ONLY)"
 
-# Every figure of docs/performance.md, on this machine; about 45 quiet minutes on 2 cores.
+# Every figure of docs/log/performance.md, on this machine; about 45 quiet minutes on 2 cores.
 bench: install
 	$(BIN)/python -m benchmarks.canaries
 	$(BIN)/python -m benchmarks.throughput ppo=true breakout=true dqn=true offpolicy=true pqn=true a2c=true impala=true
@@ -111,10 +117,11 @@ bench-gpu: install
 	-$(BIN)/python -m searches.ppo_value_loss population_size=1024 num_generations=20 run.directory=runs/gpu
 	$(BIN)/python -m benchmarks.tables
 
-# The documentation as a site, in site/.
+# The documentation as a site, in build/site; no link of it may be dead.
 docs: install
-	$(BIN)/python -m pip install --quiet --constraint requirements.lock -e '.[docs]'
-	$(BIN)/mkdocs build --strict
+	$(BIN)/python -m pip install --quiet --constraint requirements.lock -e '.[docs,games]'
+	$(BIN)/python scripts/make_site.py
+	$(BIN)/zensical build --strict --config-file build/mkdocs.yml
 
 clean:
 	rm -rf $(VENV) $(VENV)-torch $(VENV)-rejax $(VENV)-mpi-* build site *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -1,7 +1,7 @@
 """Coverage of intervals and rates of false verdicts, by simulation.
 
     python -m benchmarks.intervals        # writes benchmarks/results/intervals.jsonl
-    python -m benchmarks.intervals tables # prints the tables of docs/report.md
+    python -m benchmarks.intervals tables # prints the tables of docs/log/intervals.md
 
 Scores are drawn from distributions as reinforcement learning has them, whose IQM is
 known exactly, and groups of searches from a crossed model without any effect. A false
@@ -351,7 +351,7 @@ def records() -> Iterator[dict]:
 
 
 def tables(lines: list[dict]) -> str:
-    """Return the tables of docs/report.md."""
+    """Return the tables of docs/log/intervals.md."""
     chosen = {what: [x for x in lines if x["what"] == what] for what in WHAT}
     out = []
 

@@ -8,7 +8,7 @@ All strategies have the same frames on it, from the same start. What counts is t
 solution, trained again on 16 seeds that no search saw, after each third of the frames.
 A line that is in the results is not made again, so a benchmark that was stopped
 continues. At the end it prints the table and draws the curves of
-docs/strategies.md, from the seeds that all strategies have.
+docs/log/strategies.md, from the seeds that all strategies have.
 """
 
 from __future__ import annotations

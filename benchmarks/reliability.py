@@ -3,8 +3,8 @@
     python -m benchmarks.reliability COMMAND [key=value ...]
 
 appends JSON lines to `benchmarks/results/reliability.jsonl`; `table` makes the tables
-of `docs/reliability.md` from them. Commands are the functions of `commands()`; their
-parameters are the keys. The tests run small versions.
+of `docs/log/reliability.md` from them. Commands are the functions of `commands()`;
+their parameters are the keys. The tests run small versions.
 
 The commands are in `reliability_processes` (kills, locks, long runs),
 `reliability_stops` (signals, full file systems, small memory, other starts),

@@ -2,7 +2,7 @@
 
     python -m benchmarks.strangers                  trains what is missing, prints
     python -m benchmarks.strangers of=zoo:td_loss only=independent
-    python -m benchmarks.strangers table            writes docs/use_elsewhere.md
+    python -m benchmarks.strangers table            writes docs/log/strangers.md
 
 A row is an artifact, an agent and a task. `of` takes rows of one artifact, `only` those
 whose agent has these words. Agents are the independent ones of metaevo, which share no
@@ -52,7 +52,7 @@ from metaevo.slots import Slot
 
 ROOT = Path(__file__).parents[1]
 TORCH = ROOT / ".venv-torch" / "bin" / "python"
-DOCS = ROOT / "docs" / "use_elsewhere.md"
+DOCS = ROOT / "docs" / "log" / "strangers.md"
 BEGIN, END = "<!-- table of benchmarks/strangers.py -->\n", "<!-- end of table -->\n"
 MEASURES = ("lifetime", "final_return")
 LEAST_SEEDS = 4  # two to choose on, and two to judge

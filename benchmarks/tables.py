@@ -1,4 +1,4 @@
-"""Makes docs/performance.md and its figure from `benchmarks/results`.
+"""Makes docs/log/performance.md and its figure from `benchmarks/results`.
 
     python -m benchmarks.tables
 
@@ -17,6 +17,7 @@ from benchmarks.measure import RESULTS
 from metaevo.analysis import stats
 
 DOCS = Path(__file__).parents[1] / "docs"
+PICTURE = "../images/throughput_{}.png"  # as the page shows it
 
 # What an empty result leaves unsaid, by file.
 EXPECTED = {
@@ -52,7 +53,7 @@ few users of such programs do. Against a sharded one PPO gains little, for most 
 time goes into the same gradient steps: see *where a frame of PPO goes*.
 
 To repeat it: the commands below, each with its duration in its file's first lines, or
-`make bench`; on a GPU `make bench-gpu`, see [the runbook](../benchmarks/gpu.md).
+`make bench`; on a GPU `make bench-gpu`, see [the runbook](../../benchmarks/gpu.md).
 """
 
 
@@ -155,7 +156,7 @@ $ metaevo train ALGORITHM env=ENVIRONMENT ARGUMENTS num_seeds=8
 `preset=NAME` is one of `metaevo/presets/ALGORITHM/`; `metaevo train ALGORITHM --help`
 lists them. *Return* is that of the deterministic policy on fresh episodes after
 training: the mean over agents, with its 95 % interval, which [allows for agents that
-fail rarely](report.md#the-verdicts). *Seconds* are those of all agents of a row,
+fail rarely](../report.md#the-verdicts). *Seconds* are those of all agents of a row,
 compilation included, beside other work on the same machine.
 
 *Beside* is a published figure, whose networks, seeds and evaluation differ, or the
@@ -232,14 +233,14 @@ def _beside(row, line: dict, found: dict[str, dict]) -> str:
 def main() -> None:
     path = RESULTS / "cpu" / "algorithms.jsonl"
     if path.exists():
-        (DOCS / "algorithms.md").write_text(algorithms(path))
+        (DOCS / "log" / "algorithms.md").write_text(algorithms(path))
     parts = [HEAD]
     for backend, name in (("cpu", "CPU"), ("gpu", "GPU")):
         results = RESULTS / backend
         parts.append(f"## {name}")
         if draw(results):
             parts.append(
-                f"![frames per second by population](images/throughput_{backend}.png)"
+                f"![frames per second by population]({PICTURE.format(backend)})"
             )
         missing = []
         for file, title in EXPECTED.items():
@@ -250,7 +251,7 @@ def main() -> None:
                 missing.append(title)
         if missing:
             parts.append(f"Not measured: {'; '.join(missing)}.")
-    (DOCS / "performance.md").write_text("\n\n".join(parts).rstrip() + "\n")
+    (DOCS / "log" / "performance.md").write_text("\n\n".join(parts).rstrip() + "\n")
 
 
 if __name__ == "__main__":

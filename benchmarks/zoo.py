@@ -43,10 +43,10 @@ ENTRIES = {
         (
             "evolved on CartPole at one step size",
             "seven tuned numbers with the clipped loss are worth more, and random "
-            "functions of its family as much (docs/discoveries.md)",
+            "functions of its family as much (docs/log/discoveries.md)",
         ),
     ),
-    # experiments/transfer/results.jsonl, docs/opponents.md
+    # experiments/transfer/results.jsonl, docs/log/opponents.md
     "shaper": Entry(
         "python -m searches.mfos_ipd run.held_out_seeds=16",
         (
@@ -78,12 +78,12 @@ ENTRIES = {
             "evolved on CartPole alone, whose rewards are positive",
             "20 random members of the family with random numbers have 122.0 as their "
             "95th percentile over the lifetime, the searches 119.6 "
-            "(docs/discoveries.md)",
+            "(docs/log/discoveries.md)",
             "the artifact also holds the numbers that evolved beside the loss; they "
             "were judged in the DQN of the search alone",
         ),
     ),
-    # experiments/transfer/results.jsonl, docs/cheap_talk.md
+    # experiments/transfer/results.jsonl, docs/log/cheap_talk.md
     "ally": Entry(
         "python -m searches.cheap_talk_ally run.seed=1",
         (
@@ -99,7 +99,7 @@ ENTRIES = {
             "evolved for CartPole: it says which way to push a cart, and nothing else",
         ),
     ),
-    # experiments/transfer/results.jsonl, docs/cheap_talk.md
+    # experiments/transfer/results.jsonl, docs/log/cheap_talk.md
     "adversary": Entry(
         "python -m searches.cheap_talk_adversary run.seed=1",
         (

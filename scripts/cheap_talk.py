@@ -1,4 +1,4 @@
-"""The picture of docs/cheap_talk.md, from two finished runs.
+"""The picture of docs/log/cheap_talk.md, from two finished runs.
 
     python scripts/cheap_talk.py ADVERSARY ALLY [FILE]
 

@@ -3,7 +3,7 @@
 family=function is a small network of the delay, and family=number the c of
 lr / (1 + c delay). The network starts at zero: generation 0 is A3C. OpenAI-ES
 (Salimans et al., 2017) raises the final return. The step size is ten times A3C's: with
-its own no delay matters on CartPole (docs/inner_loops.md).
+its own no delay matters on CartPole (docs/log/loops.md).
 """
 
 from typing import Literal

@@ -2,7 +2,7 @@
 
 OpenAI-ES (Salimans et al., 2017) raises the mean final return over the delays, each a
 task. The step size is ten times IMPALA's: with its own the policies of actors and
-learner are so near that on CartPole no correction matters (docs/inner_loops.md).
+learner are so near that on CartPole no correction matters (docs/log/loops.md).
 """
 
 from typing import Literal

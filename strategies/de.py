@@ -9,7 +9,7 @@ trial: a population of P is P/2 of each. Returns in reinforcement learning are n
 each generation has its own environment seeds; a score kept from an earlier generation
 would let a lucky member survive forever. Without noise the second evaluation costs half
 of the trials. With noise that the members of a generation share, the paper's version
-hardly moves at all (docs/strategies.md).
+hardly moves at all (docs/log/strategies.md).
 """
 
 from __future__ import annotations

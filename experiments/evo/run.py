@@ -29,7 +29,7 @@ RULES = ("winner", "truncation", "tournament")
 NUM_SEARCHES, GENERATIONS = 5, 16
 INNER = {
     "CartPole-v1": ppo.Config(256_000, num_segments=GENERATIONS, anneal_lr=False),
-    # The settings of docs/algorithms.md.
+    # The settings of docs/log/algorithms.md.
     "Pendulum-v1": ppo.Config(
         256_000,
         num_envs=8,

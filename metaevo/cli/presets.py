@@ -4,7 +4,8 @@
 
 A line of a file holds one argument. Blank lines and those that begin with `#` are left
 out; the first says what the preset is for. `metaevo/presets/LOOP/NAME.txt` are those of
-an inner loop. docs/algorithms.md has their scores, and names those that were not run.
+an inner loop. docs/log/algorithms.md has their scores, and names those that were not
+run.
 """
 
 from __future__ import annotations

@@ -30,7 +30,9 @@ from metaevo.slots import Context
 from metaevo.storage import artifacts, numpy_reference, stored_functions
 from metaevo.storage.sources import SourceEntry
 
-DOCS = (Path(__file__).parents[2] / "docs" / "spaces.md").read_text()
+FOLDER = Path(__file__).parents[2] / "docs"
+PAGES = [FOLDER / "spaces.md", *sorted(FOLDER.glob("learned/*.md"))]
+DOCS = "\n".join(page.read_text() for page in PAGES)
 CASES = helper.cases()
 KINDS = {name: case.operation.slot for name, case in CASES.items()}
 FUNCTIONS = [name for name, kind in KINDS.items() if kind != "optimizer"]

@@ -258,13 +258,12 @@ print(*loss.detach().numpy(), *q.grad.numpy())
 
 
 def test_own_function_as_the_page_on_it_shows(user, tmp_path):
-    """`docs/spaces.md` in an empty folder, then a colleague's, then PyTorch."""
-    page = (ROOT / "docs" / "spaces.md").read_text()
-    section = page.split("## A function of your own\n")[1].split("\n## ")[0]
+    """`docs/tutorials/own_loss.md` in an empty folder, a colleague's, then PyTorch."""
+    page = (ROOT / "docs" / "tutorials" / "own_loss.md").read_text()
     home = tmp_path / "home"
     (home / "searches").mkdir(parents=True)
     ran = 0
-    for info, block in FENCE.findall(section):
+    for info, block in FENCE.findall(page):
         if title := re.search(r'title="([^"]+)"', info):
             (home / title[1]).write_text(block)
         for command, shown, code in commands(block) if info == "console own" else ():

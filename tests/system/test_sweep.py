@@ -37,7 +37,7 @@ def small():
 
 
 def drive(server, sweep, folder):
-    """Call `wandb sweep` and `wandb agent` as in docs/wandb.md; the agent's output."""
+    """Call `wandb sweep` and `wandb agent` as its page does; the agent's output."""
     (folder / "sweep.yaml").write_text(yaml.safe_dump(sweep))
     environment = server.environment() | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
