@@ -97,20 +97,22 @@ def command_help(name: str) -> str:
 # --- searches and their runs ----------------------------------------------------------
 
 
-def _list(kind: str | None = None) -> None:
-    """List what there is to search with.
+def _list(word: str | None = None) -> None:
+    """List what there is to search with, or describe one thing.
 
-    KIND: searches, algorithms (with their slots), strategies, spaces,
-    environments or zoo, the results that are installed with metaevo. Files in
-    the current folder's searches/, inner_loops/ and strategies/ are listed
-    beside the installed ones.
+    KIND: searches, algorithms, strategies, spaces, functions (those that evolve),
+    fitnesses, environments, presets or zoo, the results that are installed with
+    metaevo. NAME: any of them, such as ppo, weighted_square or
+    gymnax/CartPole-v1. Files in the current folder's searches/, inner_loops/
+    and strategies/ are listed beside the installed ones.
     """
-    if kind in (None, "environments"):  # which are made
-        from metaevo.evaluators import surroundings
+    from metaevo.cli import details
 
-        surroundings.check_settings()
     listing.import_from_here()
-    print(listing.text(kind))
+    if word is None:
+        print(listing.overview())
+    else:
+        print(listing.text(word) if word in listing.KINDS else details.text(word))
 
 
 def _run(name: str, *arguments: str) -> None:
@@ -466,7 +468,7 @@ def _unexpected(name: str, arguments: Sequence[str]) -> ConfigError:
 COMMANDS = {
     "list": Command(
         _list,
-        "[KIND]",
+        "[KIND|NAME]",
         "metaevo list algorithms",
     ),
     "run": Command(
