@@ -128,6 +128,18 @@ def _run(name: str, *arguments: str) -> None:
     main(made, arguments)
 
 
+def _new(kind: str, name: str) -> None:
+    """Write a file that runs, to be changed.
+
+    KIND: search, loss, strategy or loop, in searches/, strategies/ or
+    inner_loops/ of the current folder; or env, an environment, in the folder
+    itself. An existing file is never overwritten.
+    """
+    from metaevo.cli import new
+
+    print("\n".join(new.write(kind, name)))
+
+
 def _train(name: str, *arguments: str) -> None:
     """Train agents of an algorithm as it is.
 
@@ -470,6 +482,11 @@ COMMANDS = {
         _list,
         "[KIND|NAME]",
         "metaevo list algorithms",
+    ),
+    "new": Command(
+        _new,
+        "KIND NAME",
+        "metaevo new search my_search",
     ),
     "run": Command(
         _run,
