@@ -57,6 +57,7 @@ FLAGS = {
     "--dry-run": "compile, time a generation, print the plan, start nothing",
     "--cfg": "print the configuration, start nothing",
     "--cfg-diff": "print what differs from the defaults, start nothing",
+    "--multirun": "run each combination of KEY=A,B,... in turn; a list has brackets",
     "--help": "print this",
     "preset=FILE": "take the key=value lines of a file, or of a preset by its name",
 }
