@@ -452,6 +452,20 @@ def _doctor(directory: str = ".") -> None:
         raise ConfigError("searches may fail here, or be lost; see above")
 
 
+def _completion(shell: str) -> None:
+    """Print what makes a shell complete metaevo's command lines.
+
+    SHELL: bash, zsh or fish. For bash and zsh add to ~/.bashrc or ~/.zshrc:
+    eval "$(metaevo completion bash)". For fish: metaevo completion fish >
+    ~/.config/fish/completions/metaevo.fish
+    """
+    from metaevo.cli import completion
+
+    if shell not in completion.SHELLS:
+        raise _unexpected("completion", [shell])
+    print(completion.script(shell))
+
+
 def _push(directory: str, mode: str = "online") -> None:
     """Send a run to wandb again, from its files.
 
@@ -578,6 +592,11 @@ COMMANDS = {
         _doctor,
         "[DIRECTORY]",
         "metaevo doctor runs",
+    ),
+    "completion": Command(
+        _completion,
+        "bash|zsh|fish",
+        "metaevo completion bash > ~/.metaevo-completion",
     ),
     "wandb-push": Command(
         _push,
