@@ -63,7 +63,8 @@ class Config:
         batch_size: B, transitions in a minibatch.
         target_period: updates between those of the target network.
         num_segments: K, points on the learning curve.
-        double, dueling: as in the papers; see `dqn`.
+        double: let one network choose the next action, and the other value it.
+        dueling: give value and advantages a head each.
         num_step_return: n, steps before the bootstrap.
         normalize_observation: by running statistics.
         torso: before the hidden layers: `mlp`, nothing; `cnn`,
@@ -100,7 +101,9 @@ class RainbowConfig(Config):
         head: outputs of the network for each action: `scalar`, one value;
             `categorical`, probabilities of `num_atoms` returns from `v_min` to `v_max`;
             `quantile`, `num_atoms` quantiles of the return.
-        num_atoms, v_min, v_max: of the heads.
+        num_atoms: numbers for each action of a head that learns a distribution.
+        v_min: return of the first atom of `categorical`.
+        v_max: return of the last one.
         noisy: explore by noise on the parameters, too; see the slot `epsilon`.
     """
 

@@ -138,7 +138,9 @@ class Config:
         num_minibatches: gradient steps in a pass.
         num_segments: K, points on the learning curve.
         anneal_lr: whether the learning rate falls linearly to 0 over the lifetime.
-        normalize_observation, normalize_reward: by running statistics.
+        normalize_observation: give observations mean 0 and deviation 1, by running
+            statistics.
+        normalize_reward: give discounted returns deviation 1, by running statistics.
         torso: before the hidden layers of policy and critic: `mlp`, nothing; `cnn`,
             MinAtar's convolution; `nature`, the Nature paper's for 84 x 84 pixels.
         features: units of each hidden layer of policy and critic.

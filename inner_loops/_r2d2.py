@@ -62,7 +62,8 @@ class Config:
         period: steps between the starts of sequences; divides `num_steps`.
         target_period: updates between those of the target network.
         num_segments: K, points on the learning curve.
-        double, dueling: as in DQN.
+        double: let one network choose the next action, and the other value it.
+        dueling: give value and advantages a head each.
         num_step_return: n, steps before the bootstrap.
         normalize_observation: by running statistics.
         torso: before that layer: `mlp`, nothing; `cnn`,

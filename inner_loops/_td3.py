@@ -46,13 +46,15 @@ class Meta(NamedTuple):
     """Slots that both have. Noise is in units of half the range of actions.
 
     Attributes:
-        actor_lr, critic_lr: Adam's step sizes.
+        actor_lr: Adam's step size for the policy.
+        critic_lr: that for the critics.
         gamma: discount, in [0, 1].
         tau: how far the target networks move at each step of the actor, in (0, 1].
         exploration_noise: standard deviation of the noise on actions taken.
         noise_correlation: of that noise, and of the warm-up's actions, from step to
             step, in [0, 1); 0 is white noise.
-        smoothing_noise, noise_clip: of the noise on the target's actions.
+        smoothing_noise: standard deviation of the noise on the target's actions.
+        noise_clip: bound of this noise.
         reward_scale: factor of rewards.
         td_loss: `(td_error, q, target, context) -> [...]`, td_error = target − q.
         actor_loss: `(q, action, context) -> [...]` of the actor's own actions.

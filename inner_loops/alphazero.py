@@ -34,9 +34,10 @@ class Meta(_alphazero.Meta):
     """Slots of AlphaZero.
 
     Attributes:
-        c_init, c_base: constants of the exploration bonus.
-        dirichlet_alpha, dirichlet_fraction: noise on the root's legal moves, and its
-            share; 0 in evaluation.
+        c_init: weight of the exploration bonus.
+        c_base: visits with which the bonus grows, as log(1 + visits / c_base).
+        dirichlet_alpha: concentration of the noise on the root's legal moves.
+        dirichlet_fraction: share of this noise; 0 in evaluation.
         temperature: moves are drawn by visits^(1/temperature); in evaluation the most
             visited is taken. `context.stats` holds `move`, how many were made before.
     """

@@ -68,7 +68,8 @@ class Meta(NamedTuple):
     """Slots of Ape-X DDPG. Noise is in units of half the range of actions.
 
     Attributes:
-        actor_lr, critic_lr: Adam's step sizes.
+        actor_lr: Adam's step size for the policy.
+        critic_lr: that for the critics.
         gamma: discount, in [0, 1].
         tau: how far the target networks move at each step, in (0, 1].
         exploration_noise: σ in [0, 1], standard deviation of the first environment's

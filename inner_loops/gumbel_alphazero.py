@@ -38,8 +38,9 @@ class Meta(_alphazero.Meta):
     """Slots of Gumbel AlphaZero.
 
     Attributes:
-        q_scale, q_visits: c_scale and c_visit, by which the value of a move becomes a
-            logit: (c_visit + most visits) c_scale q.
+        q_scale: c_scale, by which the value of a move becomes a logit: (c_visit + most
+            visits) c_scale q.
+        q_visits: c_visit in it.
         gumbel_scale: of the noise in the root; 0 in evaluation.
     """
 

@@ -56,9 +56,10 @@ class Meta(NamedTuple):
         opponent: the second player.
         naive_share: share of games whose second player is the naive learner instead of
             `opponent`, in [0, 1]; drawn for each game at its start.
-        start, start_std: mean, a number or [n], and standard deviation of the first
-            player's first logits.
-        opponent_start, opponent_start_std: the same of the second player.
+        start: mean of the first player's first logits, a number or [n].
+        start_std: standard deviation of these logits.
+        opponent_start: mean of the second player's first logits.
+        opponent_start_std: standard deviation of those.
         opponent_answers: 1: the second player sees the policy that the first chooses
             in the same step, as a best response does in the paper's code; 0: the one
             before.

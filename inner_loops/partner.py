@@ -37,7 +37,7 @@ class Config:
     Attributes:
         num_segments: K, points on the curve; it divides the learner's.
         features: units of each hidden layer of the shaper.
-        activation: function of these layers.
+        activation: function of these layers of its policy.
     """
 
     num_segments: int = 1

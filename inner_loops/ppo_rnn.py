@@ -50,8 +50,9 @@ class Config(_ppo.Config):
     Attributes:
         num_steps: T, steps of a rollout; gradients go back in time at most that
             far. An update takes E x T frames.
-        num_epochs, num_minibatches: passes over a rollout, and gradient steps in one,
-            each on whole rollouts of some of the environments.
+        num_epochs: passes over a rollout.
+        num_minibatches: gradient steps in a pass, each on whole rollouts of some of the
+            environments.
         torso: before the GRU's layer: `mlp`, nothing; `cnn`,
             MinAtar's convolution; `nature`, the Nature paper's for 84 x 84 pixels.
         hidden: units of the GRU, and of the layer before it.

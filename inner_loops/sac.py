@@ -51,7 +51,8 @@ class Config(_off_policy.Config):
             the mean of all; here it climbs their aggregate.
         normalize_observation: by running statistics.
         initial_temperature: α at birth.
-        min_log_std, max_log_std: bounds of the log-deviation of continuous actions.
+        min_log_std: lower bound of the log-deviation of continuous actions.
+        max_log_std: its upper bound.
     """
 
     num_critics: int = 2
@@ -66,7 +67,9 @@ class Meta(NamedTuple):
     """Slots of SAC.
 
     Attributes:
-        actor_lr, critic_lr, temperature_lr: Adam's step sizes.
+        actor_lr: Adam's step size for the policy.
+        critic_lr: that for the critics.
+        temperature_lr: that for the temperature.
         gamma: discount, in [0, 1].
         tau: how far the target critics move at each step, in (0, 1].
         target_entropy: H̄, per dimension of a continuous action, as a share of the

@@ -30,7 +30,8 @@ def search(
     Args:
         length: operations of a program, at most 16.
         family: `weighted`, a bounded weight of the square; `free`, the loss itself.
-        low, high: returns that count as 0 and 1, one for each environment.
+        low: return that counts as 0, one for each environment.
+        high: return that counts as 1, likewise.
         hurdle: return over the lifetime on the first that the others take.
     """
     return _programs.search(ppo, "value_loss", (5e-4, 4e-3), locals())

@@ -36,10 +36,10 @@ def search(
 ) -> metaevo.Search:
     """
     Args:
-        num_elites, num_learners: members that make the next distribution, and that
-            learn; null: half of them.
-        noise, final_noise: standard deviation that updates add, at first and at last.
-        mirrored: whether members come in mirrored pairs.
+        num_elites: members that make the next distribution; null: half of them.
+        num_learners: members that learn; null: half of them.
+        noise: standard deviation that updates add at first.
+        final_noise: standard deviation that they add at last.
     """
     task = envs.make(env)
     space = td3_shared.policy_space(task, inner)

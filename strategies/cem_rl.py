@@ -53,8 +53,8 @@ def cem_rl(
         num_elites: K in [1, P]; None: half of P.
         num_learners: how many learn, in [0, P]; None: half of P.
         sigma: standard deviation of the first generation, > 0.
-        noise, final_noise: √ν at first and in the end, >= 0. It keeps the distribution
-            from collapsing.
+        noise: √ν at first, >= 0. It keeps the distribution from collapsing.
+        final_noise: √ν in the end, >= 0.
         noise_decay: τ in [0, 1].
         mirrored: members i and i + P/2 are mirror images.
 

@@ -74,7 +74,8 @@ def pb2(
 
     Args:
         space: `spaces.prior(...)`.
-        exploit, fraction: as in `pbt`.
+        exploit: who follows whom, as in `pbt`.
+        fraction: share of members that continue the agent of a better one.
         window: generations that the Gaussian process remembers.
         num_candidates: points among which a loser chooses.
 

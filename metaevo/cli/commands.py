@@ -97,20 +97,22 @@ def command_help(name: str) -> str:
 # --- searches and their runs ----------------------------------------------------------
 
 
-def _list(kind: str | None = None) -> None:
-    """List what there is to search with.
+def _list(word: str | None = None) -> None:
+    """List what there is to search with, or describe one thing.
 
-    KIND: searches, algorithms (with their slots), strategies, spaces,
-    environments or zoo, the results that are installed with metaevo. Files in
-    the current folder's searches/, inner_loops/ and strategies/ are listed
-    beside the installed ones.
+    KIND: searches, algorithms, strategies, spaces, functions (those that evolve),
+    fitnesses, environments, presets or zoo, the results that are installed with
+    metaevo. NAME: any of them, such as ppo, weighted_square or
+    gymnax/CartPole-v1. Files in the current folder's searches/, inner_loops/
+    and strategies/ are listed beside the installed ones.
     """
-    if kind in (None, "environments"):  # which are made
-        from metaevo.evaluators import surroundings
+    from metaevo.cli import details
 
-        surroundings.check_settings()
     listing.import_from_here()
-    print(listing.text(kind))
+    if word is None:
+        print(listing.overview())
+    else:
+        print(listing.text(word) if word in listing.KINDS else details.text(word))
 
 
 def _run(name: str, *arguments: str) -> None:
@@ -124,6 +126,18 @@ def _run(name: str, *arguments: str) -> None:
     from metaevo.cli.program import main
 
     main(made, arguments)
+
+
+def _new(kind: str, name: str) -> None:
+    """Write a file that runs, to be changed.
+
+    KIND: search, loss, strategy or loop, in searches/, strategies/ or
+    inner_loops/ of the current folder; or env, an environment, in the folder
+    itself. An existing file is never overwritten.
+    """
+    from metaevo.cli import new
+
+    print("\n".join(new.write(kind, name)))
 
 
 def _train(name: str, *arguments: str) -> None:
@@ -438,6 +452,20 @@ def _doctor(directory: str = ".") -> None:
         raise ConfigError("searches may fail here, or be lost; see above")
 
 
+def _completion(shell: str) -> None:
+    """Print what makes a shell complete metaevo's command lines.
+
+    SHELL: bash, zsh or fish. For bash and zsh add to ~/.bashrc or ~/.zshrc:
+    eval "$(metaevo completion bash)". For fish: metaevo completion fish >
+    ~/.config/fish/completions/metaevo.fish
+    """
+    from metaevo.cli import completion
+
+    if shell not in completion.SHELLS:
+        raise _unexpected("completion", [shell])
+    print(completion.script(shell))
+
+
 def _push(directory: str, mode: str = "online") -> None:
     """Send a run to wandb again, from its files.
 
@@ -466,8 +494,13 @@ def _unexpected(name: str, arguments: Sequence[str]) -> ConfigError:
 COMMANDS = {
     "list": Command(
         _list,
-        "[KIND]",
+        "[KIND|NAME]",
         "metaevo list algorithms",
+    ),
+    "new": Command(
+        _new,
+        "KIND NAME",
+        "metaevo new search my_search",
     ),
     "run": Command(
         _run,
@@ -559,6 +592,11 @@ COMMANDS = {
         _doctor,
         "[DIRECTORY]",
         "metaevo doctor runs",
+    ),
+    "completion": Command(
+        _completion,
+        "bash|zsh|fish",
+        "metaevo completion bash > ~/.metaevo-completion",
     ),
     "wandb-push": Command(
         _push,

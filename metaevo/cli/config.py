@@ -106,6 +106,11 @@ def _changed(
     return default._replace(**parts)
 
 
+def kinds(search: Callable[..., Search]) -> dict[str, Any]:
+    """Return the type of each key of a search."""
+    return _kinds(typing.get_type_hints(search), defaults(search))
+
+
 def _kinds(hints: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
     """Return the type of each key, those of structures with dots."""
     found = {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import textwrap
 from typing import Any
 
 SECTIONS = ("Args", "Arguments", "Parameters", "Attributes")
@@ -91,3 +92,29 @@ def sentence(text: str) -> str:
     'of 1.5 times (Lu et al. 2022), or none'
     """
     return _END.split(" ".join(text.split()), maxsplit=1)[0]
+
+
+def wrapped(text: str, width: int, **options: Any) -> list[str]:
+    """Return `textwrap.wrap`, by which a short text in backticks stays in one line."""
+    held = re.sub(r"`[^`]{,40}`", lambda x: x[0].replace(" ", "\xa0"), text)
+    options = {"break_on_hyphens": False, "break_long_words": False} | options
+    lines = textwrap.wrap(held, width, **options)
+    return [line.replace("\xa0", " ") for line in lines]
+
+
+def document(text: str, width: int) -> list[str]:
+    """Return a docstring in lines of at most `width`, where that needs no layout."""
+    if max(map(len, text.splitlines())) <= width:
+        return text.splitlines()
+    lines: list[str] = []
+    for paragraph in text.split("\n\n"):
+        lines += [""] if lines else []
+        for item in re.split(r"\n(?=[*-] )", paragraph):
+            bullet = item.startswith(("* ", "- "))
+            rest = item.splitlines()[1:]
+            if any(line.startswith("   " if bullet else " ") for line in rest):
+                lines += item.splitlines()
+                continue
+            indent = "  " if bullet else ""
+            lines += wrapped(" ".join(item.split()), width, subsequent_indent=indent)
+    return lines

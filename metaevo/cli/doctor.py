@@ -187,12 +187,27 @@ def _wandb(folder: Path) -> tuple[bool, str]:
     return True, f"{mode}; {key}"
 
 
+EXTRAS = {
+    "brax": "brax",
+    "games": "pgx",
+    "navix": "navix",
+    "jumanji": "jumanji",
+    "cuda12": "jax_cuda12_plugin",
+    "cuda13": "jax_cuda13_plugin",
+    "ray": "ray",
+    "export": "onnx",
+    "tensorboard": "tensorboardX",
+}
+"""Extras of metaevo, and a module that each installs."""
+
+
 def _extras(folder: Path) -> tuple[bool, str]:
-    names = {"ray": "ray", "brax": "brax", "tensorboard": "tensorboardX"}
-    specs = {e: importlib.util.find_spec(module) for e, module in names.items()}
-    there = [e for e, spec in specs.items() if spec and spec.origin]
-    launchers = [x for x in ("mpiexec", "srun") if shutil.which(x)]
-    return True, ", ".join([*there, *launchers]) or "none"
+    specs = {extra: importlib.util.find_spec(x) for extra, x in EXTRAS.items()}
+    there = [extra for extra, spec in specs.items() if spec and spec.origin]
+    lacking = [extra for extra in EXTRAS if extra not in there]
+    there += [x for x in ("mpiexec", "srun") if shutil.which(x)]
+    more = f"; not installed: {', '.join(lacking)}" if lacking else ""
+    return True, f"{', '.join(there) or 'none'}{more}"
 
 
 CHECKS: dict[str, Callable[[Path], tuple[bool, str]]] = {

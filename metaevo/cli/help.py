@@ -12,7 +12,6 @@ import inspect
 import re
 import shutil
 import sys
-import textwrap
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -38,6 +37,7 @@ COMMON = {
     "factors": "a number that is continued is multiplied by one of them",
     "fraction": "share of members that continue the agent of a better one",
     "resample": "probability that a continued number is drawn from the prior again",
+    "mirrored": "whether members come in mirrored pairs",
     "hidden": "hidden units of the function that evolves",
     "features": "hidden layers of the function that evolves",
     "convex": "only convex functions",
@@ -57,6 +57,7 @@ FLAGS = {
     "--dry-run": "compile, time a generation, print the plan, start nothing",
     "--cfg": "print the configuration, start nothing",
     "--cfg-diff": "print what differs from the defaults, start nothing",
+    "--multirun": "run each combination of KEY=A,B,... in turn; a list has brackets",
     "--help": "print this",
     "preset=FILE": "take the key=value lines of a file, or of a preset by its name",
 }
@@ -113,12 +114,12 @@ def help_text(search: Callable[..., Search], command: str | None = None) -> str:
     lines = [f"usage: {command} [KEY=VALUE ...]"]
     module = inspect.getmodule(search)
     doc = docstrings.prose(module) or docstrings.prose(search)
-    lines += ["", *_document(doc, width)] if doc else []
+    lines += ["", *docstrings.document(doc, width)] if doc else []
     for group in groups:
-        lines += ["", *_wrapped(group.heading, width)]
+        lines += ["", *docstrings.wrapped(group.heading, width)]
         lines += [line for key in group.keys for line in _row(key, column, width)]
         if group.slots:
-            lines += ["", *_wrapped(_slots_heading(group.slots), width)]
+            lines += ["", *docstrings.wrapped(_slots_heading(group.slots), width)]
             lines += [line for key in group.slots for line in _row(key, INDENT, width)]
     lines += ["", "Flags"]
     lines += _table(FLAGS, width)
@@ -241,7 +242,7 @@ def _table(described: Mapping[str, str], width: int) -> list[str]:
     column = max(map(len, described)) + 4
     lines: list[str] = []
     for name, text in described.items():
-        first, *rest = _wrapped(text, width - column)
+        first, *rest = docstrings.wrapped(text, width - column)
         lines += [f"  {name}".ljust(column) + first]
         lines += [" " * column + line for line in rest]
     return lines
@@ -258,13 +259,15 @@ def _row(key: Key, column: int, width: int) -> list[str]:
     """
     typed = f"  {_typed(key)}"
     room = width - column
-    lines = _wrapped(key.description, room, max_lines=MAX_LINES, placeholder=" ...")
+    lines = docstrings.wrapped(
+        key.description, room, max_lines=MAX_LINES, placeholder=" ..."
+    )
     if key.values:
         words = f"({key.values})"
         if lines and len(lines[-1]) + 1 + len(words) <= room:
             lines[-1] += f" {words}"
         else:
-            lines += _wrapped(words, room)
+            lines += docstrings.wrapped(words, room)
     lines = [" " * column + line for line in lines]
     if lines and len(typed) + 2 <= column:
         return [typed + lines[0][len(typed) :], *lines[1:]]
@@ -278,29 +281,3 @@ def _slots_heading(keys: list[Key]) -> str:
         f"{group}.SLOT=PATH puts the function of an artifact, or of a finished run, "
         f"in the place of the default, {group}.SLOT=package.module:function any other:"
     )
-
-
-def _wrapped(text: str, width: int, **options: Any) -> list[str]:
-    """Return `textwrap.wrap`, by which a short text in backticks stays in one line."""
-    held = re.sub(r"`[^`]{,40}`", lambda x: x[0].replace(" ", "\xa0"), text)
-    options = {"break_on_hyphens": False, "break_long_words": False} | options
-    lines = textwrap.wrap(held, width, **options)
-    return [line.replace("\xa0", " ") for line in lines]
-
-
-def _document(text: str, width: int) -> list[str]:
-    """Return a docstring in lines of at most `width`, where that needs no layout."""
-    if max(map(len, text.splitlines())) <= width:
-        return text.splitlines()
-    lines: list[str] = []
-    for paragraph in text.split("\n\n"):
-        lines += [""] if lines else []
-        for item in re.split(r"\n(?=[*-] )", paragraph):
-            bullet = item.startswith(("* ", "- "))
-            rest = item.splitlines()[1:]
-            if any(line.startswith("   " if bullet else " ") for line in rest):
-                lines += item.splitlines()
-                continue
-            indent = "  " if bullet else ""
-            lines += _wrapped(" ".join(item.split()), width, subsequent_indent=indent)
-    return lines

@@ -1,26 +1,31 @@
-"""Lists of searches, algorithms, strategies, spaces, environments and the zoo.
+"""Lists of what there is to search with: searches, algorithms, strategies and others.
 
-Searches, algorithms, strategies and spaces are read from the source files, and nothing
-is imported. A file in `searches/`, `inner_loops/` or `strategies/` is listed, be it
-installed with metaevo or in the current folder, and so is what other distributions
-declare by the entry points `metaevo.searches`, `metaevo.inner_loops` and
-`metaevo.strategies`. The suites, those of the entry point `metaevo.envs` among them,
-are imported for the names of their environments.
+All but learned functions and environments are read from files, and nothing is imported.
+A file in `searches/`, `inner_loops/` or `strategies/` is listed, be it installed with
+metaevo or in the current folder, and so is what other distributions declare by the
+entry points `metaevo.searches`, `metaevo.inner_loops` and `metaevo.strategies`. The
+suites, those of the entry point `metaevo.envs` among them, are imported for the names
+of their environments.
 """
 
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import importlib.util
+import inspect
+import itertools
 import json
+import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from metaevo.cli import values
+from metaevo.cli import docstrings, presets
 from metaevo.errors import ConfigError
 from metaevo.storage import obeyed, verified
 
@@ -48,27 +53,43 @@ def modules(package: str) -> dict[str, Path]:
     return dict(sorted(paths.items()))
 
 
-def text(kind: str | None = None) -> str:
-    """Return the list of one kind, or of all, for a terminal of 80 columns.
+class Kind(NamedTuple):
+    """What is listed together.
 
-    Raises:
-        ConfigError: There is no such kind.
+    Attributes:
+        about: what it is, in a few words.
+        names: names of all, from files.
+        lines: lines of the list.
     """
-    if kind is not None and kind not in KINDS:
-        hint = values.nearest(kind, KINDS)
-        raise ConfigError(f"list {kind!r}: expected one of {', '.join(KINDS)}.{hint}")
-    return "\n\n".join(
-        "\n".join([name, *lines()])
-        for name, lines in KINDS.items()
-        if kind in (None, name)
-    )
+
+    about: str
+    names: Callable[[], Iterable[str]]
+    lines: Callable[[], Iterator[str]]
+
+
+def overview() -> str:
+    """Return the names of all kinds, for a terminal of 80 columns."""
+    told = []
+    for name, kind in KINDS.items():
+        told += [f"{name}: {kind.about}", *wrapped(" ".join(kind.names()), "  ", 2), ""]
+    told += ["metaevo list KIND describes each of a kind; metaevo list NAME tells all"]
+    return "\n".join([*told, "there is to know about one."])
+
+
+def text(kind: str) -> str:
+    """Return the list of one kind, for a terminal of 80 columns."""
+    return "\n".join([kind, *KINDS[kind].lines()])
+
+
+def declared(kind: str) -> list[metadata.EntryPoint]:
+    """Return what other distributions declare by an entry point."""
+    return sorted(metadata.entry_points(group=f"metaevo.{kind}"))
 
 
 def _declared(kind: str) -> Iterator[str]:
-    """Yield what other distributions declare by an entry point."""
-    for point in sorted(metadata.entry_points(group=f"metaevo.{kind}")):
+    for point in declared(kind):
         by = f" ({point.dist.name})" if point.dist else ""
-        yield from _entry(point.name, f"{point.value}{by}")
+        yield from entry(point.name, f"{point.value}{by}")
 
 
 def hidden_by(package: str) -> str | None:
@@ -94,19 +115,19 @@ def _each(
     """Yield what describes each module of a package; of a broken one its error."""
     for path in modules(package).values():
         try:
-            lines = list(describe(path, _parsed(path)))
+            lines = list(describe(path, parsed(path)))
         except ConfigError as error:
-            lines = list(_entry(path.stem, f"cannot be read: {error}"))
+            lines = list(entry(path.stem, f"cannot be read: {error}"))
         yield from lines
     if hidden_by(package):
-        yield from _wrapped(remedy(package), "  ")
+        yield from wrapped(remedy(package), "  ")
     yield from _declared(package)
 
 
 def _searches() -> Iterator[str]:
     return _each(
         "searches",
-        lambda path, module: _entry(path.stem, ast.get_docstring(module)),
+        lambda path, module: entry(path.stem, ast.get_docstring(module)),
     )
 
 
@@ -114,102 +135,210 @@ def _algorithms() -> Iterator[str]:
     """Yield each algorithm with its slots and their defaults, as in the source."""
 
     def described(path, module):
-        yield from _entry(path.stem, ast.get_docstring(module))
-        yield from _wrapped(f"slots: {' '.join(_slots(module, path.parent))}")
+        yield from entry(path.stem, ast.get_docstring(module))
+        defaults = (f"{x}={slot.default}" for x, slot in slots(path).items())
+        yield from wrapped(f"slots: {' '.join(defaults)}")
 
     return _each("inner_loops", described)
 
 
-def _slots(module: ast.Module, folder: Path) -> list[str]:
-    """Return `slot=default` of the fields of the class `Meta`.
+class ListedSlot(NamedTuple):
+    """A slot of an algorithm, as its source has it: the default, and what it says."""
 
-    The class stands in the module, or in a private module beside it that it imports,
+    default: str
+    about: str
+
+
+def slots(path: Path) -> dict[str, ListedSlot]:
+    """Return the fields of the class `Meta` of an algorithm.
+
+    The class stands in its file, or in a private module beside it that it imports,
     and so does its base.
+
+    Raises:
+        ConfigError: A file cannot be read or parsed.
     """
+    module = parsed(path)
     shared = [
-        folder / f"{name}.py"
+        path.parent / f"{name}.py"
         for node in module.body
         if isinstance(node, ast.ImportFrom)
         for name in [*(node.module or "").split("."), *(x.name for x in node.names)]
         if name.startswith("_")
     ]
-    sources = {path.stem: _parsed(path) for path in shared if path.is_file()}
+    sources = {path.stem: parsed(path) for path in shared if path.is_file()}
 
-    def fields(source: ast.Module) -> dict[str, str] | None:
+    def fields(source: ast.Module) -> dict[str, ListedSlot] | None:
         for node in source.body:
             if isinstance(node, ast.ClassDef) and node.name == "Meta":
-                found: dict[str, str] = {}
+                found: dict[str, ListedSlot] = {}
                 for base in map(ast.unparse, node.bases):
                     place = sources.get(base.removesuffix(".Meta"))
                     found |= (place and fields(place)) or {}
+                about = docstrings.entries(ast.get_docstring(node))
+                for name, slot in found.items():
+                    found[name] = slot._replace(about=about.get(name, slot.about))
                 for field in node.body:
                     if isinstance(field, ast.AnnAssign) and field.value:
-                        found[ast.unparse(field.target)] = ast.unparse(field.value)
+                        name = ast.unparse(field.target)
+                        before = found[name].about if name in found else ""
+                        default = ast.unparse(field.value)
+                        found[name] = ListedSlot(default, about.get(name, before))
                 return found
         return None
 
     metas = map(fields, (module, *sources.values()))
-    first = next((found for found in metas if found is not None), {})
-    return [f"{name}={default}" for name, default in first.items()]
+    return next((found for found in metas if found is not None), {})
 
 
 def _strategies() -> Iterator[str]:
     """Yield each strategy with its parameters."""
 
     def described(path, module):
-        yield from _entry(path.stem, ast.get_docstring(module))
-        for function in _functions(module):
+        yield from entry(path.stem, ast.get_docstring(module))
+        for function in functions(module):
             if function.name == path.stem:
-                yield from _wrapped(f"({ast.unparse(function.args)})")
+                yield from wrapped(f"({ast.unparse(function.args)})")
 
     return _each("strategies", described)
 
 
+def spaces() -> dict[str, ast.FunctionDef]:
+    """Return the public functions of `metaevo.spaces` that return a `Space`."""
+    return {
+        function.name: function
+        for function in functions(parsed(METAEVO / "spaces.py"))
+        if _returned(function) == "Space" and not function.name.startswith("_")
+    }
+
+
 def _spaces() -> Iterator[str]:
-    """Yield the functions of `metaevo.spaces` that return a `Space`."""
-    source = Path(__file__).parents[1] / "spaces.py"
-    for function in _functions(_parsed(source)):
-        if function.returns and ast.unparse(function.returns) == "Space":
-            yield from _entry(function.name, ast.get_docstring(function))
+    for name, function in spaces().items():
+        yield from entry(name, ast.get_docstring(function))
+
+
+class ListedFitness(NamedTuple):
+    """A fitness, as its source has it: what is called, and the docstring."""
+
+    call: str
+    about: str
+
+
+def fitnesses() -> dict[str, ListedFitness]:
+    """Return the values of `metaevo.fitness` and what makes one, by name."""
+    found = {}
+    body = parsed(METAEVO / "fitness.py").body
+    for node, after in itertools.pairwise([*body, ast.Pass()]):
+        if isinstance(node, ast.Assign) and isinstance(after, ast.Expr):
+            if ast.unparse(node.value).startswith("FitnessFn("):
+                name, doc = ast.unparse(node.targets[0]), ast.literal_eval(after.value)
+                found[name] = ListedFitness(name, inspect.cleandoc(doc))
+        elif isinstance(node, ast.FunctionDef) and _returned(node) == "FitnessFn":
+            call = f"{node.name}({ast.unparse(node.args)})"
+            found[node.name] = ListedFitness(call, ast.get_docstring(node) or "")
+    return found
+
+
+def _returned(function: ast.FunctionDef) -> str:
+    return "" if function.returns is None else ast.unparse(function.returns)
+
+
+def _fitnesses() -> Iterator[str]:
+    for name, one in fitnesses().items():
+        yield from entry(name, one.about)
+
+
+def _presets() -> Iterator[str]:
+    for name, path in presets.every().items():
+        yield from entry(name, presets.about(path))
+
+
+def _function_names() -> list[str]:
+    """Return the names of metaevo's learned functions, in the order of the files."""
+    paths = [*sorted(METAEVO.glob("*.py")), *sorted(METAEVO.glob("learned/*.py"))]
+    sources = (path.read_text(encoding="utf-8") for path in paths)
+    return [x for text in sources for x in re.findall(_OPERATION, text)]
+
+
+def _functions() -> Iterator[str]:
+    """Yield each learned function with its slot and what holds for all parameters."""
+    from metaevo.learned import operations
+
+    for name, one in operations.everything().items():
+        given = one.guarantees(one.build(**one.examples[0]).spec)
+        sure = f"; {', '.join(given)}" if given else ""
+        about = docstrings.summary(one.build) or one.title
+        yield from entry(name, f"{about} [{one.slot}{sure}]")
+
+
+def _suites() -> list[str]:
+    from metaevo import envs
+
+    return [f"{x}/" for x in (*envs.SUITES, *sorted(envs.declared_suites()))]
 
 
 def _environments() -> Iterator[str]:
+    for suite in _suites():
+        yield from wrapped(f"{suite} {environments(suite[:-1])}", "  ", 6)
+    yield "  or your own, as package.module:function"
+
+
+def environments(suite: str) -> str:
+    """Return the names of a suite's environments, or why there are none."""
     from metaevo import envs
 
-    for suite in (*envs.SUITES, *sorted(envs.declared_suites())):
-        try:
-            names = " ".join(envs.suite(suite).names())
-        except ConfigError as error:  # its package is not installed
-            names = str(error).partition(": ")[2]
-        yield from _wrapped(f"{suite}/ {names}", "  ")
-    yield "  or your own, as package.module:function"
+    try:
+        return " ".join(envs.suite(suite).names())
+    except ConfigError as error:  # its package is not installed
+        return str(error).partition(": ")[2]
+
+
+def zoo(name: str) -> dict[str, Any]:
+    """Return the manifest of an artifact of the zoo."""
+    path = verified.ZOO / name / verified.FILES[1]
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def _zoo() -> Iterator[str]:
     """Yield each artifact of the zoo with its slots, first verdict and first limit."""
     for name in verified.zoo():
-        path = verified.ZOO / name / verified.FILES[1]
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-        slots = ", ".join(
-            f"{slot}: {op['op']}" for slot, op in sorted(manifest["slots"].items())
-        )
-        yield from _entry(name, slots)
+        manifest = zoo(name)
+        ops = sorted(manifest["slots"].items())
+        yield from entry(name, ", ".join(f"{slot}: {op['op']}" for slot, op in ops))
         found = manifest.get("evidence", {})
         for sentence in (*found.get("verdicts", [])[:1], *found.get("limits", [])[:1]):
-            yield from _wrapped(sentence)
+            yield from wrapped(sentence)
 
 
-KINDS: dict[str, Callable[[], Iterator[str]]] = {
-    "searches": _searches,
-    "algorithms": _algorithms,
-    "strategies": _strategies,
-    "spaces": _spaces,
-    "environments": _environments,
-    "zoo": _zoo,
+def _names(package: str) -> list[str]:
+    return [*modules(package), *(point.name for point in declared(package))]
+
+
+METAEVO = Path(__file__).parents[1]
+_OPERATION = re.compile(r'^(?:@|\w+ = )operation\(\s*"(\w+)"', re.MULTILINE)
+KINDS = {
+    "searches": Kind(
+        "metaevo run NAME", functools.partial(_names, "searches"), _searches
+    ),
+    "algorithms": Kind(
+        "metaevo train NAME", functools.partial(_names, "inner_loops"), _algorithms
+    ),
+    "strategies": Kind(
+        "strategy=NAME of a search",
+        functools.partial(_names, "strategies"),
+        _strategies,
+    ),
+    "spaces": Kind("metaevo.spaces, what evolves", spaces, _spaces),
+    "functions": Kind("values of slots that evolve", _function_names, _functions),
+    "fitnesses": Kind("metaevo.fitness, for what", fitnesses, _fitnesses),
+    "environments": Kind("env=SUITE/NAME", _suites, _environments),
+    "presets": Kind("preset=NAME of an algorithm", presets.every, _presets),
+    "zoo": Kind("artifacts, as zoo:NAME", verified.zoo, _zoo),
 }
 
 
-def _parsed(path: Path) -> ast.Module:
+@functools.cache
+def parsed(path: Path) -> ast.Module:
     """Return the syntax tree of a file.
 
     Raises:
@@ -224,17 +353,17 @@ def _parsed(path: Path) -> ast.Module:
         raise ConfigError(f"{path}: {type(error).__name__}: {error}") from None
 
 
-def _functions(module: ast.Module) -> list[ast.FunctionDef]:
+def functions(module: ast.Module) -> list[ast.FunctionDef]:
     return [node for node in module.body if isinstance(node, ast.FunctionDef)]
 
 
-def _entry(name: str, doc: str | None) -> Iterator[str]:
+def entry(name: str, doc: str | None) -> Iterator[str]:
     """Return a name and the first paragraph of its docstring."""
     first = (doc or "").split("\n\n")[0].replace("\n", " ")
-    return _wrapped(first, f"  {name:21} ")
+    return wrapped(first, f"  {name:21} ")
 
 
-def _wrapped(line: str, before: str = " " * 24) -> Iterator[str]:
+def wrapped(line: str, before: str = " " * 24, indent: int = 24) -> Iterator[str]:
     """Yield `line` in lines of at most 78 columns, the first one after `before`.
 
     A longer word, such as a path, has a line of its own, so that it can be copied.
@@ -243,7 +372,7 @@ def _wrapped(line: str, before: str = " " * 24) -> Iterator[str]:
         line,
         78,
         initial_indent=before,
-        subsequent_indent=" " * 24,
+        subsequent_indent=" " * indent,
         break_on_hyphens=False,
         break_long_words=False,
     ) or [before]

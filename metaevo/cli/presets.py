@@ -46,6 +46,12 @@ def named(search: Callable[..., Any]) -> dict[str, Path]:
     return {path.stem: path for path in sorted((FOLDER / loop).glob("*.txt"))}
 
 
+def every() -> dict[str, Path]:
+    """Return all presets, as ALGORITHM/NAME."""
+    paths = sorted(FOLDER.glob("*/*.txt"))
+    return {f"{path.parent.name}/{path.stem}": path for path in paths}
+
+
 def about(path: Path) -> str:
     """Return what a preset is for: the first line of its file."""
     return path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")

@@ -13,20 +13,24 @@ from __future__ import annotations
 import difflib
 import errno
 import sys
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from metaevo.cli import config, presets, runs, strategies, train, values
 from metaevo.cli.signals import on_signals
 from metaevo.config import RunConfig
 from metaevo.engine.loggers import streams
 from metaevo.errors import ConfigError, InterruptedRunError, MetaevoError
+from metaevo.storage.manifests import Settings
+from metaevo.storage.own_runs import Source
 from metaevo.types import InnerLoop, Search
 
 if TYPE_CHECKING:
+    from metaevo.cli.multirun import Combination
     from metaevo.engine.job import Result
 
-FLAGS = ("-h", "--help", "--cfg", "--cfg-diff", "--dry-run")
+FLAGS = ("-h", "--help", "--cfg", "--cfg-diff", "--dry-run", "--multirun")
 DISK_EXIT_CODE = 6
 _DISK_ERRORS = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS),
@@ -49,6 +53,8 @@ def main(search: Callable[..., Search], argv: Sequence[str] | None = None) -> No
     arguments = sys.argv[1:] if argv is None else argv
 
     def body() -> None:
+        if "--multirun" in arguments and not {"-h", "--help"} & set(arguments):
+            sys.exit(_run_each(search, arguments, stop.is_set))
         run(search, presets.expanded(arguments, search), stop.is_set)
 
     sys.exit(guard(body))
@@ -139,7 +145,7 @@ def run(
     from metaevo.engine import preparation
     from metaevo.evaluators import surroundings
     from metaevo.evaluators.devices import configure
-    from metaevo.storage import own_runs, run_directory
+    from metaevo.storage import run_directory
 
     shown = "--cfg" in flags or "--cfg-diff" in flags
     if not shown and run_config.directory:
@@ -157,17 +163,13 @@ def run(
     else:
         configure(driver=run_config.evaluator == "ray" and not dry)
         surroundings.check_platform()
-    arguments = {key: value for key, value in given.items() if key != "run"}
-    settings = config.settings(search, arguments)
-    made = config.call(search, arguments)
+    made, settings, source, name = _made(search, given)
     if shown:
         preparation.prepare(made, run_config)
         diff = "--cfg-diff" in flags
         lines = config.changes(search, given) if diff else config.assignments(given)
         print("\n".join(lines))
         return []
-    source = own_runs.Source.of(search)
-    name = getattr(search, "__name__", "search") if source is None else source.file.stem
     if dry:
         prepared = preparation.prepare(made, run_config)
         for one in several.each(run_config):
@@ -195,3 +197,73 @@ def run(
     else:
         several.run(made, run_config, name, run_one, should_stop)
     return results
+
+
+class _Made(NamedTuple):
+    """A search as the engine runs it, with what a run records of it."""
+
+    search: Search
+    settings: Settings
+    source: Source | None
+    name: str
+
+
+def _made(search: Callable[..., Search], given: Mapping[str, Any]) -> _Made:
+    """Make a search of the arguments that `config.parse` returns."""
+    arguments = {key: value for key, value in given.items() if key != "run"}
+    source = Source.of(search)
+    name = getattr(search, "__name__", "search") if source is None else source.file.stem
+    settings = config.settings(search, arguments)
+    return _Made(config.call(search, arguments), settings, source, name)
+
+
+def _run_each(
+    search: Callable[..., Search], argv: Sequence[str], should_stop: Callable[[], bool]
+) -> int:
+    """Run each combination of several values, once all are checked.
+
+    Returns:
+        the largest exit code.
+    """
+    from metaevo.cli import multirun
+
+    each = [
+        one._replace(directories=_planned(search, one))
+        for one in multirun.combinations(argv)
+    ]
+    multirun.check_apart(each)
+
+    def run_one(words: Sequence[str]) -> int:
+        return guard(lambda: run(search, presets.expanded(words, search), should_stop))
+
+    code = multirun.run(each, run_one, should_stop)
+    if not set(FLAGS) & set(each[0].argv):
+        print(multirun.table(each))
+    return code
+
+
+def _planned(search: Callable[..., Search], one: Combination) -> list[Path]:
+    """Check one of several runs, and return its directories, one a seed.
+
+    Raises:
+        ConfigError: its arguments are wrong, or it is for several processes.
+    """
+    from metaevo.cli import multirun, several
+    from metaevo.engine import preparation
+    from metaevo.evaluators.devices import configure
+
+    argv = [arg for arg in presets.expanded(one.argv, search) if arg not in FLAGS]
+    _check_flags(argv)
+    search = strategies.in_arguments(search, argv)
+    multirun.check_lists(one, config.kinds(search))
+    given = config.parse(search, argv)
+    options = given["run"]
+    if options.distributed:
+        raise ConfigError("--multirun is for one machine; leave run.distributed out")
+    configure(driver=options.evaluator == "ray")
+    made, settings, _, name = _made(search, given)
+    prepared = preparation.prepare(made, options)
+    return [
+        preparation.check_directory(prepared, x, name, settings)
+        for x in several.each(options)
+    ]

@@ -128,6 +128,26 @@ def has_choices(kind: Any) -> bool:
     return typing.get_origin(_base(kind)) is Literal
 
 
+def choices(kind: Any) -> list[str]:
+    """Return the values of a key that takes one of a few, as they are typed.
+
+    >>> choices(Literal["a", "b"] | None), choices(bool), choices(int)
+    (['a', 'b', 'null'], ['true', 'false'], [])
+    """
+    named = typing.get_args(_base(kind)) if has_choices(kind) else ()
+    found = ["true", "false"] if _base(kind) is bool else [str(x) for x in named]
+    return [*found, "null"] if found and _may_be_none(kind) else found
+
+
+def is_list(kind: Any) -> bool:
+    """Return True if a key takes a list.
+
+    >>> is_list(tuple[int, ...]), is_list(str)
+    (True, False)
+    """
+    return _base(kind) is tuple
+
+
 def is_number(kind: Any) -> bool:
     """Return True if the values of a key are floats.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib
+import importlib.util
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
@@ -214,6 +215,17 @@ def optional(user: str, extra: str) -> Iterator[None]:
         raise ConfigError(
             f"{user}: {error}. Install it with: pip install 'metaevo[{extra}]'"
         ) from error
+
+
+def require(suite: str, package: str, extra: str) -> None:
+    """Check that the package of a suite is installed; it is not imported.
+
+    Raises:
+        ConfigError: it is not; names the extra that installs it.
+    """
+    with optional(f"env={suite}/...", extra):
+        if importlib.util.find_spec(package) is None:
+            raise ImportError(f"No module named {package!r}")
 
 
 def with_types(tree: PyTree, types: PyTree) -> PyTree:

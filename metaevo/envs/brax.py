@@ -14,7 +14,16 @@ import io
 import jax
 import jax.numpy as jnp
 
-from metaevo.envs import Box, Env, Step, optional, unknown, with_auto_reset, with_types
+from metaevo.envs import (
+    Box,
+    Env,
+    Step,
+    optional,
+    require,
+    unknown,
+    with_auto_reset,
+    with_types,
+)
 from metaevo.errors import ConfigError
 
 MAX_STEPS = 1000  # the time limit of Brax's own training
@@ -37,7 +46,12 @@ BACKENDS = ("spring", "positional", "generalized", "mjx")
 
 
 def names() -> list[str]:
-    """The environments of this suite."""
+    """The environments of this suite.
+
+    Raises:
+        ConfigError: brax is not installed.
+    """
+    require("brax", "brax", "brax")
     return list(NAMES)
 
 

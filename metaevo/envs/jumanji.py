@@ -18,7 +18,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaevo.envs import Box, Discrete, Env, Step, optional, unknown, with_auto_reset
+from metaevo.envs import (
+    Box,
+    Discrete,
+    Env,
+    Step,
+    optional,
+    require,
+    unknown,
+    with_auto_reset,
+)
 
 MAX_STEPS = {
     "CVRP-v1": 40,
@@ -58,7 +67,12 @@ class State(NamedTuple):
 
 
 def names() -> list[str]:
-    """The environments of this suite."""
+    """The environments of this suite.
+
+    Raises:
+        ConfigError: jumanji is not installed.
+    """
+    require("jumanji", "jumanji", "jumanji")
     return sorted(MAX_STEPS)
 
 

@@ -24,6 +24,7 @@ from metaevo.envs import (
     Step,
     optional,
     rendering,
+    require,
     unknown,
     with_auto_reset,
 )
@@ -59,7 +60,12 @@ class State(NamedTuple):
 
 
 def names() -> list[str]:
-    """The environments of this suite."""
+    """The environments of this suite.
+
+    Raises:
+        ConfigError: pgx is not installed.
+    """
+    require("pgx", "pgx", "games")
     return sorted(MAX_MOVES)
 
 

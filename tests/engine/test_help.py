@@ -1,5 +1,6 @@
 """The help screen of searches and inner loops."""
 
+import collections
 import importlib
 import inspect
 import subprocess
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 from inner_loops import ppo
-from metaevo.cli import config, docstrings, help, strategies, train
+from metaevo.cli import config, docstrings, help, listing, strategies, train
 from metaevo.config import RunConfig
 
 ROOT = Path(__file__).parents[2]
@@ -72,7 +73,7 @@ def columns(request, monkeypatch):
 
 
 def test_every_key_of_what_is_shipped_is_described(columns):
-    without, wide = [], []
+    without, wide, again = [], [], []
     for search in shipped():
         text, _, words = texts(search)
         groups = list(help.grouped(search))
@@ -87,14 +88,24 @@ def test_every_key_of_what_is_shipped_is_described(columns):
             hint = typing.get_type_hints(search).get(parameter.name)
             if typing.get_origin(hint) is Literal:
                 assert f"(one of {', '.join(typing.get_args(hint))})" in words
-        told = {key.name: key.description for key in every}
-        for one, other in (
-            ("inner.features", "inner.activation"),
-            ("meta.ent_coef", "meta.vf_coef"),
-        ):
-            assert one not in told or told[one] != told.get(other), name
+        told = collections.Counter(key.description for key in every)
+        again += [f"{name}: {x.name}" for x in every if told[x.description] > 1]
     assert without == []
     assert wide == []
+    assert again == []
+
+
+def test_no_two_keys_of_a_strategy_share_a_text():
+    """Nor one with a key of the search."""
+    search = importlib.import_module("searches.ppo_pbt").search
+    # One over another strategy is no value of the key `strategy`.
+    for name in listing.modules("strategies").keys() - {"self_play"}:
+        keyed = strategies.in_search(search, {"strategy": name})
+        every = [
+            x.description for g in help.grouped(keyed) for x in (*g.keys, *g.slots)
+        ]
+        again = {x for x, n in collections.Counter(every).items() if n > 1}
+        assert not again, name
 
 
 @pytest.mark.parametrize("name", ["ppo_drift", "dqn_td_loss"])

@@ -3,6 +3,8 @@
 import hashlib
 import json
 import shutil
+import tomllib
+from pathlib import Path
 
 import pytest
 import runs as files
@@ -176,6 +178,17 @@ def test_the_doctor_finds_this_machine_well(tmp_path, capsys, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+def test_the_doctor_knows_every_extra(tmp_path, monkeypatch):
+    project = Path(__file__).parents[2] / "pyproject.toml"
+    extras = tomllib.loads(project.read_text())["project"]["optional-dependencies"]
+    assert doctor.EXTRAS.keys() == extras.keys() - {"docs", "dev"}
+    monkeypatch.setattr(doctor, "EXTRAS", {"games": "json", "ray": "no_such_module"})
+    ok, said = doctor.CHECKS["extras"](tmp_path)
+    assert ok
+    assert said.startswith("games")
+    assert said.endswith("; not installed: ray")
+
+
 def test_the_doctor_finds_what_is_wrong(tmp_path, monkeypatch):
     def broken(*args):
         raise OSError(28, "No space left on device")
@@ -195,8 +208,6 @@ def test_the_file_system_of_a_path_is_the_innermost_mount(tmp_path):
     mounts = tmp_path / "mounts"
     lines = ["/dev/a / ext4 rw 0 0", "h:/x /home nfs4 rw 0 0", "t /home/t tmpfs rw 0 0"]
     mounts.write_text("\n".join(lines))
-    from pathlib import Path
-
     kinds = {
         path: doctor.file_system(Path(path), str(mounts))
         for path in ("/etc", "/home/me", "/home/t/x", "/homes")

@@ -220,11 +220,12 @@ def test_a_suite_that_is_not_installed_names_its_extra(name, package, monkeypatc
 
 
 def test_a_suite_that_is_not_installed_is_listed_with_its_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "navix", None)
+    for package in ("navix", "jumanji"):
+        monkeypatch.setitem(sys.modules, package, None)
     listed = " ".join(listing.text("environments").split())
     assert "navix/ import of navix halted" in listed
     assert "pip install 'metaevo[navix]'" in listed
-    assert "jumanji/ CVRP-v1" in listed
+    assert "jumanji/ No module named 'jumanji'. Install it with: pip" in listed
 
 
 # --- rewards at the end ---------------------------------------------------------------

@@ -1,0 +1,121 @@
+"""`metaevo list`: an overview, each kind, and one thing in detail."""
+
+import sys
+
+import pytest
+
+from metaevo import envs, slots
+from metaevo.cli import details, listing
+from metaevo.envs import gymnax, sparse
+from metaevo.errors import ConfigError
+from metaevo.learned import operations
+
+
+def test_the_overview_has_every_name_and_fits_a_screen():
+    text = listing.overview()
+    words = set(text.split())
+    for kind in listing.KINDS.values():
+        assert {*kind.names()} <= words
+    assert {"ppo_value_loss", "pqn", "open_es", "tune", "final_return"} <= words
+    assert {"weighted_square", "gymnax/", "ppo/minatar", "td_loss"} <= words
+    lines = text.splitlines()
+    assert len(lines) < 80
+    assert max(map(len, lines)) <= 80
+
+
+def test_names_of_functions_are_those_of_the_registry():
+    names = [*listing.KINDS["functions"].names()]
+    ours = [x for x in operations.everything() if operations.is_installed(x)]
+    assert sorted(names) == sorted(ours)
+
+
+def test_nothing_private_is_listed():
+    for kind in listing.KINDS.values():
+        assert not [name for name in kind.names() if name.startswith("_")]
+
+
+@pytest.mark.parametrize("kind", listing.KINDS.keys() - {"environments"})
+def test_everything_that_is_listed_has_its_details(kind):
+    for name in listing.KINDS[kind].names():
+        text = details.text(name)
+        assert name in text
+        assert len(text.splitlines()) >= 2, text
+        assert max(map(len, text.splitlines())) <= 88
+
+
+def test_a_suite_has_the_names_of_its_environments():
+    for name in ("grid", "grid/"):
+        assert details.text(name).split("environments grid/\n")[1].split()
+
+
+def test_a_learned_function_says_where_it_fits_and_what_holds():
+    text = details.text("weighted_square")
+    assert details.text("critic_losses.weighted_square") == text
+    assert "of slot value_loss(value, target, old_value)" in text
+    assert "convex=False, max_weight=8.0, max_bias=1.0" in " ".join(text.split())
+    assert f"coercive: {operations.GUARANTEES['coercive'][:20]}" in text
+    fitting = next(x for x in text.splitlines() if "algorithms with the slot" in x)
+    assert {"ppo", "a2c"} <= {*fitting.split()}
+    listed = " ".join(listing.text("functions").split())
+    assert "[value_loss; nonnegative, coercive, scale-equivariant]" in listed
+    for kind in {one.slot for one in operations.everything().values()}:
+        assert kind in slots.SIGNATURES
+        assert f"[{kind}" in listed
+
+
+def test_an_algorithm_has_a_line_for_each_slot():
+    text = details.text("ppo_rnn")
+    assert "    gae_lambda=0.95  trace decay, in [0, 1]" in text
+    assert "    drift=drifts.ppo_clip " in text
+
+
+def test_a_preset_shows_its_lines():
+    text = details.text("ppo/minatar")
+    assert text.startswith("preset ppo/minatar: metaevo train ppo preset=minatar\n")
+    assert "  inner.torso=cnn" in text
+    assert details.text("minatar").count("\npreset ") >= 4
+
+
+def test_an_environment_says_what_it_gives_and_takes():
+    text = details.text("gymnax/CartPole-v1")
+    assert text.startswith("environment gymnax/CartPole-v1\n")
+    assert "observations: numbers of shape [4]" in text
+    assert "actions: one of 2" in text
+    assert "at most 500 steps" in text
+    with pytest.raises(ConfigError, match="Did you mean gymnax/CartPole-v1"):
+        details.text("gymnax/CartPol-v1")
+
+
+def test_a_fitness_and_a_space_say_how_they_are_called():
+    assert "fitness.last_segments(k: int)" in details.text("last_segments")
+    assert "spaces.tune(**transforms: Transform)" in details.text("tune")
+
+
+def test_a_name_that_nothing_has_is_refused_with_the_nearest():
+    with pytest.raises(ConfigError, match="Did you mean 'weighted_square'"):
+        details.text("weighted_squar")
+
+
+def test_listing_environments_makes_none(monkeypatch):
+    def made(*_):
+        raise AssertionError("an environment was made")
+
+    monkeypatch.setattr(gymnax, "make", made)
+    monkeypatch.setattr(envs, "make", made)
+    assert "sparse/ gymnax/" in listing.text("environments")
+
+
+def test_those_listed_with_sparse_rewards_observe_vectors():
+    shapes = {x: gymnax.make(x).observation.shape for x in gymnax.names()}
+    vectors = [f"gymnax/{x}" for x, shape in shapes.items() if len(shape) == 1]
+    assert sparse.names() == vectors
+
+
+@pytest.mark.parametrize(
+    ("suite", "package", "extra"),
+    [("jumanji", "jumanji", "jumanji"), ("pgx", "pgx", "games"), ("brax",) * 3],
+)
+def test_a_suite_that_is_missing_lists_no_names(suite, package, extra, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)
+    told = listing.environments(suite)
+    assert told.endswith(f"pip install 'metaevo[{extra}]'")
