@@ -6,6 +6,7 @@ that says so. Files may come from a stranger: they are shown as text.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,14 @@ from typing import Any, NamedTuple
 
 from metaevo.config import flat
 from metaevo.errors import MetaevoError
-from metaevo.storage import _files, history, manifests, run_directory, verified
+from metaevo.storage import (
+    _files,
+    history,
+    manifests,
+    provenance,
+    run_directory,
+    verified,
+)
 from metaevo.text import columns, duration
 
 __all__ = ["RunRow", "apart", "read", "table"]
@@ -21,6 +29,7 @@ __all__ = ["RunRow", "apart", "read", "table"]
 TAIL = 1 << 20  # bytes at the end of a log that are looked at
 MAX_TEXT = 300
 GOING_ON = 600.0  # seconds since the last record
+PATIENCE = 10  # times the last generation's seconds, if these are more
 
 
 class RunRow(NamedTuple):
@@ -37,6 +46,7 @@ class RunRow(NamedTuple):
         seconds: of all its parts.
         frames: environment steps.
         fitness: mean of the last generation.
+        left: seconds until the last generation, if it goes on and that is known.
         verdict: the first of the solution's, or why there is none.
         changes: settings that differ from their defaults, by dotted key.
     """
@@ -51,6 +61,7 @@ class RunRow(NamedTuple):
     seconds: float = 0.0
     frames: int | None = None
     fitness: float | None = None
+    left: float | None = None
     verdict: str = ""
     changes: Mapping[str, Any] = {}
 
@@ -72,36 +83,53 @@ def _row(directory: Path, now: float) -> RunRow:
     identity = run_directory.read_manifest(directory)["identity"]
     settings = manifests.Settings(identity["settings"], identity.get("defaults", {}))
     events, last = history.read(directory), _last_record(directory)
-    log = run_directory.paths(directory).metrics
+    paths = run_directory.paths(directory)
+    log = paths.metrics
     written = log.stat().st_mtime if log.exists() else 0.0
+    each = last.get("seconds")
+    each = float(each) if isinstance(each, int | float) else 0.0
+    # What had changed when a run went on, and its report, are no ends.
+    ends = [x for x in events if not provenance.is_change(x["event"])]
+    ends = [x for x in ends if x["event"] != "reported"]
     seconds, began = 0.0, None
-    for event in events:
+    for event in ends:
         if event["event"] == "started":
             began = event["time"]
-        elif began is not None and event["event"] != "reported":
+        elif began is not None:
             seconds, began = seconds + event["time"] - began, None
     if began is not None:
         seconds += max(written - began, 0.0)
-    named = [x["event"] for x in events if x["event"] != "reported"]
-    state = named[-1] if named else "started"
+    state = ends[-1]["event"] if ends else "started"
+    reason = "" if state in ("started", history.FINISHED) else state[:MAX_TEXT]
     if state == "started":
-        fresh = now - max(written, events[-1]["time"] if events else 0.0) < GOING_ON
+        noted = events[-1]["time"] if events else 0.0
+        newest = max(written, noted, _last_step(paths.conclusion))
+        fresh = now - newest < max(GOING_ON, PATIENCE * each)
         state = "going on" if fresh else "broken off"
     mean, frames = (last.get(key) for key in ("fitness_mean", "frames"))
+    done, asked = last.get("generation", -1) + 1, history.generations_asked(directory)
     return RunRow(
         str(directory),
         str(identity["search"]),
         identity["seed"],
-        state,
-        last.get("generation", -1) + 1,
-        history.generations_asked(directory),
+        "stopped" if reason else state,
+        done,
+        asked,
         events[0]["time"] if events else 0.0,
         seconds,
         frames if isinstance(frames, int) else None,
         float(mean) if isinstance(mean, int | float) else None,
-        _verdict(directory),
+        max(asked - done, 0) * each if asked and each and state == "going on" else None,
+        _verdict(directory) or reason,
         flat(manifests.not_default(settings)),
     )
+
+
+def _last_step(conclusion: Path) -> float:
+    """Time of the comparison's last step, each of which makes a folder; 0: none."""
+    with contextlib.suppress(OSError):  # all are removed at the end
+        return max(x.stat().st_mtime for x in (conclusion, *conclusion.glob("*")))
+    return 0.0
 
 
 def _last_record(directory: Path) -> dict[str, Any]:
@@ -163,14 +191,18 @@ def done(row: RunRow) -> str:
 def table(rows: Sequence[RunRow]) -> str:
     """The runs as text, newest first, their verdicts on lines of their own."""
     head = ("run", "state", "generation", "time", "frames", "mean")
+    timed = any(row.left is not None for row in rows)
+    width = 24 if timed else 32
+    head += ("left",) * timed
     cells = [
         (
-            row.name if len(row.name) <= 32 else "…" + row.name[-31:],
+            row.name if len(row.name) <= width else "…" + row.name[1 - width :],
             row.state,
             done(row),
             duration(row.seconds),
             "?" if row.frames is None else f"{row.frames:.2g}",
             "?" if row.fitness is None else f"{row.fitness:.4g}",
+            *(["" if row.left is None else duration(row.left)] if timed else []),
         )
         for row in rows
     ]

@@ -277,7 +277,7 @@ def ancestry(records: list[dict], scores: Scores | None) -> Drawing | None:
             steps = [
                 [(generations[i] - 1, at(i - 1, parent)[1]), at(i, member)]
                 for i, member, parent in born
-                if parent >= 0
+                if parent >= 0 and i  # the records may begin in the middle of a run
             ]
             panel.add_collection(LineCollection(steps, colors=GREY, linewidths=0.5))
             everything = np.array([at(i, member) for i, member, _ in born])

@@ -20,6 +20,10 @@ def _go_on() -> None:
     """Do not pause."""
 
 
+def _uncounted(found: NamedArrays) -> None:
+    """Do not count."""
+
+
 class Steps(NamedTuple):
     """A folder of finished steps.
 
@@ -28,11 +32,13 @@ class Steps(NamedTuple):
         digest: of all that determines the results and is not given to `step`, such as
             the search. A step that was kept under another digest is made again.
         pause: called after each step that was made; may raise `InterruptedRunError`.
+        count: called with the result of each step, before.
     """
 
     folder: Path
     digest: str
     pause: Callable[[], None] = _go_on
+    count: Callable[[NamedArrays], None] = _uncounted
 
     def kept(
         self, name: str, arrays: NamedArrays, *facts: object
@@ -73,12 +79,13 @@ class Steps(NamedTuple):
                 raised it and the result is kept.
         """
         found = self.kept(name, arrays, *facts)
-        if found is None:
-            found = make()
-            checkpoint.write(
-                self.folder / name, found, {"what": self._what(arrays, facts)}
-            )
-            self.pause()
+        if found is not None:
+            self.count(found)
+            return found
+        found = make()
+        checkpoint.write(self.folder / name, found, {"what": self._what(arrays, facts)})
+        self.count(found)
+        self.pause()
         return found
 
     def _what(self, arrays: NamedArrays, facts: tuple) -> str:

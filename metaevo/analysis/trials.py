@@ -94,18 +94,22 @@ def table(found: Sequence[Tried], limit: int) -> str:
         found: at least one.
         limit: rows at most.
     """
-    cells = [_header(found)]
-    cells += [[f"{x:.6g}" for x in row] for row in _rows(found[:limit])]
-    lines = text.columns(cells)
+    lines = text.columns(cells(found, limit))
     if len(found) > limit:
         lines.append(f"{len(found) - limit} more; limit=0 shows all")
     return "\n".join(lines)
 
 
+def cells(found: Sequence[Tried], limit: int) -> list[list[str]]:
+    """Return the head and the first trials, a text for each cell; as `table`."""
+    rows = [[f"{x:.6g}" for x in row] for row in _rows(found[:limit])]
+    return [_header(found), *rows]
+
+
 def csv(found: Sequence[Tried], limit: int) -> str:
     """Return the first trials as lines of comma-separated values; as `table`."""
-    cells = [_header(found), *_rows(found[:limit])]
-    return "\n".join(",".join(map(str, row)) for row in cells)
+    rows = [_header(found), *_rows(found[:limit])]
+    return "\n".join(",".join(map(str, row)) for row in rows)
 
 
 def _header(found: Sequence[Tried]) -> list[str]:

@@ -26,6 +26,7 @@ from metaevo.cli.options import (
     ScoresOptions,
     TrialsOptions,
     TuneOptions,
+    WatchOptions,
 )
 from metaevo.cli.signals import on_signals
 from metaevo.errors import CheckpointError, ConfigError
@@ -209,10 +210,28 @@ def _runs(*words: str) -> None:
     """
     from metaevo.cli import overview
 
-    options = [x for x in words if "=" in x and not Path(x).exists()]
-    folders = [x for x in words if x not in options]
-    chosen = config.parse_options(RunsOptions, options)
-    print(overview.overview(folders or ["runs"], chosen.limit, chosen.page))
+    folders, chosen = _places(RunsOptions, words)
+    print(overview.overview(folders, chosen.limit, chosen.page))
+
+
+def _watch(*words: str) -> None:
+    """Show runs while they go on, on a page and here.
+
+    The page renews itself: curve, functions so far, population, trials, time
+    left. Ends when all runs have, or by Ctrl-C, which stops no run. Without a
+    folder, those in runs/.
+    """
+    from metaevo.cli import watch
+
+    folders, chosen = _places(WatchOptions, words)
+    watch.watch(folders, chosen.page, chosen.every)
+
+
+def _places(options: type, words: Sequence[str]) -> tuple[list[str], Any]:
+    """Tell folders, by default runs/, from options."""
+    given = [x for x in words if "=" in x and not Path(x).exists()]
+    folders = [x for x in words if x not in given]
+    return folders or ["runs"], config.parse_options(options, given)
 
 
 def _trials(directory: str, *arguments: str) -> None:
@@ -540,6 +559,12 @@ COMMANDS = {
         "[DIRECTORY ...] key=value ...",
         "metaevo runs runs page=runs.html",
         RunsOptions,
+    ),
+    "watch": Command(
+        _watch,
+        "[RUN ...] key=value ...",
+        "metaevo watch runs/demo",
+        WatchOptions,
     ),
     "trials": Command(
         _trials,

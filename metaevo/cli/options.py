@@ -174,6 +174,25 @@ class RunsOptions:
 
 
 @dataclass(frozen=True)
+class WatchOptions:
+    """Options of `metaevo watch`.
+
+    Attributes:
+        page: file to write; default RUN/report/watch.html, of several watch.html.
+        every: seconds from one writing to the next, at least 1.
+
+    Raises:
+        ConfigError: `every` is less than 1.
+    """
+
+    page: str | None = None
+    every: float = 5.0
+
+    def __post_init__(self):
+        _check_least(self, every=1)
+
+
+@dataclass(frozen=True)
 class TrialsOptions:
     """Options of `metaevo trials`.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from metaevo.analysis import overview as rows_of
@@ -29,15 +30,7 @@ def overview(places: Sequence[str], limit: int, page: str | None) -> str:
     """
     if page is not None:
         run_directory.check_writable("page", page)
-    named = [Path(x) for x in places]
-    found = {
-        run: None
-        for place in named
-        for run in ([place] if nearby.is_run(place, True) else nearby.below(place))
-    }
-    if not found:
-        raise ConfigError(f"no runs in {', '.join(places)}")
-    rows = sorted(map(rows_of.read, found), key=lambda row: -row.started)
+    rows = sorted(map(rows_of.read, found(places)), key=lambda row: -row.started)
     rows = rows[: limit or None]
     one_search = len({row.search for row in rows}) == 1
     several = one_search and 2 <= len(rows) <= MOST_BESIDE
@@ -54,16 +47,43 @@ def overview(places: Sequence[str], limit: int, page: str | None) -> str:
     return printable("\n".join(told), "\n")
 
 
+def found(places: Sequence[str]) -> list[Path]:
+    """Return the runs at or below some places, each once.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    named = [Path(x) for x in places]
+    runs = {
+        run: None
+        for place in named
+        for run in ([place] if nearby.is_run(place, True) else nearby.below(place))
+    }
+    if not runs:
+        raise ConfigError(f"no runs in {', '.join(places)}")
+    return [*runs]
+
+
+def linked(row: rows_of.RunRow, page: Path) -> dict[str, Any]:
+    """Return what a page says of a run, with links to its report and its own page."""
+    folder = run_directory.paths(row.name).report
+    links = {
+        name: quote(os.path.relpath(file, page.parent))
+        for name, file in {
+            "report": folder / "index.html",
+            "watch": folder / "watch.html",
+        }.items()
+        if file.is_file() and file.resolve() != page.resolve()
+    }
+    given = {k: x for k, x in row.changes.items() if not k.startswith("search.")}
+    told = {"done": rows_of.done(row), "time": duration(row.seconds), "changes": given}
+    left = "" if row.left is None else duration(row.left)
+    return row._asdict() | links | told | {"left": left}
+
+
 def _write(page: Path, rows: Sequence, beside: dict) -> None:
     from metaevo.analysis.plots import figures
 
-    def shown(row):
-        report = run_directory.paths(row.name).report / "index.html"
-        there = report.is_file()
-        link = quote(os.path.relpath(report, page.parent)) if there else None
-        given = {k: x for k, x in row.changes.items() if not k.startswith("search.")}
-        more = {"done": rows_of.done(row), "time": duration(row.seconds), "link": link}
-        return row._asdict() | more | {"changes": given}
-
-    text = figures.page("runs.html", rows=[*map(shown, rows)], apart=beside)
+    shown = [linked(row, page) for row in rows]
+    text = figures.page("runs.html", rows=shown, apart=beside)
     replace_file(page, text.encode())

@@ -18,6 +18,7 @@ __all__ = [
     "frames_compared",
     "frames_judged",
     "generations_after",
+    "lifetimes_compared",
     "milestone_seeds",
     "milestones",
     "num_candidates",
@@ -126,6 +127,13 @@ def milestones(search: Search, config: RunConfig) -> tuple[int, ...]:
 def milestone_seeds(config: RunConfig) -> int:
     """Return the number of held-out seeds on which earlier solutions are scored."""
     return max(2, config.held_out_seeds // 4)
+
+
+def lifetimes_compared(search: Search, config: RunConfig) -> int:
+    """Return the training runs of the comparison on held-out seeds."""
+    earlier = len(milestones(search, config)) * milestone_seeds(config)
+    own = num_candidates(search) * config.held_out_seeds
+    return own + earlier + num_choices(search, config)
 
 
 def frames_compared(search: Search, config: RunConfig) -> int:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
 import jax
 import numpy as np
 
-from metaevo.analysis import holdout
+from metaevo.analysis import holdout, newest, results
 from metaevo.analysis.steps import Steps
 from metaevo.engine import costs
-from metaevo.engine.job import Job, Progress, initial_state
+from metaevo.engine.job import Job, Progress, State, initial_state
 from metaevo.errors import CheckpointError
 from metaevo.storage import checkpoint, run_directory
 from metaevo.types import Params
@@ -22,6 +23,27 @@ def keep(job: Job, progress: Progress) -> None:
     params = jax.device_get(job.programs.solution(progress.state.strategy))
     arrays = checkpoint.to_arrays(params)
     checkpoint.write(folder / f"generation-{progress.generation:08d}", arrays, {})
+
+
+def keep_newest(job: Job, state: State, every: float = 0.0) -> None:
+    """Keep the functions of the solution as it is now, for `metaevo watch`.
+
+    Args:
+        every: leave what was kept less than so many seconds ago.
+    """
+    if not newest.has_functions(job.search.space.spec):
+        return
+    folder = run_directory.paths(job.directory).newest
+    for place, strategy in {
+        "start": lambda: initial_state(job).strategy,
+        "solution": lambda: state.strategy,
+    }.items():
+        there = folder / place
+        age = time.time() - there.stat().st_mtime if there.is_dir() else float("inf")
+        if age > (every if place == "solution" else 1e9):
+            params = jax.device_get(job.programs.solution(strategy()))
+            solution = results.settled(job.search.space, params)
+            newest.write(there, job.search, solution)
 
 
 def kept(job: Job) -> dict[int, Params]:

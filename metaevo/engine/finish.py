@@ -75,6 +75,7 @@ def finish(job: Job, progress: Progress, journal: Journal) -> Result:
     Raises:
         InterruptedRunError: asked to stop, or out of time; the same call continues.
     """
+    earlier_solutions.keep_newest(job, progress.state)
     found = ending = _found(job, progress)
     noted = history.generation_finished(job.directory)
     enough = ending is not None and _has_all_scores(job, ending)
@@ -202,7 +203,12 @@ def _steps(job: Job, progress: Progress) -> Steps:
         *(name for simple in rivals.of(search).values() for name in simple),
     )
     folder = run_directory.paths(job.directory).conclusion
-    return Steps(folder, digest, lambda: _pause(job))
+
+    def count(found: Mapping[str, np.ndarray]) -> None:
+        if "fitness" in found:  # its last axis is that of the seeds, each a lifetime
+            job.console.advance(found["fitness"].shape[-1])
+
+    return Steps(folder, digest, lambda: _pause(job), count)
 
 
 def _judge(job: Job, progress: Progress, ending: Ending) -> Judged | None:
@@ -290,7 +296,8 @@ def _hold_out(
         f"seeds, {costs.frames_compared(search, job.config):,} frames"
     )
     where = f"on {num_seeds} held-out seeds"
-    with _stage(job, f"comparing {where}", COMPARISON, f"compared {where}"):
+    total = costs.lifetimes_compared(search, job.config)
+    with _stage(job, f"comparing {where}", COMPARISON, f"compared {where}", total):
         learned = {results.SOLUTION: solution}
         if not search.strategy.persistent_agents:
             start = initial_state(job).strategy
@@ -392,14 +399,17 @@ def _publish(
 
 
 @contextlib.contextmanager
-def _stage(job: Job, activity: str, name: str, done: str = "") -> Iterator[None]:
+def _stage(
+    job: Job, activity: str, name: str, done: str = "", total: int = 0
+) -> Iterator[None]:
     """Show an activity, and say where the run was stopped if it is.
 
     Args:
         done: what to say at the end, with the time that it took; empty: nothing.
+        total: lifetimes that its steps train; 0: no bar is drawn.
     """
     began = time.monotonic()
-    job.console.now(activity)
+    job.console.now(activity, total=total)
     try:
         yield
     except InterruptedRunError as error:

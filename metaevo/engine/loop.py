@@ -64,6 +64,9 @@ from metaevo.types import Search
 
 __all__ = ["Result", "run"]
 
+NEWEST_EVERY = 5.0
+"""Seconds between two writings of the solution for `metaevo watch`."""
+
 
 def run(
     search: Search,
@@ -279,7 +282,8 @@ def _search(job: Job, journal: Journal, progress: Progress) -> Progress:
     size = population.size(checks.proposal_shapes(search.strategy).params)
     frames = checks.frames_per_generation(search, size)
     milestones = costs.milestones(search, config)
-    job.console.now("compiling, and the first generation")
+    activity = "compiling, and the first generation"
+    job.console.now_in_search(activity, progress.generation)
     while progress.generation < search.num_generations:
         # A generation that is stopped saves the state without them.
         asked, entered = proposals.accept(job, progress)
@@ -311,9 +315,9 @@ def _search(job: Job, journal: Journal, progress: Progress) -> Progress:
             _save(job, journal, progress)
         saved = progress.generation - len(journal.pending)
         if not last:
-            job.console.now(
-                f"generation {progress.generation + 1}; checkpoint before generation "
-                f"{saved + 1}"
+            job.console.now_in_search(
+                f"generation {progress.generation + 1}, {saved} saved",
+                progress.generation,
             )
         if hopeless:
             raise failures.error(job, progress)
@@ -410,6 +414,7 @@ def _save(job: Job, journal: Journal, progress: Progress) -> None:
             "run_manifest": run_directory.manifest_digest(job.directory),
         },
     )
+    earlier_solutions.keep_newest(job, state, NEWEST_EVERY)
     journal.release(lambda: _drawn(job, state))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ import jax
 from metaevo.config import RunConfig
 from metaevo.errors import ConfigError
 from metaevo.evaluators import memory, surroundings
+
+SEARCH_OR_PROGRAM = "The program, or something that the search imports,"
 
 
 def configure(num_cpu_devices: int | None = None, driver: bool = False) -> None:
@@ -49,10 +52,13 @@ def configure(num_cpu_devices: int | None = None, driver: bool = False) -> None:
         except RuntimeError:
             # A backend has started, and the devices cannot be changed.
             if jax.device_count("cpu") < num_cpu_devices:
+                notebook = "ipykernel" in sys.modules
+                culprit = "A cell that ran before" if notebook else SEARCH_OR_PROGRAM
                 warnings.warn(
                     f"JAX was in use before metaevo could set it up: "
                     f"{jax.device_count('cpu')} of {num_cpu_devices} CPU cores are "
-                    "devices. Something imported by the search runs JAX at import.",
+                    f"devices. {culprit} used it: restart{' the kernel' * notebook}, "
+                    "and call metaevo.configure() first.",
                     stacklevel=2,
                 )
     flags = os.environ.get("XLA_FLAGS", "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import hashlib
 import itertools
 import json
@@ -19,6 +20,12 @@ from metaevo.storage._files import open_append, parse_json, read_lines
 MAX_LINE = 32 << 20
 """Most bytes of a record: the fitness of 2.7 million members, or that and ten numbers
 each of 250,000."""
+
+MOST_PARSED = 16 << 20
+"""Most bytes that `sample` parses of evenly spaced records."""
+
+MOST_LAST = 4 << 20
+"""Most bytes that `sample` parses of the last ones, but for the very last."""
 
 _RESTORE = (
     "restore it from a copy; without one the run cannot go on, but its solution can "
@@ -132,7 +139,7 @@ def read(path: Path) -> list[dict[str, Any]]:
         CheckpointError: the file is missing, no regular file, or a line is not JSON or
             longer than `MAX_LINE`.
     """
-    return [record for record, _ in _records(path)]
+    return [*_records(path)]
 
 
 def read_generations(path: Path, num: int | None = None) -> list[dict[str, Any]]:
@@ -158,11 +165,44 @@ def generations(path: Path) -> Iterator[tuple[dict[str, Any], bytes]]:
     Raises:
         CheckpointError: as `read`; or one is no record of a generation.
     """
-    for number, (record, line) in enumerate(_records(path)):
-        problem = _problem(number, record)
-        if problem:
-            raise CheckpointError(f"{path}, line {number + 1}: {problem}")
-        yield record, line
+    for number, line in enumerate(_lines(path)):
+        yield _generation(path, number, line), line
+
+
+def sample(
+    path: Path, spaced: int, last: int
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Read some generations of a log of any length, in little time and memory.
+
+    Args:
+        spaced: evenly spaced ones that are enough. There are fewer than twice as many.
+        last: how many of the last ones.
+
+    Returns:
+        evenly spaced records without their lists, the last one among them; and the last
+        ones whole, fewer if they are long. Both are empty without a record.
+
+    Raises:
+        CheckpointError: as `generations`, for those that are read.
+    """
+    found: dict[int, dict[str, Any]] = {}
+    newest: collections.deque[tuple[int, bytes]] = collections.deque(maxlen=last)
+    size = path.stat().st_size if os.path.lexists(path) else 0
+    every = 0
+    for number, line in enumerate(read_lines(path, MAX_LINE) if size else ()):
+        every = every or max(1, size // len(line) // spaced, size // MOST_PARSED)
+        if number % every == 0:
+            found[number] = _generation(path, number, line)
+        while newest and sum(len(x) for _, x in newest) > MOST_LAST:
+            newest.popleft()
+        newest.append((number, line))
+    whole = {number: _generation(path, number, line) for number, line in newest}
+    found |= dict([*whole.items()][-1:])
+    scalars = [
+        {key: x for key, x in record.items() if not isinstance(x, list)}
+        for record in found.values()
+    ]
+    return scalars, [*whole.values()]
 
 
 def count(path: Path) -> int:
@@ -176,19 +216,37 @@ def count(path: Path) -> int:
     return sum(1 for _ in read_lines(path, MAX_LINE))
 
 
-def _records(path: Path) -> Iterator[tuple[dict[str, Any], bytes]]:
-    """Yield the records of a file, and their lines."""
+def _records(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the records of a file."""
+    for number, line in enumerate(_lines(path)):
+        yield _record(path, number, line)
+
+
+def _lines(path: Path) -> Iterator[bytes]:
     try:
-        for number, line in enumerate(read_lines(path, MAX_LINE), 1):
-            try:
-                record = parse_json(line)
-            except ValueError as error:
-                raise CheckpointError(f"{path}, line {number}: {error}") from None
-            if not isinstance(record, dict):
-                raise CheckpointError(f"{path}, line {number}: not a record")
-            yield record, line
+        yield from read_lines(path, MAX_LINE)
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing; {_RESTORE}") from None
+
+
+def _record(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    """Parse a line, of which `number` precede."""
+    try:
+        record = parse_json(line)
+    except ValueError as error:
+        raise CheckpointError(f"{path}, line {number + 1}: {error}") from None
+    if not isinstance(record, dict):
+        raise CheckpointError(f"{path}, line {number + 1}: not a record")
+    return record
+
+
+def _generation(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    """Parse a line as the record of a generation."""
+    record = _record(path, number, line)
+    problem = _problem(number, record)
+    if problem:
+        raise CheckpointError(f"{path}, line {number + 1}: {problem}")
+    return record
 
 
 def _problem(number: int, record: Mapping[str, Any]) -> str | None:

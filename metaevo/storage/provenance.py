@@ -74,6 +74,15 @@ def changes(
     return found
 
 
+def is_change(event: str) -> bool:
+    """Return True if an event of a history is one of `changes`.
+
+    >>> is_change("a.py has changed since this run was started"), is_change("started")
+    (True, False)
+    """
+    return "this run was started" in event
+
+
 def _flat(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a manifest or `surroundings` holds, each fact under a name."""
     versions = facts.get("versions", {})

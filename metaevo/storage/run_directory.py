@@ -5,6 +5,7 @@ metrics.jsonl    one record per generation
 history.jsonl    when the run was started, stopped and finished
 checkpoints/     the newest few
 earlier_solutions/  of some generations, scored at the end for the report
+newest/          the functions of the solution as it is now, and of the start
 solution/        the artifact
 held_out/        scores and curves of the comparison on held-out seeds
 independent/     scores in an independent agent
@@ -59,6 +60,7 @@ class Paths(NamedTuple):
     proposed: Path = Path("proposed.jsonl")
     checkpoints: Path = Path("checkpoints")
     earlier: Path = Path("earlier_solutions")
+    newest: Path = Path("newest")
     solution: Path = Path("solution")
     held_out: Path = Path("held_out")
     independent: Path = Path("independent")

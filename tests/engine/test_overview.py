@@ -1,6 +1,7 @@
 """`metaevo runs`: the overview of runs, from their files."""
 
 import json
+import os
 import shutil
 
 import pytest
@@ -102,3 +103,37 @@ def test_text_of_a_stranger_is_escaped(place, tmp_path, capsys):
     commands.execute("runs", [str(tmp_path), f"page={tmp_path / 'p.html'}"])
     assert "\x1b" not in capsys.readouterr().out
     assert "<script>" not in (tmp_path / "p.html").read_text()
+
+
+def test_a_run_that_stopped_or_goes_on_with_other_versions(place, tmp_path):
+    shutil.copytree(place / "deep/b", tmp_path / "x")
+    path = tmp_path / "x/history.jsonl"
+    begun = json.loads(path.read_text())
+    changed = "a.py has changed since this run was started"
+    notes = [begun, begun | {"event": changed, "time": begun["time"] + 1}]
+    path.write_text("".join(json.dumps(x) + "\n" for x in notes))
+    now = (tmp_path / "x/metrics.jsonl").stat().st_mtime
+    assert overview.read(tmp_path / "x", now + 5).state == "going on"
+    with open(path, "a") as file:
+        why = {"event": "stopped before generation 1", "time": begun["time"] + 60}
+        file.write(json.dumps(begun | why) + "\n")
+    row = overview.read(tmp_path / "x")
+    assert (row.state, row.verdict) == ("stopped", "stopped before generation 1")
+    assert row.seconds == pytest.approx(60)
+    assert row.left is None
+
+
+def test_long_generations_and_steps_of_the_comparison_keep_a_run_going(place, tmp_path):
+    shutil.copytree(place / "deep/b", tmp_path / "x")
+    path = tmp_path / "x/metrics.jsonl"
+    record = json.loads(path.read_text().splitlines()[0]) | {"seconds": 900.0}
+    path.write_text(json.dumps(record) + "\n")
+    now = path.stat().st_mtime
+    row = overview.read(tmp_path / "x", now + 3600)
+    assert (row.state, row.left) == ("going on", 900.0)
+    assert "15m00s" in overview.table([row])
+    assert overview.read(tmp_path / "x", now + 10_000).state == "broken off"
+    step = tmp_path / "x/conclusion/solution"
+    step.mkdir(parents=True)
+    os.utime(step, (now + 9_900, now + 9_900))
+    assert overview.read(tmp_path / "x", now + 10_000).state == "going on"

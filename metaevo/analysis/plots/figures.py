@@ -25,6 +25,7 @@ __all__ = [
     "color",
     "figure",
     "in_frames",
+    "inline",
     "legend_above",
     "page",
     "plain",
@@ -127,6 +128,17 @@ def png(draw: Callable, num_panels: int, dpi: int = 150) -> bytes:
             panel.remove()
         _save(figure, buffer, format="png", dpi=dpi)
     return buffer.getvalue()
+
+
+def inline(drawing: Drawing, prefix: str) -> dict[str, Any]:
+    """Draw a figure for a page alone: `title`, `svgs` and `caption`.
+
+    Args:
+        drawing: the figure.
+        prefix: of ids; another one for each run of the page.
+    """
+    svgs = _svgs(drawing.draw, drawing.num_panels, f"{prefix}-{drawing.name}")
+    return {"title": drawing.title, "svgs": svgs, "caption": drawing.caption}
 
 
 @contextlib.contextmanager

@@ -29,6 +29,7 @@ def gallery(
     spec: Mapping[str, Mapping],
     params: Mapping[str, Any],
     visited: Mapping[str, Range] | None = None,
+    others: Mapping[str, Mapping[str, Any]] = {},
 ) -> list[Drawing]:
     """Portraits of everything that evolved.
 
@@ -36,10 +37,12 @@ def gallery(
         spec: slot -> its operation and settings.
         params: slot -> its evolved numbers.
         visited: slot -> range of value - target while agents trained with it.
+        others: slot -> further functions to compare with, by name.
     """
     seen, schedules, numbers = visited or {}, [], {}
     drawn = [
-        portrait(name, op, params[name], seen.get(name)) for name, op in spec.items()
+        portrait(name, op, params[name], seen.get(name), others.get(name, {}))
+        for name, op in spec.items()
     ]
     caption = ""
     for name, op in spec.items():
@@ -57,7 +60,11 @@ def gallery(
 
 
 def portrait(
-    slot: str, op: Mapping[str, Any], params: Any, visited: Range | None = None
+    slot: str,
+    op: Mapping[str, Any],
+    params: Any,
+    visited: Range | None = None,
+    others: Mapping[str, Any] = {},
 ) -> Drawing | None:
     """A slot's portrait; None for numbers, which `gallery` draws together.
 
@@ -66,15 +73,20 @@ def portrait(
         op: its entry in `Space.spec`.
         params: its evolved numbers.
         visited: range of value - target while agents trained with it.
+        others: further functions to compare with, by name.
     """
     if op["op"] == "number" or operations.get(op["op"]).slot == "number":
         return None
     title = f"The evolved {slot.replace('_', ' ')}"
-    return _portrait(slot, title, *_painted(slot, op, params, visited))
+    return _portrait(slot, title, *_painted(slot, op, params, visited, others))
 
 
 def _painted(
-    slot: str, op: Mapping[str, Any], params: Any, visited: Range | None
+    slot: str,
+    op: Mapping[str, Any],
+    params: Any,
+    visited: Range | None,
+    others: Mapping[str, Any] = {},
 ) -> tuple[list[Painted], str]:
     """The panels of a function, and its caption."""
     operation = operations.get(op["op"])
@@ -91,7 +103,7 @@ def _painted(
         hand_made = operations.resolve(declared.hand_made)
         if not isinstance(hand_made, jax.tree_util.Partial):
             hand_made = slots.function(hand_made)
-    evolved = Evolved(slot, op, learned.bind(params), hand_made, visited)
+    evolved = Evolved(slot, op, learned.bind(params), hand_made, visited, others)
     panels = [painters.painted(panel, evolved) for panel in declared.panels]
     return [*itertools.chain(*panels)], declared.caption
 

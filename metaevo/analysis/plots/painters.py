@@ -46,6 +46,7 @@ class Evolved(NamedTuple):
         function: the slot's value.
         hand_made: that of the function to compare with, or None.
         visited: range of value - target while agents trained with it, or None.
+        others: further functions of the slot to compare with, by name.
     """
 
     slot: str
@@ -53,6 +54,7 @@ class Evolved(NamedTuple):
     function: Any
     hand_made: Any = None
     visited: tuple[float, float] | None = None
+    others: Mapping[str, Any] = {}
 
 
 class Painted(NamedTuple):
@@ -115,6 +117,8 @@ def _curve(one: Curve, evolved: Evolved) -> Iterator[Painted]:
     theirs = None
     if evolved.hand_made is not None:
         theirs = values(evolved.hand_made, middle)
+    others = {} if one.names else evolved.others
+    others = {name: values(other, middle)[0] for name, other in others.items()}
 
     def draw(panel):
         if evolved.visited is not None:
@@ -125,6 +129,9 @@ def _curve(one: Curve, evolved: Evolved) -> Iterator[Painted]:
                 lw=0,
                 label="visited",
             )
+        for i, (label, y) in enumerate(others.items()):
+            color, style = figures.color(label, i), STYLES[1 + i % (len(STYLES) - 1)]
+            panel.plot(x, y, color=color, lw=0.8, ls=style, label=label)
         for i, y in enumerate(() if theirs is None else theirs):
             label = "_" if i else "hand-made"
             panel.plot(x, y, color=THEIRS, ls=STYLES[i], label=label)

@@ -1,17 +1,21 @@
 """Progress on the terminal: a head, a line per generation, and the current activity.
 
-Without a terminal the output is plain text, with at most one line per 30 s.
+Without a terminal the output is plain text, with at most one line per 30 s. A notebook
+has one output, which is written again.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
 from rich.live import Live
+from rich.progress_bar import ProgressBar
 from rich.spinner import Spinner
+from rich.table import Table
 from rich.text import Text
 
 from metaevo.engine.loggers.streams import KEPT, Unbreakable
@@ -22,6 +26,17 @@ HEAD = (
     f"{'best':>8} {'mean':>8} {'median':>8} {'sd':>7} "
     f"{'failed':>6} {'frames/s':>8} {'left':>6}"
 )
+
+STYLES = {
+    r"error:": "bold red",
+    r"warning:": "yellow",
+    r"verdict: .* is better than": "green",
+    r"verdict: .*( is worse than| fails )": "red",
+    r"verdict:": "bold",
+}
+"""What a line begins with -> its style in a terminal that has colours."""
+
+SHOWN = 60  # lines of a notebook's output
 
 
 class ConsoleLogger:
@@ -40,31 +55,46 @@ class ConsoleLogger:
     ):
         self._head = f"{unit:>13} {HEAD}"
         self.num_generations, self.following = num_generations, following
-        # rich ends a process whose pipe breaks, and writes control characters itself.
-        stdout: Any = Unbreakable("stdout", raw=True)
-        self.console = Console(
-            file=stdout, highlight=False, soft_wrap=not stdout.isatty()
-        )
+        self.console: Any = console()
+        self._live: Any = None
+        if self.console.is_jupyter:
+            self.console = self._live = _Cell()
         self._every = 1.0 if self.console.is_terminal else 30.0
         self._times: list[float] = []
         self._last_line = -1e9
-        self._live: Live | None = None
+        self._status = _Status("", 0)
 
     def say(self, *lines: str) -> None:
         """Print lines that stay on the screen."""
         for line in lines:
-            self.console.print(printable(line, KEPT), markup=False)
+            self.console.print(styled(line))
 
-    def now(self, activity: str) -> None:
-        """Show an activity in the last line, with the time that it has taken."""
-        if not self.console.is_terminal:
-            return
-        status = _Status(printable(activity))
-        if self._live is None:
+    def now(self, activity: str, total: int = 0) -> None:
+        """Show an activity in the last line, with the time that it has taken.
+
+        Args:
+            activity: in words.
+            total: how much `advance` will count, for a bar; 0: no bar.
+        """
+        self._show(_Status(activity, total))
+
+    def now_in_search(self, activity: str, generation: int) -> None:
+        """Show an activity, and a bar of the generations done."""
+        left = self._left(generation)
+        self._show(_Status(activity, self.num_generations, generation, left))
+
+    def advance(self, num: int) -> None:
+        """Count what ended of the current activity."""
+        self._status.done += num
+        self._show(self._status)
+
+    def _show(self, status: _Status) -> None:
+        self._status = status
+        if self._live is not None:
+            self._live.update(status)
+        elif self.console.is_terminal:
             self._live = Live(status, console=self.console, transient=True)
             self._live.start()
-        else:
-            self._live.update(status)
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Print the line of a generation, unless another was printed just before."""
@@ -106,16 +136,79 @@ class ConsoleLogger:
 
 
 class _Status:
-    """A line such as `⠋ compiling ... 12s`, redrawn by rich several times a second."""
+    """A line such as `⠋ comparing ... 12s, 5/64, 52s left ━━╸────`, redrawn by rich."""
 
-    def __init__(self, activity: str):
-        self.activity, self.began = activity, time.monotonic()
+    def __init__(
+        self, activity: str, total: int, done: int = 0, left: str | None = None
+    ):
+        self.activity, self.began = printable(activity), time.monotonic()
+        self.total, self.done, self.left = total, done, left
         self.spinner = Spinner("dots")
 
+    def __str__(self):
+        spent = time.monotonic() - self.began
+        text, left = f"{self.activity} ... {duration(spent)}", self.left
+        if left is None and self.done:
+            left = duration(spent / self.done * max(self.total - self.done, 0))
+        counted = f", {self.done}/{self.total}, {left or '?'} left"
+        return text + counted * bool(self.total)
+
     def __rich__(self):
-        elapsed = duration(time.monotonic() - self.began)
-        self.spinner.update(text=Text(f"{self.activity} ... {elapsed}", style="dim"))
-        return self.spinner
+        self.spinner.update(text=Text(str(self), style="dim"))
+        if not self.total:
+            return self.spinner
+        line = Table.grid(padding=(0, 1))
+        line.add_column(no_wrap=True, overflow="ellipsis")
+        bar = ProgressBar(self.total, min(self.done, self.total), width=12)
+        line.add_row(self.spinner, bar)
+        return line
+
+
+class _Cell:
+    """The one output of a notebook's cell: lines, and the activity as the last."""
+
+    is_terminal = True
+
+    def __init__(self):
+        from IPython.display import display
+
+        self._lines: list[str] = []
+        self._output = display({"text/plain": ""}, raw=True, display_id=True)
+
+    def print(self, line: Text) -> None:
+        """Add a line."""
+        self._lines.append(line.plain)
+        self.update("")
+
+    def update(self, activity: object) -> None:
+        """Write the output again, in the middle shortened."""
+        lines, half = [*self._lines, str(activity)], SHOWN // 2
+        if len(lines) > SHOWN:
+            lines[half:-half] = [f"... {len(lines) - SHOWN} lines ..."]
+        self._output.update({"text/plain": "\n".join(lines).rstrip()}, raw=True)
+
+    def stop(self) -> None:
+        """Remove the activity."""
+        self.update("")
+
+
+def console(name: str = "stdout") -> Console:
+    """Return a console of rich on a stream that no reader and no terminal breaks.
+
+    rich ends a process whose pipe breaks, and writes control characters itself.
+    """
+    stream: Any = Unbreakable(name, raw=True)
+    return Console(file=stream, highlight=False, soft_wrap=not stream.isatty())
+
+
+def styled(line: str) -> Text:
+    """Return a line in the style of what it begins with, in no style for most.
+
+    >>> styled("verdict: the solution is worse than the hand-made one").style
+    'red'
+    """
+    found = (style for start, style in STYLES.items() if re.match(start, line))
+    return Text(printable(line, KEPT), next(found, ""))
 
 
 def _number(x: float | None, width: int = 8) -> str:
@@ -137,5 +230,4 @@ def error(message: str) -> None:
 
 def notice(message: str) -> None:
     """Print a line to stderr."""
-    stderr: Any = Unbreakable("stderr")
-    print(message, file=stderr, flush=True)
+    console("stderr").print(styled(message), soft_wrap=True)
