@@ -24,7 +24,7 @@ from metaevo.errors import ConfigError, InterruptedRunError, MetaevoError
 from metaevo.types import InnerLoop, Search
 
 if TYPE_CHECKING:
-    from metaevo.engine.job import Result
+    from metaevo.engine.result import Result
 
 FLAGS = ("-h", "--help", "--cfg", "--cfg-diff", "--dry-run")
 DISK_EXIT_CODE = 6
