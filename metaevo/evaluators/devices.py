@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ def configure(num_cpu_devices: int | None = None, driver: bool = False) -> None:
                 warnings.warn(
                     f"JAX was in use before metaevo could set it up: "
                     f"{jax.device_count('cpu')} of {num_cpu_devices} CPU cores are "
-                    "devices. Something imported by the search runs JAX at import.",
+                    f"devices. {_user()}",
                     stacklevel=2,
                 )
     flags = os.environ.get("XLA_FLAGS", "")
@@ -62,6 +63,17 @@ def configure(num_cpu_devices: int | None = None, driver: bool = False) -> None:
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         config.update("jax_compilation_cache_dir", str(base / "metaevo" / _processor()))
         config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+
+
+def _user() -> str:
+    """Say who may have used JAX before, and what helps."""
+    # A notebook and a prompt are a program without a file.
+    if not hasattr(sys.modules["__main__"], "__file__"):
+        return (
+            "An earlier cell or line of this session used it: restart, and begin with "
+            "metaevo.configure()."
+        )
+    return "Something imported by the search runs JAX at import."
 
 
 def num_cores() -> int:

@@ -70,7 +70,7 @@ from strategies.snes import snes
 SIZES = dict(num_envs=2, num_steps=16, num_segments=2, features=(4,))
 
 
-def mine(inner: ppo.Config = ppo.Config(512, **SIZES)) -> metaevo.Search:
+def mine(inner: ppo.Config = ppo.Config(1024, **SIZES)) -> metaevo.Search:
     space = spaces.replace(value_loss=critic_losses.weighted_square((4,)))
     loop = ppo.make(envs.make("gymnax/CartPole-v1"), inner)
     strategy = snes(space, 4, 0.3)
