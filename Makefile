@@ -80,9 +80,10 @@ $(VENV)-rejax/.installed: Makefile
 	$(VENV)-rejax/bin/python -m pip install --quiet 'rejax==0.1.3' 'gymnax<1' \
 	    && touch $@ || rm -rf $(VENV)-rejax
 
-# The long learning runs. ONLY=dqn-CartPole runs one, ONLY="sac or td3" some.
+# The long learning runs, and the notebooks of examples/. ONLY=dqn-CartPole runs one,
+# ONLY="sac or td3" some, ONLY=notebooks those.
 ONLY ?= test
-test-slow: install
+test-slow: install $(VENV)-torch/.installed
 	$(BIN)/python -m pytest -m slow -s -k "$(ONLY)" tests
 
 # CPU seconds of each test file with an empty and with a full compilation cache.

@@ -8,10 +8,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from metaevo.cli.api import run
+    from metaevo.cli.api import result, run
     from metaevo.cli.program import main, train_main
     from metaevo.config import RunConfig
-    from metaevo.engine.job import Result
+    from metaevo.engine.result import Result
     from metaevo.engine.train import Training, train
     from metaevo.engine.trials.ask_tell import AskTell
     from metaevo.engine.trials.search import optimize
@@ -75,6 +75,7 @@ __all__ = [
     "main",
     "optimize",
     "reference",
+    "result",
     "run",
     "train",
     "train_main",
@@ -83,8 +84,8 @@ __all__ = [
 _MODULES = {
     "config": ["RunConfig"],
     "cli.program": ["main", "train_main"],
-    "cli.api": ["run"],
-    "engine.job": ["Result"],
+    "cli.api": ["result", "run"],
+    "engine.result": ["Result"],
     "engine.train": ["Training", "train"],
     "engine.trials.ask_tell": ["AskTell"],
     "engine.trials.search": ["optimize"],

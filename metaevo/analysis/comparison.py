@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,6 +35,21 @@ RIVALS = {
     BOTH: "against_tuned_static",
 }
 PERCENTILE = 95  # of the random control, which a discovery must exceed
+
+
+class Comparison(NamedTuple):
+    """What training on fresh seeds came to; a notebook shows the sentences.
+
+    Attributes:
+        sentences: of the verdicts, among others.
+        page: HTML file with tables and figures.
+    """
+
+    sentences: tuple[str, ...]
+    page: Path
+
+    def _repr_markdown_(self) -> str:
+        return "\n".join(f"* {x}" for x in (*self.sentences, f"page: `{self.page}`"))
 
 
 def _rows(

@@ -1,27 +1,35 @@
-"""`metaevo.run`: a search from Python, with what a command line would record of it."""
+"""`metaevo.run`: a search from Python, with what a command line would record of it.
+
+`metaevo.result` gives the result of a run that another process has made. It stands here
+since a search is made again as the commands do, by the same rules of trust.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import sys
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from metaevo import slots
 from metaevo.cli import config as keys
 from metaevo.cli import resolve, runs, strategies, values
+from metaevo.cli.options import CompareOptions
 from metaevo.config import RunConfig
-from metaevo.engine import loop
-from metaevo.engine.job import Result
+from metaevo.engine import compare, loop
+from metaevo.engine import result as results
+from metaevo.engine.result import Again, Comparison, Result
 from metaevo.errors import ConfigError
 from metaevo.evaluators import surroundings
 from metaevo.evaluators.devices import configure
 from metaevo.storage.own_runs import Source
 from metaevo.types import Search
 
-__all__ = ["run"]
+__all__ = ["result", "run"]
 
 
 def run(
@@ -42,8 +50,10 @@ def run(
         result = metaevo.run(ppo_value_loss.search, population_size=32)
         loss = result.artifact.value_loss
 
-    A `Search` that was put together by hand needs a `RunConfig(directory=...)`, and is
-    resumed by the same call alone.
+    A function of a notebook's cell, or of any other session, is in no file: in its
+    session `result.play()`, `compare()` and `distill()` know it, and the commands do
+    not. Nor do they know a `Search` that was put together by hand, which needs a
+    `RunConfig(directory=...)`. Both are resumed by the same call alone.
 
     Args:
         search: a search function, whose parameters all have defaults; its name, as
@@ -67,9 +77,9 @@ def run(
     """
     runs.refuse_while_importing("metaevo.run")
     if isinstance(search, Search):
-        return loop.run(
-            search, config, name or "search", should_stop=should_stop, **options
-        )
+        name = name or "search"
+        ended = loop.run(search, config, name, should_stop=should_stop, **options)
+        return _with_search(ended, functools.partial(_unchanged, search))
     configure()
     surroundings.check_platform()
     if isinstance(search, str):
@@ -80,9 +90,10 @@ def run(
     given, lines, unnamed = _arguments(search, options)
     source = Source.of(search)
     problem = f"{', '.join(unnamed)} has no name to import it by" if unnamed else None
-    if source is None or "<locals>" in source.function:
+    if source is not None and "<locals>" in source.function:
         problem = f"{search.__name__} is at the top level of no file"
-    if problem is not None:
+    # Of a cell or a prompt nobody expects that a command in a terminal finds it.
+    if source is not None and problem is not None:
         source = None
         print(
             "warning: metaevo resume, play, compare and distill cannot make this "
@@ -90,7 +101,7 @@ def run(
             file=sys.stderr,
         )
     settings = keys.settings(search, given)
-    return loop.run(
+    ended = loop.run(
         keys.call(search, given),
         config,
         name or (search.__name__ if source is None else source.file.stem),
@@ -100,6 +111,70 @@ def run(
         source,
         settings.defaults,
     )
+    return _with_search(ended, functools.partial(_made, search, lines, unnamed))
+
+
+def result(directory: str | Path, trust: bool = False) -> Result:
+    """Return the result of a finished run, as `metaevo.run` has returned it.
+
+    Args:
+        directory: run directory.
+        trust: import what a run names that this user has not started here: its search,
+            its environment.
+
+    Raises:
+        ConfigError: there is no finished run, or its search is not there, or not
+            trusted.
+        ArtifactError: the solution was altered.
+        CheckpointError: other files were altered.
+    """
+    configure()
+    run = runs.finished(directory, trust)
+    with runs.reading(directory):
+        found = results.read(directory)
+    return found._replace(again=Again(functools.partial(runs.remade, run), _compared))
+
+
+def _with_search(ended: Result | None, make: Callable[..., Search]) -> Result | None:
+    return ended and ended._replace(again=Again(make, _compared))
+
+
+def _made(
+    search: Callable[..., Search],
+    lines: Sequence[str],
+    unnamed: Mapping[str, Any],
+    changes: Sequence[str] = (),
+) -> Search:
+    """Make the search of a function again; `lines` and `unnamed` as of `_arguments`."""
+    given = _parsed(search, [*lines, *changes])
+    changed = {line.partition("=")[0] for line in changes}
+    kept = {path: x for path, x in unnamed.items() if path not in changed}
+    return keys.call(search, _with_unnamed(given, kept))
+
+
+def _unchanged(search: Search, changes: Sequence[str] = ()) -> Search:
+    """Return a search that was put together by hand.
+
+    Raises:
+        ConfigError: it is to be changed.
+    """
+    if changes:
+        raise ConfigError(
+            f"{';'.join(changes)}: a metaevo.Search has no keys; give metaevo.run a "
+            "search function"
+        )
+    return search
+
+
+def _compared(found: Sequence[Result], **options: Any) -> Comparison:
+    """Compare results, the first with the others, by the options of the command."""
+    on = options.pop("on", ())
+    lines = keys.assignments({"out": found[0].directory / "compare", **options})
+    chosen = keys.parse_options(CompareOptions, lines)
+    on = (on,) if isinstance(on, str) else tuple(on)
+    chosen = dataclasses.replace(chosen, on=on)
+    made = {x.directory: x.again.make for x in found if x.again is not None}
+    return compare.of_runs(made, chosen.out or "", **chosen.comparison)
 
 
 def _no_search(given: Any) -> str:
@@ -141,13 +216,26 @@ def _arguments(
             named, others = _named(value, defaults[key])
             arguments[key] = named
             unnamed |= {f"{key}.{slot}": x for slot, x in others.items()}
-    given = keys.parse(search, keys.changes(search, arguments))
+    given = _parsed(search, keys.changes(search, arguments))
     lines = keys.changes(search, given)
+    return _with_unnamed(given, unnamed), lines, unnamed
+
+
+def _parsed(search: Callable[..., Search], lines: Sequence[str]) -> dict[str, Any]:
+    given = keys.parse(search, lines)
     del given["run"]
+    return given
+
+
+def _with_unnamed(
+    given: Mapping[str, Any], unnamed: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return arguments with the functions that no `key=value` names."""
+    given = dict(given)
     for path, value in unnamed.items():
         key, _, slot = path.partition(".")
         given[key] = given[key]._replace(**{slot: value})
-    return given, lines, unnamed
+    return given
 
 
 def _of_kind(key: str, value: Any, default: Any) -> Any:

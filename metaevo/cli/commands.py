@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -30,7 +31,6 @@ from metaevo.cli.options import (
 )
 from metaevo.cli.signals import on_signals
 from metaevo.errors import CheckpointError, ConfigError
-from metaevo.storage import manifests
 from metaevo.storage._files import replace_file
 from metaevo.storage.history import generations_asked, generations_done
 from metaevo.storage.run_directory import check_writable, read_manifest
@@ -261,10 +261,11 @@ def _scores(path: str, *arguments: str) -> None:
     a line per candidate, task, measure and seed.
     """
     chosen = config.parse_options(ScoresOptions, arguments)
-    from metaevo.cli import scores
+    from metaevo.analysis import score_tables
 
     with runs.reading(path):
-        written = scores.FORMATS[chosen.to](scores.read(path)).rstrip("\n")
+        rows = score_tables.read(path)
+        written = score_tables.FORMATS[chosen.to](rows).rstrip("\n")
     if chosen.out is None:
         print(written)
         return
@@ -283,7 +284,7 @@ def _play(directory: str, *arguments: str) -> None:
     """
     chosen = config.parse_options(PlayOptions, arguments)
     run = runs.opened(directory, chosen.trust)
-    from metaevo.cli import play
+    from metaevo.engine import play
     from metaevo.evaluators.devices import configure
 
     configure()
@@ -333,52 +334,20 @@ def _compare(first: str, *rest: str) -> None:
     on = [word.removeprefix("on=") for word in rest if word.startswith("on=")]
     others = [word for word in rest if "=" in word and not word.startswith("on=")]
     chosen = config.parse_options(CompareOptions, others)
-    chosen = dataclasses.replace(chosen, on=tuple(on))
+    out = chosen.out or str(Path(first) / "compare")
+    chosen = dataclasses.replace(chosen, on=tuple(on), out=out)
     opened = {Path(x): runs.finished(x, chosen.trust) for x in directories}
-    groups = _grouped(list(opened.values()))
     from metaevo.engine import compare
     from metaevo.evaluators.devices import configure
 
-    out = Path(chosen.out or Path(first) / "compare")
-    check_writable("out", out)
     stop = on_signals()
     configure()
-    import jax
-
+    made = {x: functools.partial(runs.remade, run) for x, run in opened.items()}
     with contextlib.ExitStack() as stack:
         for run in opened.values():
             stack.enter_context(runs.as_data(run))
-        lines = compare.compare(
-            groups,
-            lambda directory, changes: runs.remade(opened[directory], changes),
-            out,
-            jax.devices(),
-            stop.is_set,
-            **chosen.comparison,
-        )
-    print("\n".join([*lines, f"comparison: {out / 'index.html'}"]))
-
-
-def _grouped(finished: Sequence[runs.Run]) -> dict[str, list[Path]]:
-    """Group finished runs that differ in their seed alone.
-
-    Returns:
-        The directories of each group by name: the search's, with a number if the
-        same search was run with several settings.
-    """
-    groups: dict[str, list[Path]] = {}
-    kinds: list[dict[str, Any]] = []
-    for run in finished:
-        identity = run.manifest["identity"]
-        kind = next((k for k in kinds if manifests.alike(k, identity)), identity)
-        if kind is identity:
-            kinds.append(kind)
-        search = identity["search"]
-        named = [k for k in kinds if k["search"] == search]
-        number = next(i for i, k in enumerate(named, 1) if k is kind)
-        name = search if number == 1 else f"{search} {number}"
-        groups.setdefault(name, []).append(run.directory)
-    return groups
+        found = compare.of_runs(made, out, stop.is_set, **chosen.comparison)
+    print("\n".join([*found.sentences, f"comparison: {found.page}"]))
 
 
 def _judge(*words: str) -> None:

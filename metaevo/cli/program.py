@@ -28,7 +28,7 @@ from metaevo.types import InnerLoop, Search
 
 if TYPE_CHECKING:
     from metaevo.cli.multirun import Combination
-    from metaevo.engine.job import Result
+    from metaevo.engine.result import Result
 
 FLAGS = ("-h", "--help", "--cfg", "--cfg-diff", "--dry-run", "--multirun")
 DISK_EXIT_CODE = 6

@@ -89,8 +89,9 @@ def opened(directory: str | Path, trust: bool = False) -> Run:
     if not name.isidentifier() or name.startswith("_") or not installed.is_file():
         raise ConfigError(
             f"{directory}: its search {name[:80]!r} is none of the installed ones, and "
-            "this user has not started the run here; if you trust its author, add "
-            f"trust=true, which imports {_module_name(name)}"
+            "this user has not started the run here from a file; if a notebook or a "
+            "prompt did, use result.play() and .compare() there; if you trust its "
+            f"author, add trust=true, which imports {_module_name(name)}"
         )
     return Run(directory, manifest, Source(installed), changes, False)
 

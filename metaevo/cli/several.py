@@ -13,7 +13,7 @@ from pathlib import Path
 from metaevo.analysis import results
 from metaevo.config import RunConfig
 from metaevo.engine import compare, preparation
-from metaevo.engine.job import Result
+from metaevo.engine.result import Result
 from metaevo.errors import ConfigError
 from metaevo.evaluators.devices import choose_devices
 from metaevo.storage import run_directory

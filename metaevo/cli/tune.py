@@ -16,8 +16,8 @@ from typing import Any
 from metaevo.cli import config, docstrings, presets, program, strategies, train
 from metaevo.cli.options import TuneOptions
 from metaevo.cli.signals import on_signals
-from metaevo.engine.job import Result
 from metaevo.engine.loggers import streams
+from metaevo.engine.result import Result
 from metaevo.errors import ConfigError
 from metaevo.storage import artifacts, run_directory
 from metaevo.types import InnerLoop, Search

@@ -28,7 +28,7 @@ import numpy as np
 from metaevo import population, slots, spaces
 from metaevo.analysis import comparison, holdout, verdicts
 from metaevo.analysis import rivals as simple_rivals
-from metaevo.analysis.comparison import AS_TRAINED, BOTH, TUNED
+from metaevo.analysis.comparison import AS_TRAINED, BOTH, TUNED, Comparison
 from metaevo.analysis.holdout import HeldOut
 from metaevo.analysis.steps import Steps
 from metaevo.analysis.verdicts import HAND_MADE, SIMPLEST, STATIC
@@ -39,7 +39,7 @@ from metaevo.engine.costs import task_names
 from metaevo.engine.loggers.console import ConsoleLogger
 from metaevo.errors import CheckpointError, ConfigError
 from metaevo.evaluators import choose
-from metaevo.storage import artifacts, run_directory
+from metaevo.storage import artifacts, manifests, run_directory
 from metaevo.types import Key, Params, Search, Space
 
 # Numbers need a larger sigma than losses do; `benchmarks/outer_loops.py` measures it.
@@ -78,6 +78,62 @@ class Group(NamedTuple):
     directories: Sequence[Path]
     search: Search
     frames: int
+
+
+def of_runs(
+    made: Mapping[Path, Callable[[Sequence[str]], Search]],
+    out: str | Path,
+    should_stop: Callable[[], bool] = lambda: False,
+    **options: Any,
+) -> Comparison:
+    """Compare finished runs, of which those that differ in their seed alone are one.
+
+    Args:
+        made: Directories, each with what makes its search again, with further
+            `key=value` changes.
+        out: Folder of the results.
+        should_stop: As of `compare`; so are `options`.
+
+    Raises:
+        ConfigError: As `compare`, or `out` cannot be written to.
+    """
+    out = Path(out)
+    run_directory.check_writable("out", out)
+    groups = grouped({x: run_directory.read_manifest(x) for x in made})
+    lines = compare(
+        groups,
+        lambda directory, changes: made[directory](changes),
+        out,
+        jax.devices(),
+        should_stop,
+        **options,
+    )
+    return Comparison(tuple(lines), out / "index.html")
+
+
+def grouped(runs: Mapping[Path, Mapping[str, Any]]) -> dict[str, list[Path]]:
+    """Group finished runs that differ in their seed alone.
+
+    Args:
+        runs: Directories and their manifests.
+
+    Returns:
+        The directories of each group by name: the search's, with a number if the
+        same search was run with several settings.
+    """
+    groups: dict[str, list[Path]] = {}
+    kinds: list[dict[str, Any]] = []
+    for directory, manifest in runs.items():
+        facts = manifest["identity"]
+        kind = next((k for k in kinds if manifests.alike(k, facts)), facts)
+        if kind is facts:
+            kinds.append(kind)
+        search = facts["search"]
+        named = [k for k in kinds if k["search"] == search]
+        number = next(i for i, k in enumerate(named, 1) if k is kind)
+        name = search if number == 1 else f"{search} {number}"
+        groups.setdefault(name, []).append(directory)
+    return groups
 
 
 def compare(

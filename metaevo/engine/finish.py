@@ -31,8 +31,9 @@ from metaevo.analysis.independent.judge import Judged
 from metaevo.analysis.results import Agents, Scores, Solution
 from metaevo.analysis.steps import Steps
 from metaevo.engine import costs, earlier_solutions, identity
-from metaevo.engine.job import Job, Progress, Result, State, initial_state
+from metaevo.engine.job import Job, Progress, State, initial_state
 from metaevo.engine.journal import Journal
+from metaevo.engine.result import Result
 from metaevo.errors import ArtifactError, CheckpointError, InterruptedRunError
 from metaevo.evaluators.devices import choose_devices
 from metaevo.storage import artifacts, checkpoint, history, jsonl, run_directory

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,83 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from metaevo import population
-from metaevo.analysis import holdout, lineage
-from metaevo.analysis.holdout import HeldOut
-from metaevo.analysis.verdicts import Verdict
+from metaevo.analysis import holdout
 from metaevo.config import RunConfig, Stop
 from metaevo.engine import checks
 from metaevo.engine.loggers.console import ConsoleLogger
-from metaevo.errors import ArtifactError, printable
+from metaevo.errors import printable
 from metaevo.evaluators.choose import EvaluatorFactory
-from metaevo.storage import artifacts, checkpoint, jsonl, run_directory
-from metaevo.storage.artifacts import Artifact
 from metaevo.text import byte_size
 from metaevo.types import Evaluator, Key, Params, Population, PyTree, Search
-
-
-class Result(NamedTuple):
-    """The result of a search.
-
-    Attributes:
-        directory: run directory, with metrics, checkpoints, `solution/` and `report/`.
-        solution: the strategy's solution, not the luckiest member.
-        held_out: training runs on held-out seeds by name: `solution`, `hand-made` and
-            `start`; empty if they were not made.
-        verdicts: solution against hand-made, a `verdicts.Verdict` for each task in
-            the fitness, and in the final return unless they are the same; empty if
-            they were not compared.
-        independent: verdicts in an independent agent; empty without `run.independent`.
-    """
-
-    directory: Path
-    solution: Params
-    held_out: Mapping[str, HeldOut]
-    verdicts: tuple[Verdict, ...]
-    independent: tuple[Verdict, ...] = ()
-
-    @property
-    def artifact(self) -> Artifact:
-        """What evolved, read from `directory`: `result.artifact.value_loss`.
-
-        Raises:
-            ArtifactError: it is not there, as after `metaevo.train`, or was altered.
-        """
-        return artifacts.load(self.directory)
-
-    @property
-    def report(self) -> Path:
-        """The report, an HTML file."""
-        return run_directory.paths(self.directory).report / "index.html"
-
-    @property
-    def figures(self) -> dict[str, Path]:
-        """Figures of the report by name: PNG files, each with a CSV beside it."""
-        return {path.stem: path for path in sorted(self.report.parent.glob("*.png"))}
-
-    @property
-    def agent(self) -> Path | None:
-        """Folder of the fittest agent of the last generation, as its trial left it.
-
-        None unless agents live on in folders, as in `metaevo.optimize` with PBT.
-        """
-        arrays, _ = checkpoint.of_run(self.directory).load() or ({}, {})
-        names = [x for path, x in arrays.items() if path.endswith("agent['trial']")]
-        if not names:
-            return None
-        name = names[0][0, lineage.fittest(self.metrics[-1])]
-        return run_directory.paths(self.directory).trials / bytes(name).hex() / "files"
-
-    @property
-    def metrics(self) -> list[dict[str, Any]]:
-        """Records of the generations, as in `metrics.jsonl`."""
-        return jsonl.read_generations(run_directory.paths(self.directory).metrics)
-
-    def _repr_markdown_(self) -> str:
-        """The card of the artifact and the place of the report, for a notebook."""
-        lines = [f"Report: `{self.report}`"]
-        with contextlib.suppress(ArtifactError):
-            lines.append(self.artifact._repr_markdown_())
-        return "\n\n".join(lines)
 
 
 class State(NamedTuple):

@@ -34,7 +34,6 @@ from metaevo.engine import (
 from metaevo.engine.job import (
     Job,
     Progress,
-    Result,
     State,
     greeting,
     initial_state,
@@ -44,6 +43,7 @@ from metaevo.engine.job import (
 )
 from metaevo.engine.journal import Journal
 from metaevo.engine.loggers.console import ConsoleLogger
+from metaevo.engine.result import Result
 from metaevo.errors import (
     CheckpointError,
     ConfigError,

@@ -16,8 +16,9 @@ import numpy as np
 
 from metaevo import fitness
 from metaevo.analysis import holdout, report, results, training_curve
-from metaevo.engine.job import Job, Progress, Result, State
+from metaevo.engine.job import Job, Progress, State
 from metaevo.engine.journal import Journal
+from metaevo.engine.result import Result
 from metaevo.errors import ConfigError, InterruptedRunError
 from metaevo.storage import checkpoint, history, run_directory
 from metaevo.types import InnerLoop, Proposal, PyTree, Search, Strategy

@@ -16,8 +16,6 @@ from metaevo.config import RunConfig
 from metaevo.errors import ConfigError
 from metaevo.evaluators import memory, surroundings
 
-SEARCH_OR_PROGRAM = "The program, or something that the search imports,"
-
 
 def configure(num_cpu_devices: int | None = None, driver: bool = False) -> None:
     """Make every CPU core a JAX device and turn the compilation cache on.
@@ -52,13 +50,10 @@ def configure(num_cpu_devices: int | None = None, driver: bool = False) -> None:
         except RuntimeError:
             # A backend has started, and the devices cannot be changed.
             if jax.device_count("cpu") < num_cpu_devices:
-                notebook = "ipykernel" in sys.modules
-                culprit = "A cell that ran before" if notebook else SEARCH_OR_PROGRAM
                 warnings.warn(
                     f"JAX was in use before metaevo could set it up: "
                     f"{jax.device_count('cpu')} of {num_cpu_devices} CPU cores are "
-                    f"devices. {culprit} used it: restart{' the kernel' * notebook}, "
-                    "and call metaevo.configure() first.",
+                    f"devices. {_user()}",
                     stacklevel=2,
                 )
     flags = os.environ.get("XLA_FLAGS", "")
@@ -68,6 +63,17 @@ def configure(num_cpu_devices: int | None = None, driver: bool = False) -> None:
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         config.update("jax_compilation_cache_dir", str(base / "metaevo" / _processor()))
         config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+
+
+def _user() -> str:
+    """Say who may have used JAX before, and what helps."""
+    # A notebook and a prompt are a program without a file.
+    if not hasattr(sys.modules["__main__"], "__file__"):
+        return (
+            "An earlier cell or line of this session used it: restart, and begin with "
+            "metaevo.configure()."
+        )
+    return "Something imported by the search runs JAX at import."
 
 
 def num_cores() -> int:

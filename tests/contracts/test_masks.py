@@ -12,8 +12,7 @@ import toys
 from loops import EVERY
 
 from metaevo import envs, spaces
-from metaevo.cli import play
-from metaevo.engine import checks
+from metaevo.engine import checks, play
 from metaevo.errors import ConfigError
 from metaevo.fitness import final_return
 from metaevo.types import Search

@@ -26,6 +26,7 @@ from metaevo.cli import (
     strategies,
 )
 from metaevo.config import RunConfig, wandb_mode
+from metaevo.engine import compare
 from metaevo.errors import ConfigError, InterruptedRunError
 from metaevo.storage.own_runs import Source
 
@@ -413,12 +414,10 @@ def test_runs_from_before_a_setting_was_new_are_compared_as_one_candidate(tmp_pa
     def found(name, **settings):
         identity = {"search": "mine", "settings": {"size": 4, **settings}}
         identity["defaults"] = dict.fromkeys(settings, 1.0)
-        manifest = {"identity": identity}
-        source = Source(tmp_path / "mine.py")
-        return runs.Run(tmp_path / name, manifest, source, (), True)
+        return {tmp_path / name: {"identity": identity}}
 
-    new = [found("a"), found("b", lr_factor=1.0), found("c", lr_factor=2.0)]
-    groups = commands._grouped(new)
+    new = found("a") | found("b", lr_factor=1.0) | found("c", lr_factor=2.0)
+    groups = compare.grouped(new)
     names = {k: [path.name for path in v] for k, v in groups.items()}
     assert names == {"mine": ["a", "b"], "mine 2": ["c"]}
 

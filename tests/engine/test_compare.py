@@ -13,11 +13,13 @@ import toys
 
 import metaevo
 from metaevo.analysis import comparison, differences, holdout, verdicts
+from metaevo.analysis import score_tables as by_seed
 from metaevo.analysis.comparison import AS_TRAINED, TUNED
 from metaevo.analysis.verdicts import HAND_MADE, TableCell
-from metaevo.cli import scores as by_seed
+from metaevo.cli import api
 from metaevo.cli.options import CompareOptions
-from metaevo.engine import compare
+from metaevo.engine import compare, result
+from metaevo.engine.result import Again
 from metaevo.errors import ConfigError
 from strategies.open_es import open_es
 
@@ -55,6 +57,19 @@ def runs(tmp_path_factory):
 def compared(runs, out, make=lambda run, changes: search(), **settings):
     given = {"seeds": 8, "controls": 5, "control_seeds": 4} | settings
     return compare.compare({"toy": runs}, make, out, jax.devices()[:1], **given)
+
+
+def test_results_are_compared_as_their_directories_are(runs, tmp_path):
+    again = Again(lambda changes=(): search(), api._compared)
+    first, second = (result.read(x)._replace(again=again) for x in runs)
+    lines = compared(runs, tmp_path / "out", tuned=False)
+    # What was trained is kept.
+    found = first.compare(
+        second, seeds=8, tuned=False, controls=5, control_seeds=4, out=tmp_path / "out"
+    )
+    assert list(found.sentences) == lines
+    assert found.page == tmp_path / "out" / "index.html"
+    assert found._repr_markdown_().startswith(f"* {lines[0]}\n* ")
 
 
 def test_what_was_learned_is_told_from_what_was_not(runs, tmp_path):

@@ -51,7 +51,21 @@ def test_set_up_that_comes_too_late_warns():
         "print(jax.device_count())"
     )
     assert stdout == "1"
-    assert "1 of 3 CPU cores are devices" in stderr
+    assert "1 of 3 CPU cores are devices. An earlier cell or line" in stderr
+    assert "restart, and begin with metaevo.configure()" in stderr
+
+
+def test_a_program_is_told_of_what_it_imports(tmp_path):
+    """`__main__` has a file: nobody typed the line that used JAX."""
+    file = tmp_path / "program.py"
+    file.write_text(
+        "import jax; jax.devices(); import metaevo; metaevo.configure(3)\n",
+        encoding="utf-8",
+    )
+    done = subprocess.run([sys.executable, file], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert "Something imported by the search runs JAX at import" in done.stderr
+    assert "earlier cell" not in done.stderr
 
 
 # --- flags, platforms and settings that cannot work -----------------------------------

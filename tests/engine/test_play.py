@@ -1,5 +1,7 @@
 """Pictures of environments, and playing the agents that a run kept."""
 
+import base64
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +12,8 @@ from PIL import Image
 import metaevo
 from inner_loops import ppo
 from metaevo import envs, fitness, losses, spaces
-from metaevo.cli import play
+from metaevo.engine import play
+from metaevo.engine.result import Again, Result
 from metaevo.envs import gymnax as suite
 from metaevo.errors import ConfigError
 from metaevo.storage import artifacts, checkpoint
@@ -78,6 +81,18 @@ def test_an_episode_becomes_a_gif(tmp_path, env):
     if "CartPole" in env:
         assert total == steps  # a reward of 1 each
         assert other[1:] != (steps, total)  # another agent, another episode
+
+
+def test_a_result_plays_and_a_notebook_shows_it(tmp_path):
+    search = kept_run(tmp_path, "gymnax/CartPole-v1")
+    again = Again(lambda changes: search, lambda *_: None)
+    result = Result(tmp_path, {}, {}, (), again=again)
+    recording = result.play("hand-made", seed=1)
+    assert recording == play.play(lambda: search, tmp_path, "hand-made", seed=1)
+    shown = recording._repr_html_()
+    assert f"{recording.steps} steps, return {recording.total:g}" in shown
+    data = base64.b64decode(shown.partition("base64,")[2].partition('"')[0])
+    assert data == recording.path.read_bytes()
 
 
 def test_the_kept_agent_acts():

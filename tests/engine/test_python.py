@@ -2,11 +2,13 @@
 
 import json
 
+import numpy as np
 import pytest
 
 import metaevo
 from inner_loops import ppo
-from metaevo import drifts
+from metaevo import drifts, losses
+from metaevo.analysis import curves, holdout
 from metaevo.cli import api, commands, config, runs
 from metaevo.config import RunConfig
 from metaevo.errors import ConfigError
@@ -137,6 +139,134 @@ def test_function_of_no_file_is_run_with_a_warning(tmp_path, capsys, monkeypatch
         ["num_generations=3"],
     )
     assert (source, defaults) == (None, {"num_generations": 2, "strategy": None})
+
+
+CELL = """
+import metaevo
+from searches import pbt_toy
+
+
+def search(num_generations: int = 2, noise: float = 0.1) -> metaevo.Search:
+    return pbt_toy.search(num_generations, noise=noise)
+"""
+
+
+def test_a_search_of_a_cell_is_known_in_its_session_without_a_warning(
+    tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    session: dict = {"__name__": "__main__"}
+    exec(compile(CELL, "<stdin>", "exec"), session)
+    config = metaevo.RunConfig(
+        directory=str(tmp_path / "run"), held_out_seeds=0, wandb="disabled", devices=1
+    )
+    made = metaevo.run(session["search"], config, num_generations=1)
+    assert made is not None
+    assert "warning" not in capsys.readouterr().err
+    assert made.again is not None
+    assert made.again.make(()).num_generations == 1
+    assert made.again.make(["num_generations=3"]).num_generations == 3
+    with pytest.raises(ConfigError, match="noise=x: expected a number"):
+        made.again.make(["noise=x"])
+    with pytest.raises(ConfigError, match=r"'search' is none .* result\.play\(\)"):
+        metaevo.result(made.directory)
+
+
+def test_unnamed_functions_stay_where_a_search_is_made_again():
+    loss = lambda value, target, old, context: (value - target) ** 2  # noqa: E731
+    _, lines, unnamed = arguments(meta={"value_loss": loss}, sigma=0.25)
+    remade = api._made(ppo_value_loss.search, lines, unnamed, ["meta.lr=0.5"])
+    meta = remade.tasks[0].meta
+    assert (meta.value_loss.func, meta.lr) == (loss, 0.5)
+    assert remade.strategy.settings["sigma"] == 0.25
+    named = ["meta.value_loss=metaevo.losses:clipped_square"]
+    changed = api._made(ppo_value_loss.search, lines, unnamed, named)
+    assert changed.tasks[0].meta.value_loss is losses.clipped_square
+
+
+def test_a_search_put_together_by_hand_has_no_keys():
+    search = pbt_toy.search()
+    assert api._unchanged(search) is search
+    with pytest.raises(ConfigError, match=r"noise=1: a metaevo\.Search has no keys"):
+        api._unchanged(search, ["noise=1"])
+
+
+def test_a_result_is_read_again_by_its_directory(finished):
+    read = metaevo.result(finished.directory)
+    assert read.verdicts == finished.verdicts
+    assert read.solution.keys() == finished.solution.keys()
+    for slot, x in finished.solution.items():
+        np.testing.assert_array_equal(read.solution[slot], x)
+    for name, runs_ in finished.held_out.items():
+        np.testing.assert_array_equal(read.held_out[name].fitness, runs_.fitness)
+    assert read.again is not None
+    assert read.again.make(["num_generations=7"]).num_generations == 7
+
+
+def test_scores_and_curves_of_a_result(finished):
+    rows = finished.scores
+    agents = {"best agent", "population mean"}  # on fresh episodes
+    assert {row["candidate"] for row in rows} == {*finished.held_out} | agents
+    mine = [
+        row["score"]
+        for row in rows
+        if (row["candidate"], row["measure"]) == ("solution", "final return")
+    ]
+    expected = finished.held_out["solution"].final_return[0]
+    np.testing.assert_array_equal(np.float32(mine), expected)
+    drawn = finished.curves
+    assert list(drawn.search["generation"]) == [0, 1, 2]
+    means = [x["fitness_mean"] for x in finished.metrics]
+    assert list(drawn.search["fitness_mean"]) == means
+    assert "population" not in drawn.search
+    for name, runs_ in finished.held_out.items():
+        (curve,) = drawn.held_out[name]
+        np.testing.assert_array_equal(curve, runs_.train[0]["return"])
+
+
+def test_curves_count_the_frames_of_each_task(tmp_path):
+    returns = np.zeros((3, 4)), np.zeros((3, 2))
+    scores, train = np.zeros((2, 3)), tuple({"return": x} for x in returns)
+    found = {"solution": holdout.HeldOut(scores, scores, train)}
+    holdout.save(tmp_path / "held_out", found, {"frames_per_segment": [8, 5]})
+    read = curves.read(tmp_path)
+    assert [list(x) for x in read.frames] == [[8, 16, 24, 32], [5, 10]]
+    assert not read.search
+
+
+def test_a_result_is_exported(finished, tmp_path):
+    assert finished.export() == finished.directory / "export" / "evolved_torch.py"
+    out = finished.export("numpy", tmp_path / "h0.py", slot="h0")
+    assert out == tmp_path / "h0.py"
+    assert "H0 = " in out.read_text()
+    with pytest.raises(ConfigError, match="to=tf: expected one of jax, torch"):
+        finished.export("tf")
+
+
+def test_what_needs_a_search_that_is_not_known_says_so(finished):
+    unknown = finished._replace(again=None)
+    asked = [
+        unknown.play,
+        unknown.compare,
+        unknown.distill,
+        lambda: finished.compare(unknown),
+    ]
+    for ask in asked:
+        with pytest.raises(ConfigError, match="is not known here; expected a result"):
+            ask()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"seeds": 2}, "seeds=2 must be at least 3"),
+        ({"rivals": "none"}, "rivals=none: expected one of tuned, all"),
+        ({"sedes": 3}, "unknown key 'sedes'. Did you mean 'seeds'"),
+    ],
+)
+def test_options_of_a_comparison_are_those_of_the_command(finished, options, message):
+    with pytest.raises(ConfigError, match=message):
+        finished.compare(**options)
 
 
 def test_a_search_is_run_by_its_name(finished, capsys):

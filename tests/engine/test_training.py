@@ -14,9 +14,9 @@ from inner_loops import dqn, ppo
 from metaevo import envs, fitness, losses, schedules, spaces
 from metaevo.analysis import holdout, training_curve
 from metaevo.cli import config as cli
-from metaevo.cli import play, runs, several, train
+from metaevo.cli import runs, several, train
 from metaevo.engine import loop as engine
-from metaevo.engine import training
+from metaevo.engine import play, training
 from metaevo.errors import CheckpointError, ConfigError, InterruptedRunError
 from metaevo.evaluators.local import LocalEvaluator
 from metaevo.storage import artifacts, history, run_directory

@@ -15,7 +15,7 @@ import time
 
 PRELOADED = """
 jax jax.numpy numpy matplotlib.figure jinja2 wandb safetensors.numpy
-metaevo.cli.main metaevo.cli.program metaevo.cli.play metaevo.engine.compare
+metaevo.cli.main metaevo.cli.program metaevo.engine.play metaevo.engine.compare
 metaevo.cli.rerun metaevo.cli.verify metaevo.analysis.report metaevo.analysis.distill
 metaevo.engine.loop metaevo.export.files metaevo.engine.loggers.wandb
 """

@@ -16,7 +16,7 @@ import metaevo
 from inner_loops import fixed_policy, td3_shared
 from metaevo import envs
 from metaevo.analysis import results
-from metaevo.cli import play
+from metaevo.engine import play
 from metaevo.rl import evaluation
 
 CARTPOLE, PENDULUM = "gymnax/CartPole-v1", "gymnax/Pendulum-v1"

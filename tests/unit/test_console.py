@@ -4,7 +4,6 @@ import io
 import sys
 import types
 
-import jax
 import numpy as np
 import pytest
 from rich.console import Console
@@ -12,7 +11,6 @@ from rich.console import Console
 from metaevo.analysis.steps import Steps
 from metaevo.engine.loggers import console as consoles
 from metaevo.engine.loggers.console import ConsoleLogger
-from metaevo.evaluators import devices
 
 VERDICT = "verdict: the solution is {} than the hand-made one: return +1.00"
 RED, GREEN = "\x1b[31m", "\x1b[32m"
@@ -127,17 +125,3 @@ def test_a_notebook_has_one_output_that_is_written_again(monkeypatch):
     assert "... 42 lines ..." in shown
     console.close()
     assert outputs.count("new") == 1
-
-
-@pytest.mark.parametrize(
-    ("module", "culprit"),
-    [("other", "something that the search imports"), ("ipykernel", "A cell that ran")],
-)
-def test_who_used_jax_before_is_named_as_far_as_it_is_known(
-    monkeypatch, module, culprit
-):
-    jax.devices()
-    monkeypatch.delenv("JAX_NUM_CPU_DEVICES", raising=False)
-    monkeypatch.setitem(sys.modules, module, types.ModuleType(module))
-    with pytest.warns(UserWarning, match=f"{culprit}.* used it: restart"):
-        devices.configure(num_cpu_devices=len(jax.devices("cpu")) + 1)

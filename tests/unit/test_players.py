@@ -9,7 +9,7 @@ import pytest
 
 from inner_loops import partner, ppo
 from metaevo import envs, fitness
-from metaevo.cli import play
+from metaevo.engine import play
 from metaevo.envs import coin_game
 from metaevo.envs.coin_game import State
 from metaevo.errors import ConfigError

@@ -27,7 +27,7 @@ from metaevo import population
 from metaevo.analysis import results
 from metaevo.config import RunConfig
 from metaevo.engine import checks, loop
-from metaevo.engine.job import Result
+from metaevo.engine.result import Result
 from metaevo.engine.trials import processes
 from metaevo.engine.trials.evaluator import Trainer, TrialEvaluator
 from metaevo.engine.trials.log import TrialLog

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import io
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +21,25 @@ from metaevo.types import InnerLoop, Key, PyTree, Search
 
 AGENTS: tuple = ("solution", "hand-made", "best", "trained")
 MILLISECONDS, MILLISECONDS_A_MOVE = 50, 900  # for which a frame is shown
+
+
+class Recording(NamedTuple):
+    """An episode as a GIF, which a notebook shows.
+
+    Attributes:
+        path: the file.
+        steps: number of steps.
+        total: undiscounted return.
+    """
+
+    path: Path
+    steps: int
+    total: float
+
+    def _repr_html_(self) -> str:
+        data = base64.b64encode(self.path.read_bytes()).decode()
+        said = f"{self.steps} steps, return {self.total:g}"
+        return f'<img src="data:image/gif;base64,{data}" alt="{said}"><p>{said}</p>'
 
 
 def episode(
@@ -85,10 +105,10 @@ def _reward(env: envs.Env, out: envs.Step) -> jax.Array:
 def play(
     make: Callable[[], Search],
     directory: str | Path,
-    agent: Literal["solution", "hand-made", "best", "trained"] | None = None,
+    agent: str | None = None,
     seed: int = 0,
-    out: str | None = None,
-) -> tuple[Path, int, float]:
+    out: str | Path | None = None,
+) -> Recording:
     """Play an agent for one episode and write it as a GIF.
 
     Args:
@@ -102,7 +122,7 @@ def play(
         out: Name of the file; None: `DIRECTORY/play/AGENT-SEED.gif`.
 
     Returns:
-        The file, the number of steps and the undiscounted return.
+        The recording.
 
     Raises:
         ConfigError: No such agent was kept, the environment cannot be drawn, or the
@@ -157,7 +177,7 @@ def play(
         _write_gif(path, loop.env.render(states, shares), MILLISECONDS_A_MOVE)
     else:
         _write_gif(path, loop.env.render(states), MILLISECONDS)
-    return path, len(states) - 1, total
+    return Recording(path, len(states) - 1, total)
 
 
 def _write_gif(path: Path, frames: list[np.ndarray], milliseconds: int) -> None:

@@ -7,6 +7,7 @@ import io
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -88,13 +89,24 @@ def _cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
     return [*itertools.zip_longest(*columns, fillvalue="")]
 
 
+HEAD = (*Row._fields[:-1], "seed", "score")
+
+
+def by_seed(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return a dictionary per score, with keys of `HEAD`; None where a run failed."""
+    return [
+        dict(zip(HEAD, (*row[:-1], i, score), strict=True))
+        for row in rows
+        for i, score in enumerate(jsonl.plain(row.scores))
+    ]
+
+
 def csv(rows: Sequence[Row]) -> str:
     """Return a line of comma-separated values per score; empty where a run failed."""
-    head = [*Row._fields[:-1], "seed", "score"]
-    plain = [(row[:-1], jsonl.plain(row.scores)) for row in rows]
-    lines = [[*facts, i, x] for facts, found in plain for i, x in enumerate(found)]
     file = io.StringIO()
-    csv_files.writer(file, lineterminator="\n").writerows([head, *lines])
+    writer = csv_files.DictWriter(file, HEAD, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(by_seed(rows))
     return printable(file.getvalue(), keep="\n")
 
 
