@@ -16,15 +16,15 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from metaevo.cli import config, presets, runs, strategies, train, values
+from metaevo.cli import config, presets, runs, values
 from metaevo.cli.signals import on_signals
 from metaevo.config import RunConfig
 from metaevo.engine.loggers import streams
 from metaevo.errors import ConfigError, InterruptedRunError, MetaevoError
-from metaevo.types import InnerLoop, Search
 
 if TYPE_CHECKING:
     from metaevo.engine.job import Result
+    from metaevo.types import InnerLoop, Search
 
 FLAGS = ("-h", "--help", "--cfg", "--cfg-diff", "--dry-run")
 DISK_EXIT_CODE = 6
@@ -66,6 +66,8 @@ def train_main(
         make: `(env, config, meta) -> InnerLoop`, with defaults for the last two.
         argv: `key=value` arguments; None: those of the process.
     """
+    from metaevo.cli import train
+
     main(train.as_search(make), argv)
 
 
@@ -123,6 +125,8 @@ def run(
         the result of each seed; none after a flag, or in a process of a distributed job
         that is not the first.
     """
+    from metaevo.cli import strategies
+
     # A wandb agent adds its own settings when it starts a run of a sweep again.
     argv = [arg for arg in argv if not arg.startswith("_wandb=")]
     flags = [arg for arg in argv if arg in FLAGS]
