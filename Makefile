@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .PHONY: install demo test test-programs test-system test-docs test-slow test-gpu test-cost \
-    test-mutants bench bench-gpu lint docs clean
+    test-mutants bench bench-rest bench-gpu lint docs clean
 
 install: $(VENV)/.installed
 
@@ -101,19 +101,30 @@ test-mutants: install
 test-gpu: install
 	$(BIN)/python -m pytest -m gpu -s -k "$(ONLY)"
 
-# Every figure of docs/log/performance.md, on this machine; about 45 quiet minutes on 2 cores.
+# Speed and scores of this machine, and their figure: about 40 quiet minutes on 2 cores.
+# Scores are those of SCORES, rows of benchmarks.algorithms.
+SCORES ?= ppo-CartPole dqn-CartPole pqn-CartPole ppo-Acrobot ppo-Pendulum td3-Pendulum sac-Pendulum
 bench: install
 	$(BIN)/python -m benchmarks.canaries
-	$(BIN)/python -m benchmarks.throughput ppo=true breakout=true dqn=true offpolicy=true pqn=true a2c=true impala=true
-	for part in generation startup memory update_step peers; do $(BIN)/python -m benchmarks.$$part || exit; done
+	$(BIN)/python -m benchmarks.startup
+	$(BIN)/python -m benchmarks.throughput ppo=true dqn=true offpolicy=true pqn=true a2c=true impala=true repeats=3
+	$(BIN)/python -m benchmarks.generation
+	for row in $(SCORES); do $(BIN)/python -m benchmarks.algorithms only=$$row again=true || exit; done
+	$(BIN)/python -m benchmarks.tables
+
+# The other figures of docs/log/performance.md: 50 minutes more.
+bench-rest: install
+	$(BIN)/python -m benchmarks.throughput breakout=true
+	for part in memory update_step peers; do $(BIN)/python -m benchmarks.$$part || exit; done
 	$(BIN)/python -m benchmarks.tables
 
 # The same on an accelerator, the most important first; see benchmarks/gpu.md.
 bench-gpu: install
 	$(BIN)/python -m benchmarks.canaries
 	$(BIN)/python -m benchmarks.throughput ppo=true populations=1,64,1024,4096
+	-for part in memory startup; do $(BIN)/python -m benchmarks.$$part; done
 	-$(BIN)/python -m benchmarks.throughput breakout=true dqn=true offpolicy=true pqn=true brax=true
-	-for part in update_step memory generation startup; do $(BIN)/python -m benchmarks.$$part; done
+	-for part in update_step generation; do $(BIN)/python -m benchmarks.$$part; done
 	-$(MAKE) test-gpu
 	-$(BIN)/python -m searches.ppo_value_loss population_size=1024 num_generations=20 run.directory=runs/gpu
 	$(BIN)/python -m benchmarks.tables

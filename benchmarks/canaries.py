@@ -94,7 +94,8 @@ def insert() -> dict:
     samples = measure.interleaved(programs, 7)
     once, twice = (samples[n] for n in rows)
     ratio = measure.ratios(twice, once)
-    return {"ratio_of_2n": ratio, "passed": ratio["cpu"]["median"] < 1.3}
+    clock = "cpu" if jax.default_backend() == "cpu" else "wall"  # the host only waits
+    return {"ratio_of_2n": ratio, "passed": ratio[clock]["median"] < 1.3}
 
 
 def conds() -> dict:

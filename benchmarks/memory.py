@@ -6,8 +6,8 @@ Each case is a process of its own that runs two generations, or continues a run 
 more. `announced` is the figure that the run prints at its start, the peak of the whole
 process, see `evaluators.chunking`. `measured` is the peak of the process's resident
 memory (VmHWM), with everything: libraries, compilation, training, checkpoints, the
-comparison on held-out seeds and the report. Both are in MiB; `ratio` is announced over
-measured.
+comparison on held-out seeds and the report. On an accelerator both are of its memory.
+Both are in MiB; `ratio` is announced over measured.
 """
 
 from __future__ import annotations
@@ -99,7 +99,13 @@ CASES = {
 
 
 def peak() -> int:
-    """Of this program's memory; `getrusage` would count what started it."""
+    """Of this program's memory; `getrusage` would count what started it.
+
+    On accelerators it is that of their memory, which is what is announced there.
+    """
+    used = [device.memory_stats() for device in jax.devices()]
+    if all(used):
+        return sum(x["peak_bytes_in_use"] for x in used if x)
     status = Path("/proc/self/status").read_text(encoding="ascii")
     return 1024 * int(status.split("VmHWM:")[1].split()[0])
 

@@ -1,4 +1,4 @@
-"""Makes docs/log/performance.md and its figure from `benchmarks/results`.
+"""Makes docs/log/performance.md, its figure and docs/log/algorithms.md.
 
     python -m benchmarks.tables
 
@@ -17,7 +17,6 @@ from benchmarks.measure import RESULTS
 from metaevo.analysis import stats
 
 DOCS = Path(__file__).parents[1] / "docs"
-PICTURE = "../images/throughput_{}.png"  # as the page shows it
 
 # What an empty result leaves unsaid, by file.
 EXPECTED = {
@@ -53,7 +52,8 @@ few users of such programs do. Against a sharded one PPO gains little, for most 
 time goes into the same gradient steps: see *where a frame of PPO goes*.
 
 To repeat it: the commands below, each with its duration in its file's first lines, or
-`make bench`; on a GPU `make bench-gpu`, see [the runbook](../../benchmarks/gpu.md).
+`make bench` and `make bench-rest`; on a GPU `make bench-gpu`, see
+[the runbook](../../benchmarks/gpu.md).
 """
 
 
@@ -111,37 +111,85 @@ def section(path: Path, title: str) -> str:
 
 
 def draw(results: Path) -> bool:
-    """The figure of PPO's frames per second by population; False if there is none."""
-    path = results / "throughput_cartpole.jsonl"
-    if not path.exists():
+    """The figure of the benchmarks, speed beside scores; False if nothing was run."""
+    files = {x: results / f"{x}.jsonl" for x in (*EXPECTED, "algorithms")}
+    rows = {
+        name: [json.loads(line) for line in path.read_text().splitlines()]
+        for name, path in files.items()
+        if path.exists()
+    }
+    if "throughput_cartpole" not in rows:
         return False
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    lines: dict[str, list] = {}
-    for row in map(json.loads, path.read_text().splitlines()):
-        if row["figure"] == "speed":
-            rate = row["frames_per_second"]
-            lines.setdefault(row["variant"], []).append((row["population"], rate))
-    figure, axes = plt.subplots(figsize=(6, 3.6))
-    for name, points in lines.items():
-        sizes, rates = zip(*sorted(points, key=lambda p: p[0]), strict=True)
-        middle = [r["median"] for r in rates]
-        ends = [
-            [m - r["min"] for m, r in zip(middle, rates, strict=True)],
-            [r["max"] - m for m, r in zip(middle, rates, strict=True)],
-        ]
-        axes.errorbar(sizes, middle, ends, marker="o", capsize=3, label=name)
-    axes.set_xscale("log", base=2)
-    axes.set_ylim(0)
-    axes.set_xlabel("members")
-    axes.set_ylabel("frames per second")
-    axes.legend(frameon=False)
-    figure.tight_layout()
-    figure.savefig(DOCS / "images" / f"throughput_{results.name}.png", dpi=120)
+    figure = Figure(figsize=(11, 6.4), layout="constrained")
+    places = [["speed", "CartPole"], ["ratio", "Acrobot"], ["ratio", "Pendulum"]]
+    panels = figure.subplot_mosaic(places)
+    _speeds(panels["speed"], rows["throughput_cartpole"])
+    _ratios(panels["ratio"], [x for found in rows.values() for x in found])
+    for task in ("CartPole", "Acrobot", "Pendulum"):
+        _scores(panels[task], task, rows.get("algorithms", []))
+    figure.savefig(DOCS / "images" / f"bench_{results.name}.png", dpi=110)
     return True
+
+
+def _ends(found: list[dict]) -> list[list[float]]:
+    """How far the least and the most lie from the medians."""
+    return [[abs(x["median"] - x[end]) for x in found] for end in ("min", "max")]
+
+
+def _speeds(panel, rows: list[dict]) -> None:
+    """Draw PPO's frames per second by population."""
+    rows = [row for row in rows if row["figure"] == "speed"]
+    for name in dict.fromkeys(row["variant"] for row in rows):
+        points = {x["population"]: x for x in rows if x["variant"] == name}
+        rates = [x["frames_per_second"] for x in points.values()]
+        middle = [x["median"] for x in rates]
+        panel.errorbar(
+            [*points], middle, _ends(rates), marker="o", capsize=3, label=name
+        )
+    panel.set_xscale("log", base=2)
+    panel.xaxis.set_major_formatter("{x:g}")
+    panel.set(ylim=0, xlabel="members", ylabel="frames per second")
+    panel.set_title("PPO on CartPole")
+    panel.legend(frameon=False)
+
+
+def _ratios(panel, rows: list[dict]) -> None:
+    """Draw how many times as fast as others training is, by the clock on the wall."""
+    rows = [row for row in rows if "against" in row]
+    tasks = [x["part"].replace("peers", "cartpole") for x in rows]
+    names = [
+        f"{task}, {x['population']} / {x['against']}"
+        for task, x in zip(tasks, rows, strict=True)
+    ]
+    found = [row["wall"] for row in rows]
+    middle = [x["median"] for x in found]
+    panel.errorbar(middle, names, xerr=_ends(found), fmt="o", capsize=2, ms=4)
+    panel.axvline(1, color="grey", lw=0.8)
+    panel.set_xscale("log")
+    panel.set_xticks([0.5, 1, 2, 5, 10, 20], [0.5, 1, 2, 5, 10, 20])
+    panel.tick_params(axis="y", labelsize=7)
+    panel.invert_yaxis()
+    panel.set_title("times as fast as another: task, members / the other")
+
+
+def _scores(panel, task: str, lines: list[dict]) -> None:
+    """Draw returns of each agent on a task, beside the published ones."""
+    from benchmarks.algorithms import ROWS
+
+    known = {line["row"]: line for line in lines}
+    wanted = [x for x, row in ROWS.items() if row.published and x.endswith(f"-{task}")]
+    for name in filter(known.get, wanted):
+        line, label = known[name], ROWS[name].name
+        published = float(ROWS[name].published.split()[0])
+        panel.plot(line["each"], [label] * len(line["each"]), ".", color="#8a8a8a")
+        panel.plot(line["return"], label, "o", color="#0072B2")
+        panel.plot(published, label, "x", color="#D55E00")
+    panel.margins(y=0.3)
+    panel.set_title(f"return on {task}")
+    if task == "CartPole":
+        panel.legend(("each agent", "mean", "published"), frameon=False)
 
 
 ALGORITHMS = """# Algorithms on standard tasks
@@ -240,7 +288,7 @@ def main() -> None:
         parts.append(f"## {name}")
         if draw(results):
             parts.append(
-                f"![frames per second by population]({PICTURE.format(backend)})"
+                f"![speed and returns beside others'](../images/bench_{backend}.png)"
             )
         missing = []
         for file, title in EXPECTED.items():

@@ -13,14 +13,15 @@ import inspect
 import sys
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from metaevo import formulas, slots
 from metaevo.cli import values
 from metaevo.config import RunConfig
 from metaevo.errors import ArtifactError, ConfigError
 from metaevo.storage import manifests, verified
-from metaevo.types import Search
+
+if TYPE_CHECKING:
+    from metaevo.types import Search
 
 FORMULA = "formula:"
 """Start of a text that stands for a function of a slot; see `formulas.fixed`."""
@@ -218,6 +219,7 @@ def fields_of(value: Any) -> dict[str, Any]:
         return typing.get_type_hints(type(value))
     if not hasattr(value, "_fields"):
         return {}
+    from metaevo import slots
 
     def hint(name: str, slot: Any) -> Any:
         if isinstance(slot, int | float):
@@ -266,6 +268,7 @@ def call(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
 
 def _from_artifact(path: str, slot: str) -> Any:
     """Return the function of one slot of an artifact."""
+    from metaevo import slots
     from metaevo.storage import artifacts
 
     found = artifacts.load(path).slots
@@ -293,6 +296,8 @@ def _by_name(slot: str, name: str) -> list[str]:
 
 def _fits(slot: str, found: Any) -> bool:
     """Return True if something is a function for this slot."""
+    from metaevo import slots
+
     if slot == "optimizer":
         return isinstance(found, slots.Optimizer)
     return callable(found) and _problem(slot, found) is None
@@ -321,6 +326,8 @@ def import_path(value: Any) -> str | None:
 
 def _problem(slot: str, function: Any) -> str | None:
     """Say why a function does not take what its slot gives it; None if it does."""
+    from metaevo import slots
+
     kind = slots.SIGNATURES.get(slot)
     if kind is None or not callable(function) or isinstance(function, type):
         return None
@@ -349,6 +356,8 @@ def named_functions(arguments: Mapping[str, Any]) -> dict[str, str]:
 
 def _with_functions(key: str, value: Any) -> Any:
     """Return a `Meta` with functions in place of the texts that name them."""
+    from metaevo import formulas, slots
+
     for assigned, text in named_functions({key: value}).items():
         name = assigned.partition(".")[2]
         in_zoo = text.startswith((verified.ZOO_PREFIX, FORMULA))

@@ -17,18 +17,18 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from metaevo.cli import config, presets, runs, strategies, train, values
+from metaevo.cli import config, presets, runs, values
 from metaevo.cli.signals import on_signals
 from metaevo.config import RunConfig
 from metaevo.engine.loggers import streams
 from metaevo.errors import ConfigError, InterruptedRunError, MetaevoError
 from metaevo.storage.manifests import Settings
 from metaevo.storage.own_runs import Source
-from metaevo.types import InnerLoop, Search
 
 if TYPE_CHECKING:
     from metaevo.cli.multirun import Combination
     from metaevo.engine.result import Result
+    from metaevo.types import InnerLoop, Search
 
 FLAGS = ("-h", "--help", "--cfg", "--cfg-diff", "--dry-run", "--multirun")
 DISK_EXIT_CODE = 6
@@ -72,6 +72,8 @@ def train_main(
         make: `(env, config, meta) -> InnerLoop`, with defaults for the last two.
         argv: `key=value` arguments; None: those of the process.
     """
+    from metaevo.cli import train
+
     main(train.as_search(make), argv)
 
 
@@ -129,6 +131,8 @@ def run(
         the result of each seed; none after a flag, or in a process of a distributed job
         that is not the first.
     """
+    from metaevo.cli import strategies
+
     # A wandb agent adds its own settings when it starts a run of a sweep again.
     argv = [arg for arg in argv if not arg.startswith("_wandb=")]
     flags = [arg for arg in argv if arg in FLAGS]
@@ -248,7 +252,7 @@ def _planned(search: Callable[..., Search], one: Combination) -> list[Path]:
     Raises:
         ConfigError: its arguments are wrong, or it is for several processes.
     """
-    from metaevo.cli import multirun, several
+    from metaevo.cli import multirun, several, strategies
     from metaevo.engine import preparation
     from metaevo.evaluators.devices import configure
 

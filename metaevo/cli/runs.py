@@ -17,16 +17,17 @@ import sys
 import typing
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from metaevo.cli import config, listing, resolve, strategies, train
+from metaevo.cli import config, listing, resolve
 from metaevo.errors import CheckpointError, ConfigError, MetaevoError
-from metaevo.evaluators import surroundings
 from metaevo.storage import imports, own_runs
 from metaevo.storage.own_runs import Source
 from metaevo.storage.run_directory import paths, read_manifest, require_finished
 from metaevo.storage.verified import ZOO_PREFIX
-from metaevo.types import Search
+
+if TYPE_CHECKING:
+    from metaevo.types import Search
 
 INSTALLED = Path(__file__).resolve().parents[2]
 """The folder of the packages metaevo, searches, inner_loops and strategies."""
@@ -124,6 +125,8 @@ def remade(run: Run, changes: Sequence[str] = ()) -> Search:
             run asks for an import and is not trusted.
         CheckpointError: The settings of a run that is not this user's do not fit.
     """
+    from metaevo.cli import strategies
+
     with importing(run), as_data(run):
         search = strategies.in_arguments(function(run), [*run.changes, *changes])
         _check_imports(run, config.parse(search, run.changes))
@@ -142,6 +145,8 @@ def arguments(run: Run) -> list[str]:
     """
     given = [*run.changes]
     if not run.trusted:
+        from metaevo.cli import strategies
+
         with importing(run), as_data(run):
             search = strategies.in_arguments(function(run), run.changes)
             parsed = config.parse(search, run.changes)
@@ -191,6 +196,8 @@ def reading(directory: str | Path) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno not in _ODD_NAMES:
             raise
         if isinstance(error, RuntimeError | AssertionError):
+            from metaevo.evaluators import surroundings
+
             surroundings.check_platform()
         message = str(error).splitlines()[0] if str(error) else ""
         raise CheckpointError(
@@ -248,6 +255,8 @@ def function(run: Run) -> Callable[..., Any]:
         )
     if not is_loop(made):
         return made
+    from metaevo.cli import train
+
     tuned = "population_size" in run.manifest["identity"]["settings"]
     return (train.as_tuning if tuned else train.as_search)(typing.cast(Any, made))
 
