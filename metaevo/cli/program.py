@@ -238,7 +238,10 @@ def _run_each(
     multirun.check_apart(each)
 
     def run_one(words: Sequence[str]) -> int:
-        return guard(lambda: run(search, presets.expanded(words, search), should_stop))
+        def body() -> None:
+            run(search, presets.expanded(words, search), should_stop)
+
+        return guard(body)
 
     code = multirun.run(each, run_one, should_stop)
     if not set(FLAGS) & set(each[0].argv):

@@ -334,6 +334,7 @@ TRAPS = {
     "shape.py": (CODE.format("(td_error**2).mean()"), r"gives shape \[\]"),
     "missing.py": ("x = 1", "defines no function td_loss"),
     "raises.py": ("1 / 0", "ZeroDivisionError"),
+    "syntax.py": ("def td_loss(:", "SyntaxError"),
 }
 
 
