@@ -32,7 +32,7 @@ def nav(*sections):
 LOOKED_UP = [*nav("Reference"), *nav("Research log")]
 READ = [page for page in nav() if page not in LOOKED_UP]
 """Pages that are read from top to bottom; the others are looked up."""
-ALONE = [page for page in READ if page.parent.name == "tutorials"]
+ALONE = [*sorted(DOCS.glob("tutorials/*.md")), DOCS / "own_trainer.md"]
 """Tutorials: each runs in an empty folder."""
 
 
