@@ -12,10 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-RULES = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-INSTEAD = dict(
-    re.findall(r"^\| `([^`]+)` \| (.*) \|$", RULES.split("not this")[1], re.M)
-)
+TABLE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split("not this")[1]
+INSTEAD = dict(re.findall(r"^\| `([^`]+)` \| (.*) \|$", TABLE, re.M))
 """What is not written, and what is written in its place."""
 
 _WORD = re.compile(
