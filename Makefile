@@ -131,7 +131,7 @@ bench-gpu: install
 
 # The documentation as a site, in build/site; no link of it may be dead.
 docs: install
-	$(BIN)/python -m pip install --quiet --constraint requirements.lock -e '.[docs,games]'
+	$(BIN)/python -m pip install --quiet --constraint requirements.lock -e '.[docs]'
 	$(BIN)/python scripts/make_site.py
 	$(BIN)/zensical build --strict --config-file build/mkdocs.yml
 

@@ -249,7 +249,7 @@ class Strategy(NamedTuple):
         metrics: `state -> {name: scalar}` for the log.
         mirrored: True if member `i + P/2` is the mirror image of member `i`. A pair
             with a failed member, or one that was not scored, then gets equal fitness,
-            so it has no pull.
+            so it moves nothing.
         persistent_agents: True if what it breeds are agents that live on and follow
             each other, as in PBT. The result is then the best of them, scored again,
             and the schedule of numbers along its line of ancestors.

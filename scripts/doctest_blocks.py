@@ -13,16 +13,10 @@ _EXAMPLE = re.compile(r"(?:^[ \t]*>>> .*\n(?:[ \t]*\S.*\n?)*)+", re.M)
 
 
 def fenced(text: str) -> str:
-    """Return a docstring with fences around its examples.
+    r"""Return a docstring with fences around its examples.
 
-    >>> print(fenced("One.\\n\\n>>> 1 + 1\\n2\\n").replace("`", "'"))
-    One.
-    <BLANKLINE>
-    '''pycon
-    >>> 1 + 1
-    2
-    '''
-    <BLANKLINE>
+    >>> fenced("One.\n\n>>> 1 + 1\n2\n")
+    'One.\n\n```pycon\n>>> 1 + 1\n2\n```\n'
     """
     return _EXAMPLE.sub(lambda x: f"```pycon\n{x[0].rstrip()}\n```\n", text)
 

@@ -25,9 +25,9 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-PACKAGES = ("metaevo", "inner_loops", "strategies")
-INNER = ("metaevo.envs", "metaevo.learned", "metaevo.rl")
-"""Packages inside metaevo whose modules are public."""
+OURS = ("metaevo", "metaevo.envs", "metaevo.learned", "metaevo.rl")
+PACKAGES = (*OURS, "inner_loops", "strategies")
+"""Those whose modules are public; the last two have no code of their own."""
 
 _CODE = re.compile(r"(^ *```.*?^ *```$)", re.M | re.S)
 _LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
@@ -36,12 +36,12 @@ _DATE = re.compile(r"\b\d{1,2}\s[A-Z][a-z]+\s20\d\d\b|\b20\d\d-\d\d-\d\d\b")
 
 def public_modules() -> list[str]:
     """Modules that a search or a loop may import."""
-    found = ["metaevo"]
-    for package in (*PACKAGES, *INNER):
+    found = [*OURS]
+    for package in PACKAGES:
         paths = importlib.import_module(package).__path__
         names = [x.name for x in pkgutil.iter_modules(paths) if not x.ispkg]
         found += [f"{package}.{name}" for name in names if not name.startswith("_")]
-    return sorted([*found, *INNER])
+    return sorted(found)
 
 
 def title(text: str) -> str:
@@ -70,11 +70,13 @@ def written() -> dict[str, Path]:
 
 def made(files: Mapping[str, Path]) -> dict[str, str]:
     """The pages that have no file, by their place on the site."""
+    from metaevo.learned import operations
+
     pages = {"api/metaevo.md": _names(), "cli.md": _command_line()}
     for module in public_modules():
         if _page_of(module) not in {*files, *pages}:
             pages[_page_of(module)] = f"# `{module}`\n\n::: {module}\n"
-    for operation in _learned():
+    for operation in sorted({one.title for one in operations.everything().values()}):
         if f"learned/{operation}.md" not in files:
             about = f"# `{operation}`\n\n{_interface(f'metaevo.{operation}')}"
             pages[f"learned/{operation}.md"] = about
@@ -84,12 +86,6 @@ def made(files: Mapping[str, Path]) -> dict[str, str]:
 def _page_of(module: str) -> str:
     package, _, name = module.partition(".")
     return f"algorithms/{name}.md" if package == "inner_loops" else f"api/{module}.md"
-
-
-def _learned() -> list[str]:
-    from metaevo.learned import operations
-
-    return sorted({one.title for one in operations.everything().values()})
 
 
 def _interface(name: str) -> str:
@@ -134,7 +130,7 @@ def added(page: str, text: str, where: Mapping[Path, str]) -> str:
         return _result(name, text, where)
     if folder == "algorithms":
         return f"{text}\n## Interface\n\n::: inner_loops.{name}\n"
-    if folder == "learned" and _is_public(name):
+    if folder == "learned" and "." in name:
         return f"{text}\n## Interface\n\n{_interface(f'metaevo.{name}')}"
     return text
 
@@ -146,27 +142,16 @@ def _day(text: str) -> datetime.date:
 
 
 def _log() -> str:
-    """Return a table of the pages of the research log, the newest first.
-
-    Raises:
-        ValueError: a page of the log has no date.
-    """
+    """Return a table of the pages of the research log, the newest first."""
     rows = []
     for page, path in written().items():
         if page.startswith("log/"):
             text = path.read_text(encoding="utf-8")
-            dates = [_day(x) for x in _DATE.findall(text)]
-            if not dates:
-                raise ValueError(f"{path}: no date, such as 1 May 2026")
-            rows.append((max(dates), page, title(text)))
+            days = map(_day, _DATE.findall(text))
+            rows.append((max(days, default=datetime.date.min), page, title(text)))
     rows.sort(key=lambda row: (-row[0].toordinal(), row[1]))
     lines = [f"| {day} | [{name}]({page}) |\n" for day, page, name in rows]
     return "".join(["\n| last entry | page |\n|---|---|\n", *lines])
-
-
-def _is_public(name: str) -> bool:
-    module, _, attribute = f"metaevo.{name}".rpartition(".")
-    return module != "metaevo" and hasattr(importlib.import_module(module), attribute)
 
 
 def _result(name: str, card: str, where: Mapping[Path, str]) -> str:
@@ -176,15 +161,13 @@ def _result(name: str, card: str, where: Mapping[Path, str]) -> str:
     shown = next(x.split("\n", 1)[1] for x in sections if f"`zoo:{name}`" in x)
     figures = relinked(shown, gallery, f"zoo/{name}.md", where).strip()
     heading, evidence = card.split("\n", 1)
-    names = sorted(path.name for path in (ROOT / "metaevo/zoo" / name).iterdir())
-    listed = [
-        f"* [`{x}`](files/{name}/{x})" for x in [*names, *EXPORTED] if ".md" not in x
-    ]
-    files = "\n".join(["## Files", "", *listed])
-    return f"{heading}\n\n{figures}\n\n{evidence.strip()}\n\n{files}\n"
+    names = {x.name for x in (ROOT / "metaevo/zoo" / name).iterdir()} | {*EXPORTED}
+    links = [f"* [`{x}`](files/{name}/{x})\n" for x in sorted(names - {"README.md"})]
+    files = "".join(["## Files\n\n", *links])
+    return f"{heading}\n\n{figures}\n\n{evidence.strip()}\n\n{files}"
 
 
-EXPORTED = ("evolved_torch.py", "evolved_numpy.py")
+EXPORTED = {"evolved_torch.py": "torch", "evolved_numpy.py": "numpy"}
 
 
 def write_files(docs: Path) -> None:
@@ -196,11 +179,10 @@ def write_files(docs: Path) -> None:
         name = card.parent.name
         folder = docs / "zoo" / "files" / name
         shutil.copytree(card.parent, folder, ignore=shutil.ignore_patterns("*.md"))
-        for file in EXPORTED:
-            to = file.removesuffix(".py").removeprefix("evolved_")
-            out = f"out={folder / file}"
+        for file, to in EXPORTED.items():
             with contextlib.redirect_stdout(None):
-                commands.execute("export", [f"zoo:{name}", f"to={to}", out])
+                arguments = [f"zoo:{name}", f"to={to}", f"out={folder / file}"]
+                commands.execute("export", arguments)
 
 
 # --- links ----------------------------------------------------------------------------
@@ -210,7 +192,7 @@ def relinked(text: str, file: Path, page: str, places: Mapping[Path, str]) -> st
     """Let the links of a file lead to pages of the site.
 
     Args:
-        places: the page of each file that has one.
+        places: the place of each file that is on the site.
     """
     here = os.path.dirname(page) or "."
 
@@ -219,12 +201,8 @@ def relinked(text: str, file: Path, page: str, places: Mapping[Path, str]) -> st
         path, _, anchor = target.partition("#")
         if "://" in target or not path:
             return found[0]
-        to = (file.parent / path).resolve()
-        if to.is_relative_to(DOCS / "images"):
-            place = to.relative_to(DOCS).as_posix()
-        elif to in places:
-            place = places[to]
-        else:
+        place = places.get((file.parent / path).resolve())
+        if place is None:
             return shown
         link = os.path.relpath(place, here) + (f"#{anchor}" if anchor else "")
         return f"{image}[{shown}]({link})"
@@ -235,15 +213,13 @@ def relinked(text: str, file: Path, page: str, places: Mapping[Path, str]) -> st
 
 
 def places(files: Mapping[str, Path]) -> dict[Path, str]:
-    """The page of each file, modules included."""
-    found = {path: page for page, path in files.items()}
+    """The place on the site of each file, pictures and modules included."""
+    found = {path: f"images/{path.name}" for path in (DOCS / "images").iterdir()}
+    found |= {path: page for page, path in files.items()}
     for module in public_modules():
         path = ROOT / f"{module.replace('.', '/')}.py"
         found[path if path.exists() else path.with_suffix("")] = _page_of(module)
-    return found | {
-        ROOT / "metaevo" / "zoo": "gallery.md",
-        ROOT / "README.md": "index.md",
-    }
+    return {ROOT / "metaevo/zoo": "gallery.md", ROOT / "README.md": "index.md"} | found
 
 
 # --- the whole ------------------------------------------------------------------------
@@ -263,20 +239,15 @@ def pages() -> dict[str, str]:
 def navigation(entries: list, texts: Mapping[str, str]) -> Iterator:
     """Replace each `folder/` of mkdocs.yml by the pages in it, and name them."""
     for entry in entries:
-        match entry:
-            case str() if entry.endswith("/"):
-                inside = [x for x in texts if os.path.dirname(x) == entry[:-1]]
-                listed = {x for x in pages_of(entries) if x in inside}
-                for page in sorted(set(inside) - listed):
-                    yield {title(texts[page]): page}
-            case dict():
-                ((name, value),) = entry.items()
-                inner = (
-                    list(navigation(value, texts)) if isinstance(value, list) else value
-                )
-                yield {name: inner}
-            case _:
-                yield entry
+        if isinstance(entry, dict):
+            ((name, of),) = entry.items()
+            yield {name: [*navigation(of, texts)] if isinstance(of, list) else of}
+        elif entry.endswith("/"):
+            inside = {x for x in texts if os.path.dirname(x) == entry[:-1]}
+            for page in sorted(inside - set(pages_of(entries))):
+                yield {title(texts[page]): page}
+        else:
+            yield entry
 
 
 def pages_of(entries: Iterable) -> Iterator[str]:
@@ -297,7 +268,6 @@ def main() -> None:
         path.write_text(text, encoding="utf-8")
     config = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
     config["nav"] = list(navigation(config["nav"], texts))
-    config["docs_dir"] = "docs"
     text = yaml.safe_dump(config, sort_keys=False).replace("$ROOT", str(ROOT))
     (ROOT / "build" / "mkdocs.yml").write_text(text, encoding="utf-8")
 

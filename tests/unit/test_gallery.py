@@ -92,3 +92,10 @@ def test_temporal_function_is_drawn_at_three_moments():
     _, portrait, *_ = portrayed("td_loss", losses.td_network(temporal=True))
     names = "evolved, start", "middle", "end of life", "hand-made"
     assert {f"gradient: {name}" for name in names} <= set(portrait.table[0])
+
+
+def test_a_slot_that_follows_the_number_of_another_is_not_drawn():
+    number = {"op": "number"}
+    spec = {"lr": number, "max_grad_norm": number}
+    (portrait,) = gallery.gallery(spec, {"lr": 0.25, "max_grad_norm": {}})
+    assert portrait.table[1] == [("lr", 0.25)]

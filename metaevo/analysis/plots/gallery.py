@@ -47,7 +47,9 @@ def gallery(
     caption = ""
     for name, op in spec.items():
         if op["op"] == "number":
-            numbers[name] = op
+            # A slot that follows another's number has none of its own.
+            if not isinstance(params[name], Mapping):
+                numbers[name] = op
         elif operations.get(op["op"]).slot == "number":
             panels, caption = _painted(name, op, params[name], None)
             schedules += panels
