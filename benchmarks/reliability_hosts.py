@@ -258,12 +258,18 @@ def same_bits(length: int = 20, steps: int = 2000) -> Iterator[dict[str, Any]]:
                     yield row(f"Ray, {number} actor(s){what}", directory, **facts)
 
 
-def lives(checkpoint_every: int = 10) -> Iterator[dict[str, Any]]:
-    """Members that live on, on every layout: PBT of PPO and of DQN, and ASHA of PPO."""
+def lives(only: str = "", checkpoint_every: int = 10) -> Iterator[dict[str, Any]]:
+    """Members that live on, on every layout: PBT of PPO and of DQN, and ASHA of PPO.
+
+    Args:
+        only: a part of the name of a search.
+    """
     every = {"checkpoint_every": checkpoint_every}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for what, search in _living().items():
+            if only not in what:
+                continue
             config = metaevo.RunConfig(
                 directory=str(folder / what),
                 held_out_seeds=0,

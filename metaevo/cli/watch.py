@@ -64,7 +64,7 @@ def watch(places: Sequence[str], page: str | None, every: float) -> None:
 
 
 class Pictures:
-    """What was drawn of runs, which is drawn again when their files change."""
+    """Pictures of runs, drawn again when their files change."""
 
     def __init__(self):
         self._kept: dict[str, tuple[Any, dict[str, Any]]] = {}

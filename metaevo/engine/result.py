@@ -32,7 +32,7 @@ from metaevo.types import Params, Search
 
 
 class Again(NamedTuple):
-    """What trains and plays with a result once more.
+    """The search of a result, to train and to play once more.
 
     Attributes:
         make: makes its search again, with further `key=value` changes.
@@ -69,7 +69,7 @@ class Result(NamedTuple):
 
     @property
     def artifact(self) -> Artifact:
-        """What evolved, read from `directory`: `result.artifact.value_loss`.
+        """The artifact, read from `directory`: `result.artifact.value_loss`.
 
         Raises:
             ArtifactError: it is not there, as after `metaevo.train`, or was altered.

@@ -76,7 +76,7 @@ class States:
 
 
 class Part(NamedTuple):
-    """What the members of some chunks continue.
+    """The states that the members of some chunks continue.
 
     Attributes:
         widths: Members of each chunk.
