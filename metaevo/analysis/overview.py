@@ -188,15 +188,21 @@ def done(row: RunRow) -> str:
     return f"{row.generation}" + (f"/{row.asked}" if row.asked else "")
 
 
-def table(rows: Sequence[RunRow]) -> str:
-    """The runs as text, newest first, their verdicts on lines of their own."""
-    head = ("run", "state", "generation", "time", "frames", "mean")
+def table(rows: Sequence[RunRow], beside: Mapping[str, Sequence[str]] = {}) -> str:
+    """The runs as text, in this order, their verdicts on lines of their own.
+
+    Args:
+        rows: of the runs.
+        beside: further columns, such as those of `apart`.
+    """
+    head = ("run", *beside, "state", "generation", "time", "frames", "mean")
     timed = any(row.left is not None for row in rows)
     width = 24 if timed else 32
     head += ("left",) * timed
     cells = [
         (
             row.name if len(row.name) <= width else "…" + row.name[1 - width :],
+            *(texts[i] for texts in beside.values()),
             row.state,
             done(row),
             duration(row.seconds),
@@ -204,7 +210,7 @@ def table(rows: Sequence[RunRow]) -> str:
             "?" if row.fitness is None else f"{row.fitness:.4g}",
             *(["" if row.left is None else duration(row.left)] if timed else []),
         )
-        for row in rows
+        for i, row in enumerate(rows)
     ]
     first, *lines = columns([head, *cells])
     told = [first]

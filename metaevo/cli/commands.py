@@ -447,11 +447,11 @@ def _completion(shell: str) -> None:
     eval "$(metaevo completion bash)". For fish: metaevo completion fish >
     ~/.config/fish/completions/metaevo.fish
     """
-    from metaevo.cli import completion
+    from metaevo.cli import shells
 
-    if shell not in completion.SHELLS:
+    if shell not in shells.SCRIPTS:
         raise _unexpected("completion", [shell])
-    print(completion.script(shell))
+    print(shells.script(shell))
 
 
 def _push(directory: str, mode: str = "online") -> None:

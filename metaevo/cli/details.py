@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from metaevo.cli import docstrings, listing, presets, values
@@ -13,7 +12,7 @@ from metaevo.cli.listing import wrapped
 from metaevo.errors import ConfigError
 from metaevo.storage import verified
 
-WIDTH = 78
+WIDTH = 76
 
 
 def text(name: str) -> str:
@@ -22,12 +21,9 @@ def text(name: str) -> str:
     Raises:
         ConfigError: no kind has it; names the nearest.
     """
-    found = []
-    for describe in DESCRIBE:
-        lines = list(describe(name))
-        found += ["\n".join(lines)] if lines else []
+    found = [lines for describe in DESCRIBE if (lines := [*describe(name)])]
     if found:
-        return "\n\n".join(found)
+        return "\n\n".join("\n".join(lines) for lines in found)
     words = [*listing.KINDS, *(x for k in listing.KINDS.values() for x in k.names())]
     hint = values.nearest(name, words)
     raise ConfigError(
@@ -36,102 +32,87 @@ def text(name: str) -> str:
     )
 
 
-def _of_file(package: str, name: str, kind: str) -> tuple[Path | None, list[str]]:
-    """Return the file of a module, and the lines of its heading and docstring."""
-    path = listing.modules(package).get(name)
-    if path is None:
-        return None, []
-    doc = ast.get_docstring(listing.parsed(path)) or ""
-    return path, [f"{kind} {name}, {path}", *_indented(doc)]
+def _indented(doc: str | None) -> Iterator[str]:
+    for line in docstrings.document(inspect.cleandoc(doc or ""), WIDTH):
+        yield f"  {line}".rstrip()
 
 
-def _indented(doc: str) -> list[str]:
-    lines = docstrings.document(doc, WIDTH - 2) if doc else []
-    return [f"  {line}".rstrip() for line in lines]
+def _of_file(
+    package: str,
+    kind: str,
+    keys: str,
+    inside: Callable[[Any, str], Iterator[str]] = lambda path, name: iter(()),
+) -> Callable[[str], Iterator[str]]:
+    """Make the description of a module of a package.
+
+    Args:
+        package: folder of the module.
+        kind: what one is called.
+        keys: command that shows its keys.
+        inside: `(path, name) -> lines` about what is in it.
+    """
+
+    def describe(name: str) -> Iterator[str]:
+        if path := listing.modules(package).get(name):
+            yield f"{kind} {name}, {path}"
+            yield from _indented(ast.get_docstring(listing.parsed(path)))
+            yield from inside(path, name)
+            yield f"  keys: metaevo {keys.replace('NAME', name)} --help"
+
+    return describe
 
 
-def _search(name: str) -> Iterator[str]:
-    path, lines = _of_file("searches", name, "search")
-    yield from lines
-    if path:
-        yield f"  keys: metaevo run {name} --help"
-
-
-def _algorithm(name: str) -> Iterator[str]:
-    path, lines = _of_file("inner_loops", name, "algorithm")
-    yield from lines
-    if path is None:
-        return
+def _slots(path: Any, name: str) -> Iterator[str]:
     yield from ("", "  slots:")
-    for slot, listed in listing.slots(path).items():
-        about = docstrings.sentence(listed.about)
-        yield from wrapped(f"{slot}={listed.default}  {about}", "    ", 6)
-    if of_it := [x for x in presets.every() if x.startswith(f"{name}/")]:
-        yield f"  presets: {' '.join(of_it)}"
-    yield f"  keys: metaevo train {name} --help"
+    for slot, (default, about) in listing.slots(path).items():
+        yield from wrapped(f"{slot}={default}  {docstrings.sentence(about)}", "    ", 6)
 
 
-def _strategy(name: str) -> Iterator[str]:
-    path, lines = _of_file("strategies", name, "strategy")
-    yield from lines
-    for function in listing.functions(listing.parsed(path)) if path else ():
+def _call(path: Any, name: str) -> Iterator[str]:
+    for function in listing.functions(listing.parsed(path)):
         if function.name == name:
             yield ""
-            yield from _function_lines(name, function)
-            yield f"  keys: metaevo run SEARCH strategy={name} --help"
-
-
-def _function_lines(call: str, function: ast.FunctionDef) -> Iterator[str]:
-    """Yield the call of a function, and what its docstring says."""
-    yield from wrapped(f"{call}({ast.unparse(function.args)})", "  ", 4)
-    yield from _indented(ast.get_docstring(function) or "")
+            yield from wrapped(f"{name}({ast.unparse(function.args)})", "  ", 4)
+            yield from _indented(ast.get_docstring(function))
 
 
 def _space(name: str) -> Iterator[str]:
-    if function := listing.spaces().get(name):
-        yield f"space {name}"
-        yield from _function_lines(f"spaces.{name}", function)
+    if name in listing.spaces():
+        yield f"space spaces.{name}"
+        yield from _call(listing.METAEVO / "spaces.py", name)
 
 
 def _function(name: str) -> Iterator[str]:
-    if name not in listing.KINDS["functions"].names() and "." not in name:
-        return  # before anything is imported
+    one = listing.learned().get(name)
+    if one is None:
+        return
     from metaevo import slots
-    from metaevo.learned import operations
+    from metaevo.learned.operations import GUARANTEES
 
-    for one in operations.everything().values():
-        if name not in (one.name, one.title):
-            continue
-        spec = one.build(**one.examples[0]).spec
-        inputs = ", ".join(slots.SIGNATURES[one.slot])
-        heading = f"function {one.name}, of slot {one.slot}({inputs})"
-        yield from wrapped(heading, "", 4)
-        settings = inspect.signature(one.build).parameters.values()
-        given = ", ".join(str(x.replace(annotation=x.empty)) for x in settings)
-        yield from wrapped(f"{one.title}({given})", "  ", 4)
-        yield from _indented(inspect.cleandoc(one.build.__doc__ or ""))
-        yield "  guaranteed, whatever its numbers:"
-        for sure in one.guarantees(spec) or ["nothing"]:
-            about = operations.GUARANTEES.get(sure, "")
-            yield from wrapped(f"{sure}: {about}".removesuffix(": "), "    ", 6)
-        fitting = [
-            name
-            for name, path in listing.modules("inner_loops").items()
-            if one.slot in listing.slots(path)
-        ]
-        yield from wrapped(f"algorithms with the slot: {' '.join(fitting)}", "  ", 4)
+    inputs = ", ".join(slots.SIGNATURES[one.slot])
+    yield from wrapped(f"function {name}, of slot {one.slot}({inputs})", "", 4)
+    settings = inspect.signature(one.build).parameters.values()
+    given = ", ".join(str(x.replace(annotation=x.empty)) for x in settings)
+    yield from wrapped(f"{one.title}({given})", "  ", 4)
+    yield from _indented(one.build.__doc__)
+    yield "  guaranteed, whatever its numbers:"
+    for sure in one.guarantees(one.build(**one.examples[0]).spec) or ["nothing"]:
+        yield from wrapped(f"{sure}: {GUARANTEES.get(sure, '')}", "    ", 6)
+    loops = listing.modules("inner_loops").items()
+    fitting = [loop for loop, path in loops if one.slot in listing.slots(path)]
+    yield from wrapped(f"algorithms with the slot: {' '.join(fitting)}", "  ", 4)
 
 
 def _fitness(name: str) -> Iterator[str]:
-    if listed := listing.fitnesses().get(name):
-        yield f"fitness {name}"
-        yield f"  fitness.{listed.call}"
-        yield from _indented(listed.about)
+    if about := listing.fitnesses().get(name):
+        yield f"fitness fitness.{name}"
+        yield from wrapped(about, "  ", 2)
 
 
 def _environment(name: str) -> Iterator[str]:
     """Yield the names of a suite, or what one environment gives and takes."""
     from metaevo import envs
+    from metaevo.evaluators import surroundings
 
     suite, _, rest = name.partition("/")
     if suite not in (*envs.SUITES, *envs.declared_suites()):
@@ -140,30 +121,14 @@ def _environment(name: str) -> Iterator[str]:
         yield f"environments {suite}/"
         yield from wrapped(listing.environments(suite), "  ", 2)
         return
-    from metaevo.evaluators import surroundings
-
     surroundings.check_settings()
     env = envs.make(name)
     yield f"environment {name}"
-    yield f"  observations: {_box(env.observation)}"
-    yield f"  actions: {_box(env.action)}"
+    for what, space in (("observations", env.observation), ("actions", env.action)):
+        number = getattr(space, "num", None)
+        shape = f"numbers of shape {list(getattr(space, 'shape', ()))}"
+        yield f"  {what}: {shape if number is None else f'one of {number}'}"
     yield f"  episodes: at most {env.max_steps} steps"
-    for has, about in (
-        (env.num_players > 1, f"{env.num_players} players, who act at once"),
-        (env.player is not None, "two players, who take turns"),
-        (env.action_mask is not None, "not all actions are legal in every state"),
-        (env.task is not None, "a task is drawn for each lifetime"),
-        (env.render is not None, "metaevo play draws it"),
-    ):
-        if has:
-            yield f"  {about}"
-
-
-def _box(space: Any) -> str:
-    number = getattr(space, "num", None)
-    if number is not None:
-        return f"one of {number}"
-    return f"{'bits' if space.binary else 'numbers'} of shape {list(space.shape)}"
 
 
 def _preset(name: str) -> Iterator[str]:
@@ -171,25 +136,23 @@ def _preset(name: str) -> Iterator[str]:
         loop, _, short = known.partition("/")
         if name in (known, short):
             yield f"preset {known}: metaevo train {loop} preset={short}"
-            yield from _indented(path.read_text(encoding="utf-8").rstrip())
+            yield from _indented(path.read_text(encoding="utf-8"))
 
 
 def _artifact(name: str) -> Iterator[str]:
     name = name.removeprefix(verified.ZOO_PREFIX)
-    if name not in verified.zoo():
-        return
-    manifest = listing.zoo(name)
-    yield f"artifact zoo:{name}, {verified.ZOO / name / verified.CARD}"
-    for slot, op in manifest["slots"].items():
-        settings = ", ".join(f"{k}={x}" for k, x in op.items() if k != "op")
-        yield from wrapped(f"meta.{slot}: {op['op']}({settings})", "  ", 4)
-    said = manifest.get("evidence", {})
-    for sentence in (*said.get("verdicts", ()), *said.get("limits", ())):
-        yield from wrapped(sentence, "  ", 4)
-    yield f"  use it: metaevo.load('zoo:{name}'); metaevo export zoo:{name} to=torch"
+    if name in verified.zoo():
+        from metaevo.storage import artifacts
+
+        yield f"artifact zoo:{name}, {verified.ZOO / name / verified.CARD}"
+        artifact = artifacts.load(f"{verified.ZOO_PREFIX}{name}")
+        for line in str(artifact).splitlines():
+            yield from wrapped(line, "  ", 4)
 
 
 DESCRIBE = (
-    *(_search, _algorithm, _strategy, _space, _function, _fitness),
-    *(_environment, _preset, _artifact),
+    _of_file("searches", "search", "run NAME"),
+    _of_file("inner_loops", "algorithm", "train NAME", _slots),
+    _of_file("strategies", "strategy", "run SEARCH strategy=NAME", _call),
+    *(_space, _function, _fitness, _environment, _preset, _artifact),
 )

@@ -187,16 +187,12 @@ def _wandb(folder: Path) -> tuple[bool, str]:
     return True, f"{mode}; {key}"
 
 
-EXTRAS = {
-    "brax": "brax",
+EXTRAS = {x: x for x in ("brax", "navix", "jumanji", "ray")} | {
     "games": "pgx",
-    "navix": "navix",
-    "jumanji": "jumanji",
-    "cuda12": "jax_cuda12_plugin",
-    "cuda13": "jax_cuda13_plugin",
-    "ray": "ray",
     "export": "onnx",
     "tensorboard": "tensorboardX",
+    "cuda12": "jax_cuda12_plugin",
+    "cuda13": "jax_cuda13_plugin",
 }
 """Extras of metaevo, and a module that each installs."""
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from metaevo.cli import config, docstrings, presets, ranges, values
+from metaevo.cli.docstrings import document, wrapped
 from metaevo.config import flat
 from metaevo.types import Search
 
@@ -114,12 +115,12 @@ def help_text(search: Callable[..., Search], command: str | None = None) -> str:
     lines = [f"usage: {command} [KEY=VALUE ...]"]
     module = inspect.getmodule(search)
     doc = docstrings.prose(module) or docstrings.prose(search)
-    lines += ["", *docstrings.document(doc, width)] if doc else []
+    lines += ["", *document(doc, width)] if doc else []
     for group in groups:
-        lines += ["", *docstrings.wrapped(group.heading, width)]
+        lines += ["", *wrapped(group.heading, width)]
         lines += [line for key in group.keys for line in _row(key, column, width)]
         if group.slots:
-            lines += ["", *docstrings.wrapped(_slots_heading(group.slots), width)]
+            lines += ["", *wrapped(_slots_heading(group.slots), width)]
             lines += [line for key in group.slots for line in _row(key, INDENT, width)]
     lines += ["", "Flags"]
     lines += _table(FLAGS, width)
@@ -242,7 +243,7 @@ def _table(described: Mapping[str, str], width: int) -> list[str]:
     column = max(map(len, described)) + 4
     lines: list[str] = []
     for name, text in described.items():
-        first, *rest = docstrings.wrapped(text, width - column)
+        first, *rest = wrapped(text, width - column)
         lines += [f"  {name}".ljust(column) + first]
         lines += [" " * column + line for line in rest]
     return lines
@@ -259,15 +260,13 @@ def _row(key: Key, column: int, width: int) -> list[str]:
     """
     typed = f"  {_typed(key)}"
     room = width - column
-    lines = docstrings.wrapped(
-        key.description, room, max_lines=MAX_LINES, placeholder=" ..."
-    )
+    lines = wrapped(key.description, room, max_lines=MAX_LINES, placeholder=" ...")
     if key.values:
         words = f"({key.values})"
         if lines and len(lines[-1]) + 1 + len(words) <= room:
             lines[-1] += f" {words}"
         else:
-            lines += docstrings.wrapped(words, room)
+            lines += wrapped(words, room)
     lines = [" " * column + line for line in lines]
     if lines and len(typed) + 2 <= column:
         return [typed + lines[0][len(typed) :], *lines[1:]]

@@ -1,6 +1,6 @@
 """Lists of what there is to search with: searches, algorithms, strategies and others.
 
-All but learned functions and environments are read from files, and nothing is imported.
+Searches, algorithms, strategies and spaces are read from files; nothing is imported.
 A file in `searches/`, `inner_loops/` or `strategies/` is listed, be it installed with
 metaevo or in the current folder, and so is what other distributions declare by the
 entry points `metaevo.searches`, `metaevo.inner_loops` and `metaevo.strategies`. The
@@ -11,16 +11,14 @@ of their environments.
 from __future__ import annotations
 
 import ast
-import functools
 import importlib
 import importlib.util
 import inspect
-import itertools
 import json
-import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -53,18 +51,18 @@ def modules(package: str) -> dict[str, Path]:
     return dict(sorted(paths.items()))
 
 
-class Kind(NamedTuple):
+class Listing(NamedTuple):
     """What is listed together.
 
     Attributes:
         about: what it is, in a few words.
-        names: names of all, from files.
-        lines: lines of the list.
+        names: the names of all, or what each is by its name.
+        lines: lines of the list; None: a name and what it is.
     """
 
     about: str
-    names: Callable[[], Iterable[str]]
-    lines: Callable[[], Iterator[str]]
+    names: Callable[[], Any]
+    lines: Callable[[], Iterator[str]] | None = None
 
 
 def overview() -> str:
@@ -78,7 +76,14 @@ def overview() -> str:
 
 def text(kind: str) -> str:
     """Return the list of one kind, for a terminal of 80 columns."""
-    return "\n".join([kind, *KINDS[kind].lines()])
+    _, names, lines = KINDS[kind]
+    listed = lines() if lines else _described(names())
+    return "\n".join([kind, *listed])
+
+
+def _described(about: Mapping[str, str]) -> Iterator[str]:
+    for name, text in about.items():
+        yield from entry(name, text)
 
 
 def declared(kind: str) -> list[metadata.EntryPoint]:
@@ -136,24 +141,20 @@ def _algorithms() -> Iterator[str]:
 
     def described(path, module):
         yield from entry(path.stem, ast.get_docstring(module))
-        defaults = (f"{x}={slot.default}" for x, slot in slots(path).items())
+        defaults = (f"{x}={default}" for x, (default, _) in slots(path).items())
         yield from wrapped(f"slots: {' '.join(defaults)}")
 
     return _each("inner_loops", described)
 
 
-class ListedSlot(NamedTuple):
-    """A slot of an algorithm, as its source has it: the default, and what it says."""
-
-    default: str
-    about: str
-
-
-def slots(path: Path) -> dict[str, ListedSlot]:
+def slots(path: Path) -> dict[str, tuple[str, str]]:
     """Return the fields of the class `Meta` of an algorithm.
 
     The class stands in its file, or in a private module beside it that it imports,
     and so does its base.
+
+    Returns:
+        default and description of each slot, as in the source.
 
     Raises:
         ConfigError: A file cannot be read or parsed.
@@ -168,22 +169,22 @@ def slots(path: Path) -> dict[str, ListedSlot]:
     ]
     sources = {path.stem: parsed(path) for path in shared if path.is_file()}
 
-    def fields(source: ast.Module) -> dict[str, ListedSlot] | None:
+    def fields(source: ast.Module) -> dict[str, tuple[str, str]] | None:
         for node in source.body:
             if isinstance(node, ast.ClassDef) and node.name == "Meta":
-                found: dict[str, ListedSlot] = {}
+                found: dict[str, tuple[str, str]] = {}
                 for base in map(ast.unparse, node.bases):
                     place = sources.get(base.removesuffix(".Meta"))
                     found |= (place and fields(place)) or {}
+                new = {
+                    ast.unparse(field.target): ast.unparse(field.value)
+                    for field in node.body
+                    if isinstance(field, ast.AnnAssign) and field.value
+                }
                 about = docstrings.entries(ast.get_docstring(node))
-                for name, slot in found.items():
-                    found[name] = slot._replace(about=about.get(name, slot.about))
-                for field in node.body:
-                    if isinstance(field, ast.AnnAssign) and field.value:
-                        name = ast.unparse(field.target)
-                        before = found[name].about if name in found else ""
-                        default = ast.unparse(field.value)
-                        found[name] = ListedSlot(default, about.get(name, before))
+                for name in [*found, *new]:
+                    default, text = found.get(name, ("", ""))
+                    found[name] = new.get(name, default), about.get(name, text)
                 return found
         return None
 
@@ -203,68 +204,43 @@ def _strategies() -> Iterator[str]:
     return _each("strategies", described)
 
 
-def spaces() -> dict[str, ast.FunctionDef]:
-    """Return the public functions of `metaevo.spaces` that return a `Space`."""
+def spaces() -> dict[str, str]:
+    """Return the docstrings of the functions of `metaevo.spaces` that make a space."""
     return {
-        function.name: function
+        function.name: ast.get_docstring(function) or ""
         for function in functions(parsed(METAEVO / "spaces.py"))
-        if _returned(function) == "Space" and not function.name.startswith("_")
+        if function.returns and ast.unparse(function.returns) == "Space"
+        if not function.name.startswith("_")
     }
 
 
-def _spaces() -> Iterator[str]:
-    for name, function in spaces().items():
-        yield from entry(name, ast.get_docstring(function))
+def fitnesses() -> dict[str, str]:
+    """Return what each fitness of `metaevo.fitness` measures, by how it is written."""
+    from metaevo import fitness
 
-
-class ListedFitness(NamedTuple):
-    """A fitness, as its source has it: what is called, and the docstring."""
-
-    call: str
-    about: str
-
-
-def fitnesses() -> dict[str, ListedFitness]:
-    """Return the values of `metaevo.fitness` and what makes one, by name."""
     found = {}
-    body = parsed(METAEVO / "fitness.py").body
-    for node, after in itertools.pairwise([*body, ast.Pass()]):
-        if isinstance(node, ast.Assign) and isinstance(after, ast.Expr):
-            if ast.unparse(node.value).startswith("FitnessFn("):
-                name, doc = ast.unparse(node.targets[0]), ast.literal_eval(after.value)
-                found[name] = ListedFitness(name, inspect.cleandoc(doc))
-        elif isinstance(node, ast.FunctionDef) and _returned(node) == "FitnessFn":
-            call = f"{node.name}({ast.unparse(node.args)})"
-            found[node.name] = ListedFitness(call, ast.get_docstring(node) or "")
+    for name, x in vars(fitness).items():
+        if isinstance(x, fitness.FitnessFn) and x is not fitness.score:
+            found[name] = x.name
+        elif inspect.isfunction(x) and x.__annotations__.get("return") == "FitnessFn":
+            found[name] = docstrings.summary(x)
     return found
 
 
-def _returned(function: ast.FunctionDef) -> str:
-    return "" if function.returns is None else ast.unparse(function.returns)
+def _presets() -> dict[str, str]:
+    return {name: presets.about(path) for name, path in presets.every().items()}
 
 
-def _fitnesses() -> Iterator[str]:
-    for name, one in fitnesses().items():
-        yield from entry(name, one.about)
+def learned() -> dict[str, Any]:
+    """Return the learned functions that are registered, by name."""
+    from metaevo.learned import operations
 
-
-def _presets() -> Iterator[str]:
-    for name, path in presets.every().items():
-        yield from entry(name, presets.about(path))
-
-
-def _function_names() -> list[str]:
-    """Return the names of metaevo's learned functions, in the order of the files."""
-    paths = [*sorted(METAEVO.glob("*.py")), *sorted(METAEVO.glob("learned/*.py"))]
-    sources = (path.read_text(encoding="utf-8") for path in paths)
-    return [x for text in sources for x in re.findall(_OPERATION, text)]
+    return operations.everything()
 
 
 def _functions() -> Iterator[str]:
     """Yield each learned function with its slot and what holds for all parameters."""
-    from metaevo.learned import operations
-
-    for name, one in operations.everything().items():
+    for name, one in learned().items():
         given = one.guarantees(one.build(**one.examples[0]).spec)
         sure = f"; {', '.join(given)}" if given else ""
         about = docstrings.summary(one.build) or one.title
@@ -293,16 +269,11 @@ def environments(suite: str) -> str:
         return str(error).partition(": ")[2]
 
 
-def zoo(name: str) -> dict[str, Any]:
-    """Return the manifest of an artifact of the zoo."""
-    path = verified.ZOO / name / verified.FILES[1]
-    return json.loads(path.read_text(encoding="utf-8"))
-
-
 def _zoo() -> Iterator[str]:
     """Yield each artifact of the zoo with its slots, first verdict and first limit."""
     for name in verified.zoo():
-        manifest = zoo(name)
+        path = verified.ZOO / name / verified.FILES[1]
+        manifest = json.loads(path.read_text(encoding="utf-8"))
         ops = sorted(manifest["slots"].items())
         yield from entry(name, ", ".join(f"{slot}: {op['op']}" for slot, op in ops))
         found = manifest.get("evidence", {})
@@ -315,29 +286,22 @@ def _names(package: str) -> list[str]:
 
 
 METAEVO = Path(__file__).parents[1]
-_OPERATION = re.compile(r'^(?:@|\w+ = )operation\(\s*"(\w+)"', re.MULTILINE)
 KINDS = {
-    "searches": Kind(
-        "metaevo run NAME", functools.partial(_names, "searches"), _searches
+    "searches": Listing("metaevo run NAME", partial(_names, "searches"), _searches),
+    "algorithms": Listing(
+        "metaevo train NAME", partial(_names, "inner_loops"), _algorithms
     ),
-    "algorithms": Kind(
-        "metaevo train NAME", functools.partial(_names, "inner_loops"), _algorithms
-    ),
-    "strategies": Kind(
-        "strategy=NAME of a search",
-        functools.partial(_names, "strategies"),
-        _strategies,
-    ),
-    "spaces": Kind("metaevo.spaces, what evolves", spaces, _spaces),
-    "functions": Kind("values of slots that evolve", _function_names, _functions),
-    "fitnesses": Kind("metaevo.fitness, for what", fitnesses, _fitnesses),
-    "environments": Kind("env=SUITE/NAME", _suites, _environments),
-    "presets": Kind("preset=NAME of an algorithm", presets.every, _presets),
-    "zoo": Kind("artifacts, as zoo:NAME", verified.zoo, _zoo),
+    "strategies": Listing("strategy=NAME", partial(_names, "strategies"), _strategies),
+    "spaces": Listing("metaevo.spaces, what evolves", spaces),
+    "functions": Listing("values of slots that evolve", learned, _functions),
+    "fitnesses": Listing("metaevo.fitness, for what", fitnesses),
+    "environments": Listing("env=SUITE/NAME", _suites, _environments),
+    "presets": Listing("preset=NAME of an algorithm", _presets),
+    "zoo": Listing("artifacts, as zoo:NAME", verified.zoo, _zoo),
 }
 
 
-@functools.cache
+@cache
 def parsed(path: Path) -> ast.Module:
     """Return the syntax tree of a file.
 

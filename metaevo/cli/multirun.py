@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from metaevo.analysis import overview
-from metaevo.cli import values
+from metaevo.cli import several, values
 from metaevo.errors import ConfigError, printable
 from metaevo.storage import run_directory
-from metaevo.text import columns, duration
 
 FLAG = "--multirun"
 DIRECTORY = "run.directory"
@@ -32,13 +31,13 @@ class Combination(NamedTuple):
 
     Attributes:
         values: by key.
-        argv: all arguments of its runs.
-        directories: of its runs.
+        argv: all arguments of its run.
+        directory: of its run, or of those of `run.seeds`.
     """
 
     values: Mapping[str, str]
     argv: Sequence[str]
-    directories: Sequence[Path] = ()
+    directory: Path
 
 
 def split(text: str) -> list[str]:
@@ -57,51 +56,50 @@ def split(text: str) -> list[str]:
     return [x.strip() for x in found]
 
 
-def combinations(argv: Sequence[str]) -> list[Combination]:
+def combinations(argv: Sequence[str], name: str) -> list[Combination]:
     """Return the arguments of each combination.
 
-    The directory of each is below `run.directory` if that is given, and named by its
-    values.
+    Its directory is below `run.directory`, by default `runs/NAME/multirun-DIGEST`, and
+    named by its values.
 
     Args:
         argv: arguments, of which some keys have several values.
+        name: of the search.
 
     Raises:
-        ConfigError: no key has several values, or one of them is empty; or
-            `run.directory` holds a run.
+        ConfigError: no key has several values, or `run.directory` holds a run.
     """
-    given = {key: text for key, _, text in (arg.partition("=") for arg in argv)}
-    several = {
-        key: split(text)
-        for key, text in given.items()
-        if key != DIRECTORY and len(split(text)) > 1
-    }
-    if not several:
+    given = {key: split(text) for key, _, text in (x.partition("=") for x in argv)}
+    names = [x for x in given if len(given[x]) > 1 and x != DIRECTORY]
+    if not names:
         raise ConfigError(f"{FLAG}: no key has several values, as in run.seed=0,1,2")
-    for key, found in several.items():
-        if "" in found:
-            raise ConfigError(f"{key}={given[key]}: a value between commas is empty")
-    root = given.get(DIRECTORY)
-    if root and run_directory.has_manifest(root):
+    others = (FLAG, DIRECTORY, *names)
+    fixed = [x for x in argv if x.partition("=")[0] not in others]
+    # How it is run does not tell a run from others, but for its seed.
+    told = [x for x in fixed if x[:4] != "run." or x.startswith("run.seed=")]
+    usual = Path("runs") / name / f"multirun-{_digest(' '.join(told))}"
+    root = Path(",".join(given.get(DIRECTORY, [str(usual)])))
+    if run_directory.has_manifest(root):
         raise ConfigError(
             f"{DIRECTORY}={root} holds a run; {FLAG} needs a directory for several"
         )
-    fixed = [x for x in argv if x != FLAG and x.partition("=")[0] not in several]
     made = []
-    for chosen in itertools.product(*several.values()):
-        words = [f"{key}={x}" for key, x in zip(several, chosen, strict=True)]
-        own = [f"{DIRECTORY}={Path(root) / _folder(words)}"] if root else []
-        one = dict(zip(several, chosen, strict=True))
-        made.append(Combination(one, [*fixed, *words, *own]))
+    for chosen in itertools.product(*(given[x] for x in names)):
+        one = dict(zip(names, chosen, strict=True))
+        words = [f"{key}={text}" for key, text in one.items()]
+        place = root / _folder(",".join(words))
+        made.append(Combination(one, [*fixed, *words, f"{DIRECTORY}={place}"], place))
     return made
 
 
-def _folder(words: Sequence[str]) -> str:
-    """Return the name of a folder; other words have another."""
-    text = ",".join(words)
+def _folder(text: str) -> str:
+    """Return the name of a folder; other texts have another."""
     name = re.sub(r"[^\w.=,+-]", "-", text)[:MAX_NAME]
-    digest = hashlib.sha256(text.encode()).hexdigest()[:6]
-    return name if name == text else f"{name}-{digest}"
+    return name if name == text else f"{name}-{_digest(text)}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:6]
 
 
 def check_lists(combination: Combination, kinds: Mapping[str, Any]) -> None:
@@ -115,28 +113,10 @@ def check_lists(combination: Combination, kinds: Mapping[str, Any]) -> None:
         ConfigError: a list has none, and may be meant as one value.
     """
     for key, text in combination.values.items():
-        if values.is_list(kinds.get(key)) and text[0] not in "[(":
+        if values.is_list(kinds.get(key)) and text[:1] not in ("[", "("):
             raise ConfigError(
                 f"{key}={text}: with {FLAG} a list has brackets, as in {key}=[{text}]"
             )
-
-
-def check_apart(each: Sequence[Combination]) -> None:
-    """Check that runs of different combinations have different directories.
-
-    Raises:
-        ConfigError: two share one, as where they differ in `run.*` alone.
-    """
-    owners: dict[Path, Combination] = {}
-    for one in each:
-        for directory in one.directories:
-            if directory in owners:
-                first = _words(owners[directory])
-                raise ConfigError(
-                    f"{first} and {_words(one)} would share {directory}; give "
-                    f"{DIRECTORY}=..., below which each has its own"
-                )
-            owners[directory] = one
 
 
 def run(
@@ -156,7 +136,8 @@ def run(
     """
     codes = []
     for number, one in enumerate(each, 1):
-        print(f"run {number} of {len(each)}: {printable(_words(one))}", flush=True)
+        words = " ".join(f"{key}={text}" for key, text in one.values.items())
+        print(f"run {number} of {len(each)}: {printable(words)}", flush=True)
         codes.append(run_one(one.argv))
         if should_stop():
             break
@@ -164,24 +145,9 @@ def run(
 
 
 def table(each: Sequence[Combination]) -> str:
-    """Return values, state and scores of all runs as text."""
-    head = (*each[0].values, "state", "generation", "time", "mean", "run")
-    cells, verdicts = [], []
-    for one in each:
-        for directory in one.directories:
-            row = overview.RunRow(str(directory), state="not started")
-            if run_directory.has_manifest(directory):
-                row = overview.read(directory)
-            mean = "?" if row.fitness is None else f"{row.fitness:.4g}"
-            facts = row.state, overview.done(row), duration(row.seconds), mean
-            cells.append((*one.values.values(), *facts, row.name))
-            verdicts.append(row.verdict)
-    first, *lines = columns([head, *cells])
-    told = [first]
-    for line, verdict in zip(lines, verdicts, strict=True):
-        told += [line, *([f"    {verdict}"] if verdict else [])]
-    return printable("\n".join(told), "\n")
-
-
-def _words(one: Combination) -> str:
-    return " ".join(f"{key}={text}" for key, text in one.values.items())
+    """Return all runs that were started as text, with what sets them apart."""
+    places = [(one, x) for one in each for x in several.expanded(one.directory)]
+    runs = [(one, x) for one, x in places if run_directory.has_manifest(x)]
+    beside = {key: [one.values[key] for one, _ in runs] for key in each[0].values}
+    rows = [overview.read(directory) for _, directory in runs]
+    return printable(overview.table(rows, beside), "\n")

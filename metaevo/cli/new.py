@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 import keyword
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from metaevo.cli import listing, values
 from metaevo.errors import ConfigError
@@ -21,49 +21,24 @@ class Template(NamedTuple):
 
     Attributes:
         about: what it holds.
-        package: folder that it goes to, from which metaevo takes it by its name; None:
+        package: folder that it goes to, from which metaevo takes it by its name; empty:
             the current folder.
-        try_it: command line that checks it, or runs it at a small size.
-        use_it: command line that runs it.
+        command: runs it.
     """
 
     about: str
-    package: str | None
-    try_it: str
-    use_it: str
+    package: str
+    command: str
 
 
 TEMPLATES = {
-    "search": Template(
-        "a search of numbers of PPO",
-        "searches",
-        "metaevo run NAME --dry-run",
-        "metaevo run NAME",
-    ),
-    "env": Template(
-        "an environment",
-        None,
-        "metaevo train ppo env=NAME:make --dry-run",
-        "metaevo train ppo env=NAME:make",
-    ),
-    "loss": Template(
-        "a learned value loss, and its search",
-        "searches",
-        "metaevo run NAME --dry-run",
-        "metaevo run NAME",
-    ),
+    "search": Template("a search of numbers of PPO", "searches", "metaevo run NAME"),
+    "env": Template("an environment", "", "metaevo train ppo env=NAME:make"),
+    "loss": Template("a learned loss and its search", "searches", "metaevo run NAME"),
     "strategy": Template(
-        "a strategy",
-        "strategies",
-        "metaevo run ppo_value_loss strategy=NAME --dry-run",
-        "metaevo run ppo_value_loss strategy=NAME",
+        "a strategy", "strategies", "metaevo run ppo_value_loss strategy=NAME"
     ),
-    "loop": Template(
-        "an algorithm",
-        "inner_loops",
-        "metaevo train NAME --dry-run",
-        "metaevo train NAME",
-    ),
+    "loop": Template("an algorithm", "inner_loops", "metaevo train NAME"),
 }
 
 
@@ -92,40 +67,34 @@ def write(kind: str, name: str) -> list[str]:
         raise ConfigError(
             f"new {kind!r}: expected one of {', '.join(TEMPLATES)}.{hint}"
         )
-    template = TEMPLATES[kind]
-    path = Path(template.package or "") / f"{name}.py"
-    listing.import_from_here()
-    _check(kind, name, path)
-    try:
-        path.parent.mkdir(exist_ok=True)
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text(kind, name))
-    except (FileExistsError, NotADirectoryError) as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
-    try_it, use_it = (x.replace("NAME", name) for x in template[2:])
-    return [f"{path}: {template.about}", f"try it: {try_it}", f"use it: {use_it}"]
-
-
-def _check(kind: str, name: str, path: Path) -> None:
-    """Check that a file of this name can be imported and hides no other.
-
-    Raises:
-        ConfigError: it cannot, or does.
-    """
-    package = TEMPLATES[kind].package
+    about, package, command = TEMPLATES[kind]
     if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):
         raise ConfigError(
             f"new {kind} {name}: expected a name for a Python file, of letters, digits "
             f"and _, such as my_{kind}"
         )
-    if path.exists():
-        raise ConfigError(f"{path} is there already: take another name, or remove it")
-    if package and listing.hidden_by(package):
-        raise ConfigError(f"{path}: {listing.remedy(package)}")
-    taken = listing.modules(package).get(name) if package else None
-    if spec := importlib.util.find_spec(name):
-        taken = spec.origin or next(iter(spec.submodule_search_locations or ()))
-    if taken:
+    path = Path(package) / f"{name}.py"
+    listing.import_from_here()
+    if not path.exists() and (taken := _hidden(name, package)):
         raise ConfigError(
             f"new {kind} {name}: {path} would hide {taken}; take another name"
         )
+    if package and listing.hidden_by(package):
+        raise ConfigError(f"{path}: {listing.remedy(package)}")
+    try:
+        path.parent.mkdir(exist_ok=True)
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text(kind, name))
+    except (FileExistsError, NotADirectoryError):
+        raise ConfigError(
+            f"{path} is there already: take another name, or remove it"
+        ) from None
+    command = command.replace("NAME", name)
+    return [f"{path}: {about}", f"try it: {command} --dry-run", f"use it: {command}"]
+
+
+def _hidden(name: str, package: str) -> Any:
+    """Return the place of a module that a new one would hide; None if it hides none."""
+    spec = importlib.util.find_spec(name)
+    own = listing.modules(package).get(name) if package else None
+    return own or (spec and (spec.origin or [*(spec.submodule_search_locations or ())]))

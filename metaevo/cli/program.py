@@ -10,23 +10,22 @@ to resume); see `metaevo.errors`.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import errno
+import io
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from metaevo.cli import config, presets, runs, values
 from metaevo.cli.signals import on_signals
 from metaevo.config import RunConfig
 from metaevo.engine.loggers import streams
 from metaevo.errors import ConfigError, InterruptedRunError, MetaevoError
-from metaevo.storage.manifests import Settings
 from metaevo.storage.own_runs import Source
 
 if TYPE_CHECKING:
-    from metaevo.cli.multirun import Combination
     from metaevo.engine.result import Result
     from metaevo.types import InnerLoop, Search
 
@@ -167,13 +166,17 @@ def run(
     else:
         configure(driver=run_config.evaluator == "ray" and not dry)
         surroundings.check_platform()
-    made, settings, source, name = _made(search, given)
+    arguments = {key: value for key, value in given.items() if key != "run"}
+    settings = config.settings(search, arguments)
+    made = config.call(search, arguments)
     if shown:
         preparation.prepare(made, run_config)
         diff = "--cfg-diff" in flags
         lines = config.changes(search, given) if diff else config.assignments(given)
         print("\n".join(lines))
         return []
+    source = Source.of(search)
+    name = _name(search)
     if dry:
         prepared = preparation.prepare(made, run_config)
         for one in several.each(run_config):
@@ -203,22 +206,9 @@ def run(
     return results
 
 
-class _Made(NamedTuple):
-    """A search as the engine runs it, with what a run records of it."""
-
-    search: Search
-    settings: Settings
-    source: Source | None
-    name: str
-
-
-def _made(search: Callable[..., Search], given: Mapping[str, Any]) -> _Made:
-    """Make a search of the arguments that `config.parse` returns."""
-    arguments = {key: value for key, value in given.items() if key != "run"}
+def _name(search: Callable[..., Search]) -> str:
     source = Source.of(search)
-    name = getattr(search, "__name__", "search") if source is None else source.file.stem
-    settings = config.settings(search, arguments)
-    return _Made(config.call(search, arguments), settings, source, name)
+    return getattr(search, "__name__", "search") if source is None else source.file.stem
 
 
 def _run_each(
@@ -229,13 +219,16 @@ def _run_each(
     Returns:
         the largest exit code.
     """
-    from metaevo.cli import multirun
+    from metaevo.cli import multirun, strategies
 
-    each = [
-        one._replace(directories=_planned(search, one))
-        for one in multirun.combinations(argv)
-    ]
-    multirun.check_apart(each)
+    if any(x.startswith("run.distributed=") for x in argv):
+        raise ConfigError("--multirun is for one machine: leave run.distributed out")
+    each = multirun.combinations(argv, _name(search))
+    for one in each:
+        words = presets.expanded(one.argv, search)
+        multirun.check_lists(one, config.kinds(strategies.in_arguments(search, words)))
+        with contextlib.redirect_stdout(io.StringIO()):
+            run(search, [*words, "--cfg"], should_stop)
 
     def run_one(words: Sequence[str]) -> int:
         def body() -> None:
@@ -244,33 +237,6 @@ def _run_each(
         return guard(body)
 
     code = multirun.run(each, run_one, should_stop)
-    if not set(FLAGS) & set(each[0].argv):
+    if not set(FLAGS) & set(argv) - {multirun.FLAG}:
         print(multirun.table(each))
     return code
-
-
-def _planned(search: Callable[..., Search], one: Combination) -> list[Path]:
-    """Check one of several runs, and return its directories, one a seed.
-
-    Raises:
-        ConfigError: its arguments are wrong, or it is for several processes.
-    """
-    from metaevo.cli import multirun, several, strategies
-    from metaevo.engine import preparation
-    from metaevo.evaluators.devices import configure
-
-    argv = [arg for arg in presets.expanded(one.argv, search) if arg not in FLAGS]
-    _check_flags(argv)
-    search = strategies.in_arguments(search, argv)
-    multirun.check_lists(one, config.kinds(search))
-    given = config.parse(search, argv)
-    options = given["run"]
-    if options.distributed:
-        raise ConfigError("--multirun is for one machine; leave run.distributed out")
-    configure(driver=options.evaluator == "ray")
-    made, settings, _, name = _made(search, given)
-    prepared = preparation.prepare(made, options)
-    return [
-        preparation.check_directory(prepared, x, name, settings)
-        for x in several.each(options)
-    ]

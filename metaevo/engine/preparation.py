@@ -5,7 +5,6 @@ Nothing compiles here but small programs on shapes, and nothing is written.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import NamedTuple
 
 from metaevo.config import RunConfig, Stop
@@ -83,7 +82,7 @@ def settings(prepared: Prepared, config: RunConfig, given: Settings) -> Settings
 
 def check_directory(
     prepared: Prepared, config: RunConfig, name: str, given: Settings
-) -> Path:
+) -> None:
     """Check that a run's directory is free, or holds this run; nothing is written.
 
     Args:
@@ -91,9 +90,6 @@ def check_directory(
         config: how to run it, with one seed.
         name: name of the search.
         given: the search's configuration as plain data.
-
-    Returns:
-        the directory.
 
     Raises:
         ConfigError: the directory holds other files, or another run.
@@ -105,4 +101,3 @@ def check_directory(
     if run_directory.has_manifest(directory):
         manifest = run_directory.read_manifest(directory)
         run_directory.check_same_run(directory, manifest, name, config, told)
-    return directory

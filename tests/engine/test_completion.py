@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from metaevo.cli import commands, completion, new
+from metaevo.cli import commands, completion, new, shells
 
 ROOT = Path(__file__).parents[2]
 OWN = '''"""Mine."""
@@ -82,9 +82,11 @@ def test_a_file_of_ones_own_is_parsed_and_not_imported(tmp_path, monkeypatch):
     )
     (tmp_path / "searches" / "broken.py").write_text("def search(:\n")
     assert after("metaevo run mi") == ["mine "]
-    assert after("metaevo run mine kind=") == ["kind=a ", "kind=b "]
-    assert after("metaevo run mine flag=t") == ["flag=true "]
     assert after("metaevo run mine siz") == ["size="]
+    assert after("metaevo run mine fla") == ["flag="]
+    assert after("metaevo run searches/mine.py siz") == ["size="]
+    assert "strategy=snes " in after("metaevo run mine strategy=")
+    assert "env=grid/maze " in after("metaevo run mine env=grid/")
     assert "inner.target_period=" in after("metaevo run mine inner.ta")
     assert "meta.td_loss=" in after("metaevo run mine meta.")
     assert "run.seed=" in after("metaevo run mine run.")
@@ -151,7 +153,7 @@ def test_the_function_of_bash_fills_its_reply(tmp_path):
         for line in TYPED
     )
     out = subprocess.run(
-        ["bash", "-c", f"{completion.script('bash')}\n{words}\ncomplete -p metaevo"],
+        ["bash", "-c", f"{shells.script('bash')}\n{words}\ncomplete -p metaevo"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -163,9 +165,9 @@ def test_the_function_of_bash_fills_its_reply(tmp_path):
     assert "-F _metaevo metaevo" in defined
 
 
-@pytest.mark.parametrize("shell", completion.SHELLS)
+@pytest.mark.parametrize("shell", shells.SCRIPTS)
 def test_a_script_is_right_for_its_shell(shell):
-    text = completion.script(shell)
+    text = shells.script(shell)
     assert "COMMAND" not in text
     assert sys.executable in text
     if shutil.which(shell):

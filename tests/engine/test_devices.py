@@ -186,7 +186,7 @@ def test_a_gpu_that_is_not_there_is_named():
         "run pbt_toy --dry-run",
         "run pbt_toy --cfg",
         "train ppo",
-        "list environments",
+        "list gymnax/CartPole-v1",
     ],
 )
 def test_types_of_64_bits_are_refused_before_anything_runs(command, ended):

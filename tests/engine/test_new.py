@@ -46,7 +46,7 @@ def search_of(kind):
 @pytest.mark.parametrize("kind", new.TEMPLATES)
 def test_what_is_written_fits_together(kind, here):
     lines = new.write(kind, "mine")
-    folder = new.TEMPLATES[kind].package or "."
+    folder = new.TEMPLATES[kind].package
     (path,) = here.rglob("*.py")
     assert path == here / folder / "mine.py"
     assert lines[0].startswith(f"{path.relative_to(here)}: ")
