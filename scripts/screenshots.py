@@ -34,9 +34,9 @@ QUIET = (
 )
 ROOT = Path(__file__).resolve().parent.parent
 SEARCH = (
-    *("ppo_value_loss", "num_generations=12", "population_size=8"),
-    *("inner.total_timesteps=8192", "inner.num_segments=4"),
-    *("run.held_out_seeds=8", "run.wandb=disabled"),
+    *("ppo_value_loss", "num_generations=6", "population_size=4"),
+    *("inner.total_timesteps=8192", "inner.num_segments=2"),
+    *("run.held_out_seeds=3", "run.wandb=disabled"),
 )
 HEIGHTS = {1400: 2600, 400: 4600}
 ERASED = "\x1b[2K"

@@ -29,16 +29,15 @@ SPACED, LAST = 400, 60  # generations of a curve, at least; last ones that are l
 MOST_POINTS = 1_000  # of a lineage
 MOST_NUMBERS = 3  # that a lineage shows
 BEST_TRIALS = 5
+FUNCTIONS = (
+    "As of the newest checkpoint. Thin lines: what the search started with, and simple "
+    "functions that anybody can write down."
+)
 UNREADABLE = (MetaevoError, OSError, ValueError, KeyError, TypeError, AttributeError)
 
 
-def view(row: RunRow, prefix: str) -> dict[str, Any]:
-    """Return what a page shows of a run: facts, figures, the best trials, problems.
-
-    Args:
-        row: of the overview.
-        prefix: of ids; another one for each run of the page.
-    """
+def view(row: RunRow) -> dict[str, Any]:
+    """Return what a page shows of a run: facts, figures, the best trials, problems."""
     paths = run_directory.paths(row.name)
     found: dict[str, Any] = {"facts": {}, "figures": [], "trials": [], "problems": []}
 
@@ -60,7 +59,7 @@ def view(row: RunRow, prefix: str) -> dict[str, Any]:
         return found | {"problems": [str(error)]}
     for part in (curve, functions, population) if last else ():
         try:
-            found["figures"] += [figures.inline(x, prefix) for x in part()]
+            found["figures"] += [figures.inline(x, row.name) for x in part()]
         except UNREADABLE as error:
             found["problems"].append(str(error))
     return found
@@ -165,10 +164,12 @@ def _functions(kept: Mapping[str, tuple], held_out: tuple) -> Iterator[Drawing]:
     others = {}
     for slot, op in spec.items():
         simple = rivals.SIMPLE.get(operations.get(op["op"]).slot, {})
-        some = {k: x for k, x in simple.items() if best in (None, f"{slot} {k}")}
+        names = rivals.DRAWN if best is None else (best.removeprefix(f"{slot} "),)
+        some = {name: x for name, x in simple.items() if name in names}
         if slot in kept.get("start", ({},))[0]:
             first, start = (x[slot] for x in kept["start"])
             some |= {"start": operations.get(first["op"]).rebuild(first).bind(start)}
         others[slot] = some
     for drawing in gallery.gallery(spec, params, None, others):
-        yield drawing._replace(title=drawing.title.replace("evolved", "newest", 1))
+        title = drawing.title.replace("evolved", "newest", 1)
+        yield drawing._replace(title=title, caption=FUNCTIONS)
