@@ -13,6 +13,7 @@ be on the PATH.
 import io
 import os
 import pty
+import re
 import shutil
 import struct
 import subprocess
@@ -106,7 +107,8 @@ def shoot_terminal(written: str, picture: Path) -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         console = Console(record=True, width=80, file=io.StringIO())
-        lines = [line.rpartition(ERASED)[2] for line in written.split("\n")]
+        # The line of the activity is erased before another is printed in its place.
+        lines = [x.rpartition(ERASED)[2].strip("\r") for x in written.split("\n")]
         console.print(Text.from_ansi("\n".join(lines)))
         page = Path(folder) / "terminal.svg"
         console.save_svg(str(page), title="80 columns")
@@ -129,8 +131,8 @@ def main(arguments: list[str]) -> None:
     run = Path(given[0]) if given else folder / "run"
     if not given:
         written = in_terminal("run", *SEARCH, f"run.directory={run}")
-        going = written[: written.rindex(" left")] + " left"
-        shoot_terminal(going, folder / "terminal-run.png")
+        bars = [found.end() for found in re.finditer(r" left[^\r\n]*", written)]
+        shoot_terminal(written[: bars[len(bars) // 2]], folder / "terminal-run.png")
         shoot_terminal(written, folder / "terminal-end.png")
     report = run / "report" / "index.html"
     if not report.is_file():
