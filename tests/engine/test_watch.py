@@ -86,7 +86,8 @@ def test_of_a_finished_run_the_best_simple_function_and_the_solutions_score(lear
     named = {*re.findall(r">([^<]+)</text>", drawn)}
     assert best in named
     assert len(named & {"Huber", "slow to rise", "slow to fall", "shifted"}) <= 1
-    assert "solution, held-out seeds" in "".join(shown["figures"][0]["svgs"])
+    assert ">solution</text>" in "".join(shown["figures"][0]["svgs"])
+    assert "held-out seeds, the points" in shown["figures"][0]["caption"]
     # What was kept last is what the search found.
     (spec, params), found = (
         newest.read(learned / "newest")["solution"],

@@ -170,10 +170,10 @@ class _Cell:
     is_terminal = True
 
     def __init__(self):
-        from IPython.display import display
+        from IPython.display import display  # pyright: ignore[reportMissingImports]
 
         self._lines: list[str] = []
-        self._output = display({"text/plain": ""}, raw=True, display_id=True)
+        self._output: Any = display({"text/plain": ""}, raw=True, display_id=True)
 
     def print(self, line: Text) -> None:
         """Add a line."""
