@@ -41,7 +41,7 @@ SEARCH = (
 )
 HEIGHTS = {1400: 2600, 400: 4600}
 ERASED = "\x1b[2K"
-LAST_ERASED = re.compile(r"[^\n]*\n(\x1b\[\?25h)?\r?\x1b\[1A\x1b\[2K")
+UP = "\x1b[1A\x1b[2K"
 
 
 def shoot(page: Path, picture: Path, width: int, height: int, dark: bool) -> None:
@@ -108,8 +108,10 @@ def shoot_terminal(written: str, picture: Path) -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         console = Console(record=True, width=80, file=io.StringIO())
-        # The line of the activity is erased before another is printed in its place.
-        written = LAST_ERASED.sub("", written)
+        # What is live is erased before something else is printed in its place.
+        while (at := written.find(UP)) >= 0:
+            line = written.rfind("\n", 0, written.rfind("\n", 0, at)) + 1
+            written = written[:line] + written[at + len(UP) :]
         lines = [x.rpartition(ERASED)[2].strip("\r") for x in written.split("\n")]
         console.print(Text.from_ansi("\n".join(lines)))
         page = Path(folder) / "terminal.svg"

@@ -56,7 +56,7 @@ def watch(places: Sequence[str], page: str | None, every: float) -> None:
             shown.draw_one(rows[:DRAWN])
             goes_on = rows[0].state == "going on" or not shown.has(rows[:DRAWN])
             write(Path(page), rows, shown, every if goes_on else None)
-            text = Text(printable(overview.table(rows), "\n"), no_wrap=True)
+            text = Text(printable(overview.table(rows), "\n"))
             if display is not None:
                 display.update(text, refresh=True)
             elif states != [row.state for row in rows]:
