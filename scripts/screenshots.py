@@ -13,6 +13,7 @@ be on the PATH.
 import io
 import os
 import pty
+import re
 import shutil
 import struct
 import subprocess
@@ -34,12 +35,13 @@ QUIET = (
 )
 ROOT = Path(__file__).resolve().parent.parent
 SEARCH = (
-    *("ppo_value_loss", "num_generations=12", "population_size=8"),
-    *("inner.total_timesteps=8192", "inner.num_segments=4"),
-    *("run.held_out_seeds=8", "run.wandb=disabled"),
+    *("ppo_value_loss", "num_generations=6", "population_size=4"),
+    *("inner.total_timesteps=8192", "inner.num_segments=2"),
+    *("run.held_out_seeds=3", "run.wandb=disabled"),
 )
 HEIGHTS = {1400: 2600, 400: 4600}
 ERASED = "\x1b[2K"
+UP = "\x1b[1A\x1b[2K"
 
 
 def shoot(page: Path, picture: Path, width: int, height: int, dark: bool) -> None:
@@ -106,7 +108,11 @@ def shoot_terminal(written: str, picture: Path) -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         console = Console(record=True, width=80, file=io.StringIO())
-        lines = [line.rpartition(ERASED)[2] for line in written.split("\n")]
+        # What is live is erased before something else is printed in its place.
+        while (at := written.find(UP)) >= 0:
+            line = written.rfind("\n", 0, written.rfind("\n", 0, at)) + 1
+            written = written[:line] + written[at + len(UP) :]
+        lines = [x.rpartition(ERASED)[2].strip("\r") for x in written.split("\n")]
         console.print(Text.from_ansi("\n".join(lines)))
         page = Path(folder) / "terminal.svg"
         console.save_svg(str(page), title="80 columns")
@@ -129,8 +135,8 @@ def main(arguments: list[str]) -> None:
     run = Path(given[0]) if given else folder / "run"
     if not given:
         written = in_terminal("run", *SEARCH, f"run.directory={run}")
-        going = written[: written.rindex(" left")] + " left"
-        shoot_terminal(going, folder / "terminal-run.png")
+        bars = [found.end() for found in re.finditer(r" left[^\r\n]*", written)]
+        shoot_terminal(written[: bars[len(bars) // 2]], folder / "terminal-run.png")
         shoot_terminal(written, folder / "terminal-end.png")
     report = run / "report" / "index.html"
     if not report.is_file():

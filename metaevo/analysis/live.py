@@ -11,7 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from metaevo.analysis import holdout, newest, rivals, search_figures, trials
+from metaevo.analysis import (
+    holdout,
+    newest,
+    rivals,
+    search_figures,
+    trials,
+    verdicts,
+)
 from metaevo.analysis.overview import RunRow, done
 from metaevo.analysis.plots import figures, gallery
 from metaevo.analysis.plots.figures import Drawing
@@ -24,21 +31,20 @@ from metaevo.text import duration
 
 __all__ = ["view"]
 
-Record = Mapping[str, Any]
+Record = dict[str, Any]
 SPACED, LAST = 400, 60  # generations of a curve, at least; last ones that are looked at
 MOST_POINTS = 1_000  # of a lineage
 MOST_NUMBERS = 3  # that a lineage shows
 BEST_TRIALS = 5
+FUNCTIONS = (
+    "As of the newest checkpoint. Thin lines: what the search started with, and simple "
+    "functions that anybody can write down."
+)
 UNREADABLE = (MetaevoError, OSError, ValueError, KeyError, TypeError, AttributeError)
 
 
-def view(row: RunRow, prefix: str) -> dict[str, Any]:
-    """Return what a page shows of a run: facts, figures, the best trials, problems.
-
-    Args:
-        row: of the overview.
-        prefix: of ids; another one for each run of the page.
-    """
+def view(row: RunRow) -> dict[str, Any]:
+    """Return what a page shows of a run: facts, figures, the best trials, problems."""
     paths = run_directory.paths(row.name)
     found: dict[str, Any] = {"facts": {}, "figures": [], "trials": [], "problems": []}
 
@@ -60,7 +66,7 @@ def view(row: RunRow, prefix: str) -> dict[str, Any]:
         return found | {"problems": [str(error)]}
     for part in (curve, functions, population) if last else ():
         try:
-            found["figures"] += [figures.inline(x, prefix) for x in part()]
+            found["figures"] += [figures.inline(x, row.name) for x in part()]
         except UNREADABLE as error:
             found["problems"].append(str(error))
     return found
@@ -115,23 +121,23 @@ def _halving(record: Record, num: int) -> str:
 # --- figures --------------------------------------------------------------------------
 
 
-def _curve(spaced: Sequence[Record], held_out: tuple) -> Drawing:
+def _curve(spaced: list[Record], held_out: tuple) -> Drawing:
     """Draw the population's scores, and the solution's where there are any."""
-    drawn, (runs, known) = search_figures.fitness([*spaced], "fitness"), held_out
+    drawn, (runs, known) = search_figures.fitness(spaced, "fitness"), held_out
     scores = {int(k): np.array(x, float) for k, x in known.get("earlier", {}).items()}
     at = {"start": 0, "solution": known.get("generation", 0)}
     scores |= {at[name]: runs[name].fitness[0] for name in at if name in runs}
     if not scores:
         caption = f"{drawn.caption} That is scored on held-out seeds after the search."
         return drawn._replace(caption=caption)
-    points = [(k, np.nanmean(x)) for k, x in sorted(scores.items())]
+    points = np.array([(k, verdicts.average(x)) for k, x in sorted(scores.items())])
 
     def draw(axes):
-        label = "solution, held-out seeds"
-        axes.plot(*np.transpose(points), "o", color=figures.INK, label=label)
+        axes.plot(*points.T, "o", color=figures.INK, label="solution")
         drawn.draw(axes)
 
-    return drawn._replace(draw=draw)
+    caption = f"{drawn.caption} That is the solution on held-out seeds, the points."
+    return drawn._replace(draw=draw, caption=caption)
 
 
 def _population(last: Sequence[Record]) -> Iterator[Drawing]:
@@ -142,6 +148,7 @@ def _population(last: Sequence[Record]) -> Iterator[Drawing]:
     def draw(axes):
         axes.plot(scores, "o", ms=3, color=figures.COLORS["solution"])
         axes.set(xlabel="members, by score", ylabel="fitness")
+        axes.locator_params("x", integer=True)
 
     title = f"Population of generation {record['generation'] + 1}"
     caption = "The score of each member that did not fail."
@@ -165,10 +172,12 @@ def _functions(kept: Mapping[str, tuple], held_out: tuple) -> Iterator[Drawing]:
     others = {}
     for slot, op in spec.items():
         simple = rivals.SIMPLE.get(operations.get(op["op"]).slot, {})
-        some = {k: x for k, x in simple.items() if best in (None, f"{slot} {k}")}
+        names = rivals.DRAWN if best is None else (best.removeprefix(f"{slot} "),)
+        some = {name: x for name, x in simple.items() if name in names}
         if slot in kept.get("start", ({},))[0]:
             first, start = (x[slot] for x in kept["start"])
             some |= {"start": operations.get(first["op"]).rebuild(first).bind(start)}
         others[slot] = some
     for drawing in gallery.gallery(spec, params, None, others):
-        yield drawing._replace(title=drawing.title.replace("evolved", "newest", 1))
+        title = drawing.title.replace("evolved", "newest", 1)
+        yield drawing._replace(title=title, caption=FUNCTIONS)

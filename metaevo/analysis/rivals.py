@@ -96,6 +96,9 @@ SIMPLE: Mapping[str, Mapping[str, Any]] = {
 """Kind of slot -> its simple functions by name. With a loss that is 0 nothing learns:
 what evolves in short lives may be worth no more than that."""
 
+DRAWN = ("Huber", "slow to rise", "slow to fall", "DPO", "none")
+"""Those that are drawn while none is known to be the best."""
+
 
 class Best(NamedTuple):
     """The best simple function.

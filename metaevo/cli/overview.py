@@ -29,7 +29,7 @@ def overview(places: Sequence[str], limit: int, page: str | None) -> str:
         ConfigError: there is no run, or the page cannot be written.
     """
     if page is not None:
-        run_directory.check_writable("page", page)
+        run_directory.check_writable("page", Path(page).parent)
     rows = sorted(map(rows_of.read, found(places)), key=lambda row: -row.started)
     rows = rows[: limit or None]
     one_search = len({row.search for row in rows}) == 1

@@ -11,15 +11,17 @@ from typing import Any
 from rich.live import Live
 from rich.text import Text
 
-from metaevo.analysis import overview
+from metaevo.analysis import live, overview
 from metaevo.analysis.overview import RunRow
 from metaevo.cli.overview import found, linked
 from metaevo.cli.signals import on_signals
 from metaevo.engine.loggers.console import console
 from metaevo.errors import printable
+from metaevo.evaluators.devices import configure
 from metaevo.storage import run_directory
 from metaevo.storage._files import replace_file
 
+SHARE = 19  # time without drawing, in units of that with it
 DRAWN = 4  # runs whose figures a page has
 PAGE = "watch.html"
 
@@ -39,22 +41,24 @@ def watch(places: Sequence[str], page: str | None, every: float) -> None:
     if page is None:
         alone = run_directory.paths(runs[0]).report / PAGE
         page = str(alone) if len(runs) == 1 else PAGE
-    run_directory.check_writable("page", page)
+    run_directory.check_writable("page", Path(page).parent)
     Path(page).parent.mkdir(parents=True, exist_ok=True)
     stop, shown, screen = on_signals(), Pictures(), console()
     screen.print(Text(printable(f"page: {Path(page).absolute().as_uri()}")))
     with contextlib.ExitStack() as stack:
-        live = None
+        display = None
         if screen.is_terminal:
-            live = stack.enter_context(Live(console=screen, auto_refresh=False))
+            display = stack.enter_context(Live(console=screen, auto_refresh=False))
         states: list[str] = []
         while True:
             rows = sorted(map(overview.read, runs), key=lambda row: -row.started)
-            goes_on = any(row.state == "going on" for row in rows)
+            rows.sort(key=lambda row: row.state != "going on")
+            shown.draw_one(rows[:DRAWN])
+            goes_on = rows[0].state == "going on" or not shown.has(rows[:DRAWN])
             write(Path(page), rows, shown, every if goes_on else None)
-            text = Text(printable(overview.table(rows), "\n"), no_wrap=True)
-            if live is not None:
-                live.update(text, refresh=True)
+            text = Text(printable(overview.table(rows), "\n"))
+            if display is not None:
+                display.update(text, refresh=True)
             elif states != [row.state for row in rows]:
                 screen.print(text)
             states = [row.state for row in rows]
@@ -64,21 +68,40 @@ def watch(places: Sequence[str], page: str | None, every: float) -> None:
 
 
 class Pictures:
-    """Pictures of runs, drawn again when their files change."""
+    """Pictures of runs, drawn one at a time, when their files have changed.
+
+    A twentieth of the time is spent here.
+    """
 
     def __init__(self):
-        self._kept: dict[str, tuple[Any, dict[str, Any]]] = {}
+        self._kept: dict[str, tuple[tuple, dict[str, Any], float]] = {}
+        self._rest_until = 0.0
+        configure(1, driver=True)  # accelerators are the runs'
 
-    def of(self, row: RunRow) -> dict[str, Any]:
-        """Return `live.view` of a run."""
-        from metaevo.analysis import live
+    def draw_one(self, rows: Sequence[RunRow]) -> None:
+        """Draw the run whose picture is the oldest, one without a picture first."""
+        began = time.monotonic()
+        old = [row for row in rows if self.of(row)[0] != _files(row)]
+        if old and (began > self._rest_until or not self.has(rows)):
+            row = min(old, key=lambda row: self.of(row)[2])
+            self._kept[row.name] = _files(row), live.view(row), began
+            now = time.monotonic()
+            self._rest_until = now + SHARE * (now - began)
 
-        paths = run_directory.paths(row.name)
-        files = (paths.metrics, paths.history, paths.trial_log, paths.newest)
-        changed = *map(_changed, (*files, paths.newest / "solution")), row.state
-        if changed != self._kept.get(row.name, (None,))[0]:
-            self._kept[row.name] = changed, live.view(row, f"run{len(self._kept)}")
-        return self._kept[row.name][1]
+    def of(self, row: RunRow) -> tuple[tuple, dict[str, Any], float]:
+        """Return the files of a run when it was drawn, `live.view`, and the time."""
+        return self._kept.get(row.name, ((), {}, 0.0))
+
+    def has(self, rows: Sequence[RunRow]) -> bool:
+        """Return True if all are drawn in the state that they are in."""
+        return all(self.of(row)[0][:1] == (row.state,) for row in rows)
+
+
+def _files(row: RunRow) -> tuple:
+    """The state of a run, and when its files were written."""
+    paths = run_directory.paths(row.name)
+    files = *paths[:5], paths.newest / "solution"
+    return row.state, *(x.stat().st_mtime for x in files if x.exists())
 
 
 def write(
@@ -87,20 +110,12 @@ def write(
     """Write the page; `every` is None if it need not renew itself."""
     from metaevo.analysis.plots import figures
 
-    first = sorted(rows, key=lambda row: row.state != "going on")[:DRAWN]
-    views = [linked(row, page) | pictures.of(row) for row in first]
+    drawn = [row for row in rows[:DRAWN] if pictures.of(row)[0]]
     text = figures.page(
         "watch.html",
         rows=[linked(row, page) for row in rows],
-        views=views,
+        views=[linked(row, page) | pictures.of(row)[1] for row in drawn],
         every=every,
         written=time.strftime("%Y-%m-%d %H:%M:%S"),
     )
     replace_file(page, text.encode())
-
-
-def _changed(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0

@@ -20,6 +20,7 @@ trials/          what each of them wrote and printed; nothing here opens it
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -71,6 +72,7 @@ class Paths(NamedTuple):
     trials: Path = Path(TRIALS)
 
 
+@functools.lru_cache(1024)  # an overview of many runs asks often
 def paths(directory: str | Path) -> Paths:
     """Return the paths of the parts of a run directory; none of them need exist.
 

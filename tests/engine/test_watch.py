@@ -4,7 +4,6 @@ import itertools
 import json
 import re
 import shutil
-import time
 
 import jax
 import numpy as np
@@ -58,7 +57,7 @@ def going(learned, tmp_path):
 
 
 def view(directory):
-    return live.view(overview.read(directory), "x")
+    return live.view(overview.read(directory))
 
 
 def titles(shown):
@@ -87,7 +86,8 @@ def test_of_a_finished_run_the_best_simple_function_and_the_solutions_score(lear
     named = {*re.findall(r">([^<]+)</text>", drawn)}
     assert best in named
     assert len(named & {"Huber", "slow to rise", "slow to fall", "shifted"}) <= 1
-    assert "solution, held-out seeds" in "".join(shown["figures"][0]["svgs"])
+    assert ">solution</text>" in "".join(shown["figures"][0]["svgs"])
+    assert "held-out seeds, the points" in shown["figures"][0]["caption"]
     # What was kept last is what the search found.
     (spec, params), found = (
         newest.read(learned / "newest")["solution"],
@@ -180,21 +180,56 @@ def test_a_signal_ends_the_watch_and_no_run(going, tmp_path, monkeypatch):
 def test_the_pages_of_many_runs_have_a_table_and_links(going, learned, tmp_path):
     for i in range(watch.DRAWN):
         shutil.copytree(learned, tmp_path / f"copy{i}")
+    waits = []
+
+    class Stop:
+        def wait(self, seconds):
+            waits.append((tmp_path / "all.html").read_text())
+            if len(waits) == watch.DRAWN:
+                shutil.rmtree(going)  # no other run goes on
+            return False
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(watch, "on_signals", Stop)
+        patch.setattr(watch.live, "view", viewed)
+        commands.execute("watch", [str(tmp_path), f"page={tmp_path / 'all.html'}"])
+    drawn = [text.count('<dl class="facts">') for text in waits]
+    assert drawn[: watch.DRAWN] == [1, 2, 3, 4]  # one a time
+    assert f'<h2 class="run">{going}' in waits[0]  # it goes on
+    assert waits[0].index("<table") < waits[0].index("<dl")
+    assert "Figures of 4 runs follow" in waits[3]
+    last = (tmp_path / "all.html").read_text()
+    assert "http-equiv" not in last
+    assert str(going) not in last
+
+
+def viewed(row):
+    return {"facts": {"state": row.state}, "figures": [], "trials": [], "problems": []}
+
+
+def test_a_run_is_drawn_again_after_a_rest_or_at_its_end(going, monkeypatch):
+    monkeypatch.setattr(watch.live, "view", viewed)
+    pictures, row = watch.Pictures(), overview.read(going)
+    pictures.draw_one([row])
+    first = pictures.of(row)
+    pictures.draw_one([row])
+    assert pictures.of(row) is first
+    goes_on(going, 1)
+    pictures._rest_until = float("inf")
+    pictures.draw_one([row])
+    assert pictures.of(row) is first
+    pictures._rest_until = 0.0
+    pictures.draw_one([row])
+    assert pictures.of(row) is not first
+    pictures._rest_until = float("inf")
+    pictures.draw_one([row._replace(state="finished")])
+    assert pictures.has([row._replace(state="finished")])
+
+
+def test_the_table_of_runs_links_reports_and_pages(learned, tmp_path, monkeypatch):
+    monkeypatch.setattr(watch.live, "view", viewed)
     commands.execute("watch", [str(learned)])
     assert (learned / "report" / watch.PAGE).is_file()
-    pictures, page = watch.Pictures(), tmp_path / "all.html"
-    rows = [overview.read(x) for x in (learned, *tmp_path.glob("copy*"), going)]
-    watch.write(page, rows, pictures, None)
-    text = page.read_text()
-    assert text.index("<table") < text.index("<svg")
-    assert f"Figures of {watch.DRAWN} runs follow" in text
-    assert text.count('<dl class="facts">') == watch.DRAWN
-    assert f'<h2 class="run">{going}' in text  # it goes on
-    kept = pictures.of(rows[-1])
-    assert pictures.of(rows[-1]) is kept
-    time.sleep(0.01)
-    goes_on(going, 1)
-    assert pictures.of(overview.read(going)) is not kept
     commands.execute("runs", [str(learned), f"page={tmp_path / 'runs.html'}"])
     text = (tmp_path / "runs.html").read_text()
     assert "report/index.html" in text

@@ -226,7 +226,9 @@ def test_the_console_escapes_its_lines_and_keeps_its_own_codes(monkeypatch):
     console.say(FORGED)
     assert raw(buffer.getvalue()) == []
     console.now(FORGED)
+    console.now("another line")
     console.close()
-    assert "\x1b[" in buffer.getvalue()  # rich's
+    assert "\x1b[2K" in buffer.getvalue()  # rich's, once it shows something live
+    assert "\\x1b[2K" not in buffer.getvalue()
     assert "\x1b]0;" not in buffer.getvalue()
     assert not set("\u202e\u2066\x9b\x07") & set(buffer.getvalue())

@@ -130,14 +130,14 @@ def png(draw: Callable, num_panels: int, dpi: int = 150) -> bytes:
     return buffer.getvalue()
 
 
-def inline(drawing: Drawing, prefix: str) -> dict[str, Any]:
+def inline(drawing: Drawing, of: str) -> dict[str, Any]:
     """Draw a figure for a page alone: `title`, `svgs` and `caption`.
 
     Args:
         drawing: the figure.
-        prefix: of ids; another one for each run of the page.
+        of: the run; those of another one on the page have other ids.
     """
-    svgs = _svgs(drawing.draw, drawing.num_panels, f"{prefix}-{drawing.name}")
+    svgs = _svgs(drawing.draw, drawing.num_panels, f"{of}/{drawing.name}")
     return {"title": drawing.title, "svgs": svgs, "caption": drawing.caption}
 
 

@@ -7,6 +7,7 @@ A function without a lifetime is drawn as it is in the middle of one.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -33,6 +34,11 @@ OURS, THEIRS = figures.COLORS["solution"], figures.COLORS["hand-made"]
 STYLES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1)))
 CLIPS = dict.fromkeys(("rho_clip", "c_clip", "pg_clip"), 1.0)
 STATS = {"gamma": 0.95, "gae_lambda": 0.95, "leak": 0.0, "clip_eps": 0.2, **CLIPS}
+QUICKLY = {
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+}
+"""Options of a program that is run once."""
 SAMPLES, SIDE = 512, 41  # inputs drawn for bars, and points a side of a contour
 MOST_BARS, MOST_OUTPUTS = 64, 3
 
@@ -104,21 +110,27 @@ def _thin(draw: Callable, place: float, low: float, high: float) -> None:
 
 def _curve(one: Curve, evolved: Evolved) -> Iterator[Painted]:
     """Paint the curves; several by name are those of the middle of a lifetime."""
-    x, of, middle = _points(one.x), jax.jit(one.of), _middle(evolved.op)
-
-    def values(function, context):
-        return np.asarray(of(function, x, context)).reshape(len(x), -1).T
-
-    if one.names:
-        ours = dict(zip(one.names, values(evolved.function, middle), strict=True))
-    else:
-        moments = _moments(evolved.op, one.x)
-        ours = {name: values(evolved.function, x)[0] for name, x in moments.items()}
-    theirs = None
-    if evolved.hand_made is not None:
-        theirs = values(evolved.hand_made, middle)
+    x, middle = _points(one.x), _middle(evolved.op)
+    moments = {"evolved": middle} if one.names else _moments(evolved.op, one.x)
+    drawn = {name: (evolved.function, at) for name, at in moments.items()}
     others = {} if one.names else evolved.others
-    others = {name: values(other, middle)[0] for name, other in others.items()}
+    drawn |= {name: (other, middle) for name, other in others.items()}
+    if evolved.hand_made is not None:
+        drawn["hand-made"] = evolved.hand_made, middle
+
+    # One program for all, run once: compilation is all of its time.
+    @functools.partial(jax.jit, compiler_options=QUICKLY)
+    def all_values(drawn, x):
+        return {name: one.of(f, x, context) for name, (f, context) in drawn.items()}
+
+    values = {
+        name: np.asarray(y).reshape(len(x), -1).T
+        for name, y in all_values(drawn, x).items()
+    }
+    ours = {name: values[name][0] for name in moments}
+    if one.names:
+        ours = dict(zip(one.names, values["evolved"], strict=True))
+    theirs = values.get("hand-made")
 
     def draw(panel):
         if evolved.visited is not None:
@@ -129,9 +141,9 @@ def _curve(one: Curve, evolved: Evolved) -> Iterator[Painted]:
                 lw=0,
                 label="visited",
             )
-        for i, (label, y) in enumerate(others.items()):
+        for i, (label, y) in enumerate((k, values[k][0]) for k in others):
             color, style = figures.color(label, i), STYLES[1 + i % (len(STYLES) - 1)]
-            panel.plot(x, y, color=color, lw=0.8, ls=style, label=label)
+            panel.plot(x, y, color=color, lw=1.1, ls=style, label=label)
         for i, y in enumerate(() if theirs is None else theirs):
             label = "_" if i else "hand-made"
             panel.plot(x, y, color=THEIRS, ls=STYLES[i], label=label)

@@ -7,6 +7,7 @@ has one output, which is written again.
 from __future__ import annotations
 
 import re
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -173,7 +174,7 @@ class _Cell:
         from IPython.display import display  # pyright: ignore[reportMissingImports]
 
         self._lines: list[str] = []
-        self._output = display({"text/plain": ""}, raw=True, display_id=True)
+        self._output: Any = display({"text/plain": ""}, raw=True, display_id=True)
 
     def print(self, line: Text) -> None:
         """Add a line."""
@@ -195,9 +196,10 @@ class _Cell:
 def console(name: str = "stdout") -> Console:
     """Return a console of rich on a stream that no reader and no terminal breaks.
 
-    rich ends a process whose pipe breaks, and writes control characters itself.
+    rich ends a process whose pipe breaks, and writes control characters itself. While
+    it shows something live, `sys` has a stream of its own in the place of this one.
     """
-    stream: Any = Unbreakable(name, raw=True)
+    stream: Any = Unbreakable(name, getattr(sys, name), raw=True)
     return Console(file=stream, highlight=False, soft_wrap=not stream.isatty())
 
 
