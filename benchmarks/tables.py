@@ -31,7 +31,7 @@ EXPECTED = {
     "throughput_brax": "PPO on brax",
     "peers": "rejax and stable-baselines3",
     "generation": "a generation's overhead",
-    "startup": "start-up",
+    "startup": "start-up by part, in CPU seconds",
     "memory": "memory",
     "update_step": "one update of a population",
     "canaries": "canaries",
@@ -52,7 +52,8 @@ few users of such programs do. Against a sharded one PPO gains little, for most 
 time goes into the same gradient steps: see *where a frame of PPO goes*.
 
 To repeat it: the commands below, each with its duration in its file's first lines, or
-`make bench` and `make bench-rest`; on a GPU `make bench-gpu`, see [the runbook](../benchmarks/gpu.md).
+`make bench` and `make bench-rest`; on a GPU `make bench-gpu`, see
+[the runbook](../benchmarks/gpu.md).
 """
 
 
