@@ -15,7 +15,7 @@ from metaevo.learned import operations
 from metaevo.portable import signatures
 from metaevo.text import duration
 
-__all__ = ["cost", "loading", "searched", "seconds"]
+__all__ = ["cost", "loading", "measure", "searched", "seconds"]
 
 Record = Mapping[str, Any]
 
@@ -45,13 +45,22 @@ def searched(manifest: Record, num_generations: int) -> dict[str, str]:
     if evolved:
         name = str(_below(made, "strategy").get("strategy", "")).rpartition(":")[2]
         sizes = [name] * bool(name) + sizes
-        sizes += [f"{num_seeds} seeds each"] if num_seeds else []
-        sizes.append(f"{num_generations} generations")
+        sizes += [f"{num_seeds} seeds each"] if num_seeds not in (None, 1) else []
+        sizes.append(f"{num_generations} generation{'s' * (num_generations != 1)}")
     found["strategy" if evolved else "agents"] = ", ".join(sizes)
-    measure = _below(made, "fitness").get("name")
-    aim = f", for the {measure}" if measure else ""
-    found["what evolved"] = f"{', '.join(evolved)}{aim}" if evolved else ""
+    aim = f"{', '.join(evolved)}, for the {measure(manifest)}"
+    found["what evolved"] = aim if evolved else ""
     return {name: text for name, text in found.items() if text}
+
+
+def measure(manifest: Record) -> str:
+    """Return the name of the fitness.
+
+    >>> measure({"identity": {}})
+    'fitness'
+    """
+    made = _below(manifest, "identity", "settings", "search")
+    return str(_below(made, "fitness").get("name", "fitness"))
 
 
 def _below(data: Any, *path: str) -> Mapping[str, Any]:
@@ -78,14 +87,15 @@ def loading(directory: Path, spec: Mapping[str, Mapping]) -> dict[str, str]:
     """
     place, file = json.dumps(str(directory), ensure_ascii=False), "evolved.py"
     lines = ["import metaevo", f"evolved = metaevo.load({place})"]
-    names = []
+    numbers = [slot for slot, op in spec.items() if op["op"] == "number"]
+    names = [slot.upper() for slot in numbers]
+    if numbers:
+        lines.append(", ".join(f"evolved.{slot}" for slot in numbers))
     for slot, op in spec.items():
-        number = op["op"] == "number"
-        kind = "number" if number else operations.get(op["op"]).slot
-        lines.append(f"evolved.{slot}" + "" if number else _call(slot, kind, op))
-        names.append(slot.upper() if number else slot)
-        if kind == "optimizer":
-            names[-1] = "Evolved"
+        if slot not in numbers:
+            kind = operations.get(op["op"]).slot
+            lines.append(_call(slot, kind, op))
+            names.append("Evolved" if kind == "optimizer" else slot)
     export = f"metaevo export {shlex.quote(str(directory))} to=torch out={file}"
     imported = f"from {Path(file).stem} import {', '.join(names)}"
     return {"jax": "\n".join(lines), "export": export, "torch": imported}
@@ -120,7 +130,7 @@ def cost(
     machine = [str(x) for x in map(manifest.get, ("device", "processor")) if x]
     return {
         "frames": f"{frames:,}",
-        "wall time": f"{duration(took)}, {duration(trained)} of it in training",
+        "wall time": f"{duration(took)}, {duration(trained)} of it for the generations",
         "machine": ", ".join(machine),
     }
 
@@ -139,6 +149,7 @@ def seconds(records: Sequence[Record], events: Sequence[Record]) -> float:
     >>> seconds([{"seconds": 4.0}, {"seconds": 3.0}], events)
     10.0
     """
+    events = [x for x in events if x["event"] != "reported"]  # after the report
     starts = [i for i, x in enumerate(events) if x["event"] == "started"]
     total = 0.0
     for i, j in zip(starts, [*starts[1:], len(events)], strict=True):

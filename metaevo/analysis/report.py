@@ -109,7 +109,7 @@ def _loaded(directory: Path) -> _Run:
     paths = run_directory.paths(directory)
     manifest = run_directory.read_manifest(directory)
     records = training_curve.records(directory)
-    held_out, facts = {}, {"measure": "fitness", "noise": None}
+    held_out, facts = {}, {"measure": first_screen.measure(manifest), "noise": None}
     if paths.held_out.is_dir():
         held_out, facts = holdout.load(paths.held_out)
     return _Run(

@@ -191,6 +191,9 @@ def _save(figure: Any, buffer: io.IOBase, **options: Any) -> None:
     """
     for panel in figure.axes:
         texts = [panel.title, panel.xaxis.label, panel.yaxis.label, *panel.texts]
+        for line in panel.lines:
+            if len(line.get_xdata()) == 1 and line.get_marker() == "None":
+                line.set_marker("o")  # a line of one point is invisible
         legend = panel.get_legend()
         for text in texts + (legend.get_texts() if legend else []):
             text.set_text(plain(text.get_text()))
