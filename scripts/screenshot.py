@@ -62,7 +62,7 @@ def main(arguments: list[str]) -> None:
     if not page.is_file():
         sys.exit(f"error: {page} is not there; make it with: metaevo report {run}")
     if docs:
-        shoot(page, ROOT / "docs" / "images" / "report.png", 1000, 980, False)
+        shoot(page, ROOT / "docs" / "images" / "report.png", 1400, 930, False)
         return
     into = Path(folder[0] if folder else page.parent)
     for width, height in ((1400, 2600), (400, 4600)):
