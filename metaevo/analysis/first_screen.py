@@ -153,9 +153,9 @@ def seconds(records: Sequence[Record], events: Sequence[Record]) -> float:
     starts = [i for i, x in enumerate(events) if x["event"] == "started"]
     total = 0.0
     for i, j in zip(starts, [*starts[1:], len(events)], strict=True):
-        first, last = events[i]["generation"], len(records)
+        first, last = events[i].get("generation", 0), len(records)
         if j < len(events):
-            last = events[j]["generation"]
+            last = events[j].get("generation", 0)
         trained = sum(x.get("seconds") or 0.0 for x in records[first:last])
         total += max(events[j - 1]["time"] - events[i]["time"], trained)
     return total
