@@ -22,6 +22,8 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from metaevo.storage import provenance
+
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -115,22 +117,13 @@ def conditions() -> dict:
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "device": devices[0].device_kind,
         "num_devices": len(devices),
-        "machine": _processor(),
+        "machine": provenance.processor(),
         "cores": os.cpu_count(),
         "load": [round(x, 2) for x in os.getloadavg()],
         "python": platform.python_version(),
         "versions": {p: importlib.metadata.version(p) for p in packages},
         "flags": os.environ.get("XLA_FLAGS", ""),
     }
-
-
-def _processor() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.machine()
 
 
 class Results:

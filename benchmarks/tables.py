@@ -31,7 +31,7 @@ EXPECTED = {
     "throughput_brax": "PPO on brax",
     "peers": "rejax and stable-baselines3",
     "generation": "a generation's overhead",
-    "startup": "start-up",
+    "startup": "start-up by part, in CPU seconds",
     "memory": "memory",
     "update_step": "one update of a population",
     "canaries": "canaries",

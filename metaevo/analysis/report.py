@@ -6,7 +6,7 @@ has not ended, it shows what there is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ import numpy as np
 
 from metaevo.analysis import (
     distill,
+    first_screen,
     holdout,
     results,
     search_figures,
@@ -89,14 +90,18 @@ def write(directory: str | Path, between: Callable[[], None] = lambda: None) -> 
     run = _loaded(Path(directory))
     folder = run_directory.paths(run.directory).report
     folder.mkdir(exist_ok=True)
-    shown = []
-    for drawing in _drawings(run, between):
-        between()
-        shown.append(figures.figure(folder, *drawing))
+
+    def drawn(drawings: Iterable[Drawing]) -> Iterator[dict[str, Any]]:
+        for drawing in drawings:
+            between()
+            yield figures.figure(folder, *drawing)
+
+    portraits = [*drawn(_portraits(run))]
+    shown = [*drawn(_drawings(run, between))]
     if run.held_out:
         _held_out_table(folder, run.held_out)
     path = folder / "index.html"
-    replace_file(path, _page(run, shown, between).encode())
+    replace_file(path, _page(run, portraits, shown, between).encode())
     return path
 
 
@@ -104,7 +109,7 @@ def _loaded(directory: Path) -> _Run:
     paths = run_directory.paths(directory)
     manifest = run_directory.read_manifest(directory)
     records = training_curve.records(directory)
-    held_out, facts = {}, {"measure": "fitness", "noise": None}
+    held_out, facts = {}, {"measure": first_screen.measure(manifest), "noise": None}
     if paths.held_out.is_dir():
         held_out, facts = holdout.load(paths.held_out)
     return _Run(
@@ -119,8 +124,19 @@ def _loaded(directory: Path) -> _Run:
     )
 
 
+def _portraits(run: _Run) -> list[Drawing]:
+    """Pictures of what evolved; [] without a solution."""
+    if run.artifact is None:
+        return []
+    spec = run.artifact.manifest["slots"]
+    params = artifacts.params(run_directory.paths(run.directory).solution)
+    return gallery.gallery(
+        spec, params, verdicts.visited(run.held_out, spec, run.facts)
+    )
+
+
 def _drawings(run: _Run, between: Callable[[], None]) -> Iterator[Drawing]:
-    """The figures of a run, in the order of the page."""
+    """The other figures of a run, in the order of the page."""
     records, held_out, facts = run.records, run.held_out, run.facts
     if run.trained:
         yield training_curve.figure(records)
@@ -142,12 +158,6 @@ def _drawings(run: _Run, between: Callable[[], None]) -> Iterator[Drawing]:
         if any(x.train[task]["return"].shape[1] > 1 for x in held_out.values()):
             yield search_figures.learning_curves(held_out, task, place, frames, between)
         yield from opponents.drawings(held_out, task, place)
-    if run.artifact is not None:
-        spec = run.artifact.manifest["slots"]
-        params = artifacts.params(run_directory.paths(run.directory).solution)
-        yield from gallery.gallery(
-            spec, params, verdicts.visited(held_out, spec, facts)
-        )
     if run.replayed:
         ancestry = search_figures.ancestry(records, run.scores)
         yield from [ancestry] if ancestry else []
@@ -157,13 +167,20 @@ def _drawings(run: _Run, between: Callable[[], None]) -> Iterator[Drawing]:
         yield search_figures.strategy(records)
 
 
-def _page(run: _Run, shown: list[dict], between: Callable[[], None]) -> str:
+def _page(
+    run: _Run, portraits: list[dict], shown: list[dict], between: Callable[[], None]
+) -> str:
     """The page as HTML, with figures that were drawn."""
     held_out, facts, records = run.held_out, run.facts, run.records
     slots = run.artifact.slots if run.artifact is not None else {}
+    spec = run.artifact.manifest["slots"] if run.artifact is not None else {}
     return figures.page(
         "report.html",
         manifest=run.manifest,
+        searched=first_screen.searched(run.manifest, len(records)),
+        loading=first_screen.loading(run.directory, spec) if spec else {},
+        cost=first_screen.cost(run.manifest, records, history.read(run.directory)),
+        portraits=portraits,
         unfinished=_unfinished(run.directory, len(records), run.trained),
         verdicts=verdicts.every(held_out, facts),
         num_verdicts=len(verdicts.verdicts(held_out, facts)),

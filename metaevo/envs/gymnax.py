@@ -9,8 +9,13 @@ the time limit counts as terminated.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import importlib
 import math
+import sys
+import types
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -41,9 +46,29 @@ _DERIVED = {
 
 def names() -> list[str]:
     """The environments of this suite."""
-    import gymnax
+    return sorted(set(_gymnax().registered_envs) - set(_EXCLUDED))
 
-    return sorted(set(gymnax.registered_envs) - set(_EXCLUDED))
+
+class _OnUse(types.ModuleType):
+    """A module that is imported when something is taken from it."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+@functools.cache
+def _gymnax() -> Any:
+    """Import gymnax, but not what its pictures alone need.
+
+    Seaborn and pyplot, with pandas and scipy, are nine tenths of its import.
+    """
+    names = [x for x in ("seaborn", "matplotlib.pyplot") if x not in sys.modules]
+    sys.modules.update({name: _OnUse(name) for name in names})
+    try:
+        return importlib.import_module("gymnax")
+    finally:
+        for name in names:
+            del sys.modules[name]
 
 
 def make(name: str) -> Env:
@@ -57,14 +82,12 @@ def make(name: str) -> Env:
         ConfigError: there is no such environment, it cannot be used offline, or it has
             no such parameter to draw.
     """
-    import gymnax
-
     name, question, query = name.partition("?")
     if question:
         return vary(name, **_ranges(f"gymnax/{name}?{query}", query))
     if name not in names():
         raise unknown("gymnax", name, names())
-    env, params = gymnax.make(name)
+    env, params = _gymnax().make(name)
     return adapt(env, params, f"gymnax/{name}")
 
 
@@ -81,10 +104,8 @@ def vary(name: str, **ranges: tuple[float, float]) -> Env:
     Raises:
         ConfigError: there is no such environment or parameter, or a range is empty.
     """
-    import gymnax
-
     make(name)
-    env, params = gymnax.make(name)
+    env, params = _gymnax().make(name)
     derived = _DERIVED.get(name, {})
     known = {
         field.name
@@ -129,9 +150,7 @@ def deep_sea(size: int = 12) -> Env:
     one episode of 2^size (Osband et al., 2020, https://arxiv.org/abs/1908.03568).
     gymnax's own has size 8.
     """
-    from gymnax.environments.bsuite.deep_sea import DeepSea
-
-    env = DeepSea(size)
+    env = _gymnax().environments.DeepSea(size)
     made = adapt(env, env.default_params, "gymnax/DeepSea-bsuite")
     return made._replace(observation=made.observation._replace(binary=True))
 
@@ -150,8 +169,7 @@ def adapt(
         derived: parameter -> function of the parameters, of those that follow from
             others.
     """
-    from gymnax.environments import spaces
-
+    spaces = _gymnax().environments.spaces
     space = env.observation_space(params)
     num_categories = space.n if isinstance(space, spaces.Discrete) else None
     action_space = env.action_space(params)

@@ -244,9 +244,7 @@ class LocalEvaluator:
 
         The program is the one that trains; it is not compiled again.
         """
-        seed_keys, ids, params = self._round_shapes(proposal)
-        put = self.layout.put_shapes
-        args = (seed_keys, put(ids, MEMBERS), put(params, MEMBERS))
+        args = self._round_shapes(proposal)
         return max(self._memory(programs, args) for programs in self._programs)
 
     def _memory(self, programs: TaskPrograms, args: tuple) -> int:
@@ -272,10 +270,13 @@ class LocalEvaluator:
         )
 
     def _round_shapes(self, proposal: Proposal) -> tuple:
-        """Return the shapes of the arguments of `TaskPrograms.init` in a round."""
+        """Return the shapes of the arguments of `TaskPrograms.init` in a round.
+
+        They lie where the arrays will, so that JAX traces the program once.
+        """
         self.prepare(proposal)
         ids = next(self.layout.rounds(population.size(proposal.params)))
-        return jax.eval_shape(
+        seed_keys, *of_members = jax.eval_shape(
             lambda params: (
                 jax.random.split(jax.random.key(0), self.search.num_seeds),
                 jnp.asarray(ids),
@@ -283,6 +284,7 @@ class LocalEvaluator:
             ),
             proposal.params,
         )
+        return (seed_keys, *self.layout.put_shapes(of_members, MEMBERS))
 
     # --- one generation ---
 

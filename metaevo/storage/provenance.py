@@ -42,9 +42,20 @@ def surroundings(device: str) -> dict[str, Any]:
         "versions": {package: _version(package) for package in PACKAGES},
         "python": platform.python_version(),
         "device": device,
+        "processor": processor(),
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
         "jax_settings": of_jax.settings(),
     }
+
+
+def processor() -> str:
+    """Return the model of this machine's processor, as far as the system tells it."""
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.machine()
 
 
 def changes(

@@ -1,10 +1,13 @@
 """The report: made from a run's files alone, safe to open, and complete."""
 
+import ast
 import contextlib
 import csv
+import html
 import io
 import json
 import re
+import shlex
 
 import numpy as np
 import optax
@@ -14,7 +17,8 @@ import metaevo
 from inner_loops import ppo
 from metaevo import critic_losses, envs, fitness, spaces
 from metaevo.analysis import holdout, report, verdicts
-from metaevo.storage import history
+from metaevo.cli import commands
+from metaevo.storage import history, provenance
 from strategies.open_es import open_es
 
 # A population that cannot be told from noise.
@@ -82,7 +86,7 @@ def test_the_page_is_whole_and_offline(directory):
     assert re.search(sentence.format("mean return over the lifetime"), page)
     assert re.search(sentence.format("final return"), page)
     assert "corrected for 2 verdicts" in page
-    assert page.count("<figure>") == 6
+    assert page.count("<figure") == 6
     for color in ("currentColor", "var(--solution)", "var(--hand-made)"):
         assert color in page  # readable on light and dark
     assert not re.search("#0072b2|#d55e00", page.split("</style>")[1])
@@ -94,6 +98,55 @@ def test_the_page_is_whole_and_offline(directory):
     links = re.findall(r'(?:href|src)="([^"#][^"]*)"', page)
     assert links
     assert all((directory / "report" / link).is_file() for link in links), links
+
+
+def test_the_first_screen_says_what_it_is_what_it_is_worth_and_how_to_load_it(
+    directory, tmp_path
+):
+    page = (directory / "report" / "index.html").read_text()
+    order = [
+        "<td>task</td><td>gymnax/CartPole-v1</td>",
+        "<td>algorithm</td><td>ppo</td>",
+        "<td>strategy</td><td>open_es, 4 members, 2 seeds each, 2 generations</td>",
+        "the best simple one",
+        "the hand-made one",
+        "The evolved value loss",
+        "How to load it",
+        "<td>frames</td><td>32,768</td>",
+        "<td>wall time</td>",
+        f"<td>2 x cpu, {provenance.processor()}</td>",
+        "<h2>Held-out seeds",
+        "Fitness of the population",
+    ]
+    places = [page.index(x) for x in order]
+    assert places == sorted(places)
+
+    code = {
+        kind: html.unescape(text)
+        for kind, text in re.findall(r'<code class="(\w+)">(.*?)</code>', page, re.S)
+    }
+    names = {"value": 1.0, "target": np.array([3.0, 0.0]), "old_value": 1.0}
+    *_, last = code["jax"].splitlines()
+    exec(code["jax"].removesuffix(last), names)
+    assert np.isfinite(eval(last, names)).all()
+    word, *arguments = shlex.split(code["export"])[1:]
+    file = tmp_path / arguments.pop().removeprefix("out=")
+    commands.execute(word, [*arguments, f"out={file}"])
+    imported = ast.parse(code["torch"]).body[0]
+    assert imported.module == file.stem
+    defined = {x.name for x in ast.parse(file.read_text()).body if hasattr(x, "name")}
+    assert {x.name for x in imported.names} <= defined
+
+
+def test_every_picture_is_told_to_who_does_not_see_it(directory):
+    page = (directory / "report" / "index.html").read_text()
+    titles = re.findall(r"<svg[^>]*>\s*<title>([^<]+)</title>", page)
+    assert len(titles) == len(set(titles)) == page.count("<svg")
+    assert page.count('<svg role="img"') == len(titles)
+    curve = (
+        "Fitness of the population: mean return over the lifetime against generation"
+    )
+    assert f"{curve} (quartiles, median, mean, best (noisy))" in titles
 
 
 def test_names_are_escaped(directory):

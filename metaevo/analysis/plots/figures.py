@@ -103,7 +103,7 @@ def figure(folder: Path, *drawing: Any) -> dict[str, Any]:
     name, title, draw, table, caption, num_panels, animation = Drawing(*drawing)
     replace_file(folder / f"{name}.png", png(draw, num_panels))
     write_csv(folder / f"{name}.csv", *table)
-    svgs = _svgs(draw, num_panels, name)
+    svgs = _svgs(draw, num_panels, name, title)
     shown = {"name": name, "title": title, "svgs": svgs, "caption": caption}
     if animation is not None:
         file, data = animation
@@ -152,25 +152,42 @@ def style() -> Iterator[None]:
         yield
 
 
-def _svgs(draw: Callable, num_panels: int, name: str) -> list[str]:
+def _svgs(draw: Callable, num_panels: int, name: str, title: str) -> list[str]:
     """A picture per panel, so that they find their places on a page of any width."""
     from matplotlib.figure import Figure
 
     with style():
         figures = [Figure(figsize=PANEL) for _ in range(num_panels)]
         draw(*(figure.subplots() for figure in figures))
-        return [_svg(figure, f"{name}{i}") for i, figure in enumerate(figures)]
+        return [
+            _svg(figure, f"{name}{i}", f"{title}{_spoken(figure.axes[0])}")
+            for i, figure in enumerate(figures)
+        ]
 
 
-def _svg(figure: Any, salt: str) -> str:
-    """Lines and text in the page's colors; another salt gives other ids."""
+def _spoken(panel: Any) -> str:
+    """What a panel shows, in words, for readers who do not see it."""
+    shown = panel.get_title() or panel.get_ylabel()
+    labels = [x for x in panel.get_legend_handles_labels()[1] if x]
+    parts = [f": {shown}" if shown else "", f" against {panel.get_xlabel()}"]
+    return "".join(parts) + (f" ({', '.join(labels)})" if labels else "")
+
+
+def _svg(figure: Any, salt: str, title: str) -> str:
+    """Lines and text in the page's colors; another salt gives other ids.
+
+    Args:
+        title: what it shows, which a browser tells who points at it or hears the page.
+    """
     import matplotlib
 
     buffer = io.StringIO()
     with matplotlib.rc_context({"svg.hashsalt": salt}):
-        _save(figure, buffer, format="svg", transparent=True, metadata={"Date": None})
+        metadata = {"Date": None, "Title": "".join(filter(str.isprintable, title))}
+        _save(figure, buffer, format="svg", transparent=True, metadata=metadata)
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :].replace(INK, "currentColor")
+    svg = svg.replace("<svg", '<svg role="img"', 1)
     for name, color in COLORS.items():
         svg = svg.replace(color.lower(), f"var(--{name})")
     # Fluid: as wide as its place, as high as that makes it.
@@ -186,6 +203,9 @@ def _save(figure: Any, buffer: io.IOBase, **options: Any) -> None:
     """
     for panel in figure.axes:
         texts = [panel.title, panel.xaxis.label, panel.yaxis.label, *panel.texts]
+        for line in panel.lines:
+            if len(line.get_xdata()) == 1 and line.get_marker() == "None":
+                line.set_marker("o")  # a line of one point is invisible
         legend = panel.get_legend()
         for text in texts + (legend.get_texts() if legend else []):
             text.set_text(plain(text.get_text()))
