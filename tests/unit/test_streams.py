@@ -226,7 +226,8 @@ def test_the_console_escapes_its_lines_and_keeps_its_own_codes(monkeypatch):
     console.say(FORGED)
     assert raw(buffer.getvalue()) == []
     console.now(FORGED)
-    console.now("another line")
+    console.say("another line")
+    console.say("and one more")
     console.close()
     assert "\x1b[2K" in buffer.getvalue()  # rich's, once it shows something live
     assert "\\x1b[2K" not in buffer.getvalue()
