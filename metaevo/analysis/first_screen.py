@@ -152,7 +152,7 @@ def seconds(records: Sequence[Record], events: Sequence[Record]) -> float:
     events = [x for x in events if x["event"] != "reported"]  # after the report
     starts = [i for i, x in enumerate(events) if x["event"] == "started"]
     total = 0.0
-    for i, j in zip(starts, [*starts[1:], len(events)], strict=True):
+    for i, j in zip(starts, [*starts[1:], len(events)], strict=False):
         first, last = events[i].get("generation", 0), len(records)
         if j < len(events):
             last = events[j].get("generation", 0)
