@@ -30,7 +30,7 @@ def searched(manifest: Record, num_generations: int) -> dict[str, str]:
     >>> task = {"env": {"name": "gymnax/CartPole-v1"}, "loop": ["ppo", "ppo"]}
     >>> search = {"task0": task, "population_size": 8}
     >>> searched({"identity": {"settings": {"search": search}}}, 16)
-    {'task': 'gymnax/CartPole-v1', 'algorithm': 'ppo', 'agents': '8 agents'}
+    {'task': 'gymnax/CartPole-v1', 'algorithm': 'ppo', 'agents': '8'}
     """
     made = _below(manifest, "identity", "settings", "search")
     tasks = [x for key, x in made.items() if key.startswith("task")]
@@ -40,9 +40,9 @@ def searched(manifest: Record, num_generations: int) -> dict[str, str]:
     found = {"task": _joined(environments), "algorithm": _joined(loops)}
     evolved = _below(made, "space", "slots")
     size, num_seeds = (made.get(x) for x in ("population_size", "num_seeds"))
-    members = "agents" if not evolved else "members"
-    sizes = [f"{size} {members}"] if size else []
+    sizes = [str(size)] if size else []
     if evolved:
+        sizes = [f"{x} members" for x in sizes]
         name = str(_below(made, "strategy").get("strategy", "")).rpartition(":")[2]
         sizes = [name] * bool(name) + sizes
         sizes += [f"{num_seeds} seeds each"] if num_seeds not in (None, 1) else []
@@ -152,7 +152,7 @@ def seconds(records: Sequence[Record], events: Sequence[Record]) -> float:
     events = [x for x in events if x["event"] != "reported"]  # after the report
     starts = [i for i, x in enumerate(events) if x["event"] == "started"]
     total = 0.0
-    for i, j in zip(starts, [*starts[1:], len(events)], strict=True):
+    for i, j in zip(starts, [*starts[1:], len(events)], strict=False):
         first, last = events[i].get("generation", 0), len(records)
         if j < len(events):
             last = events[j].get("generation", 0)

@@ -58,8 +58,9 @@ STYLE: Any = {
     "legend.fontsize": 8.5,
     "svg.fonttype": "none",
 }
-# For candidates without a color of their own; the page's own where it is dark.
-OTHERS = ("#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#44AA99")
+# For candidates without a color of their own. Those above have lighter ones on a dark
+# page; none of these comes near, and each can be seen on white and on black.
+OTHERS = ("#009E73", "#CC79A7", "#9A8700", "#9467BD", "#8C6D46", "#2CA0A0")
 
 
 def color(name: str, i: int) -> str:
