@@ -136,7 +136,8 @@ def _preset(name: str) -> Iterator[str]:
         loop, _, short = known.partition("/")
         if name in (known, short):
             yield f"preset {known}: metaevo train {loop} preset={short}"
-            yield from _indented(path.read_text(encoding="utf-8"))
+            lines = path.read_text(encoding="utf-8").splitlines()
+            yield from (f"  {line}" for line in lines)
 
 
 def _artifact(name: str) -> Iterator[str]:

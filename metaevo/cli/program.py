@@ -76,7 +76,7 @@ def train_main(
     main(train.as_search(make), argv)
 
 
-def guard(body: Callable[[], None]) -> int:
+def guard(body: Callable[[], object]) -> int:
     """Run `body`, print expected ends as one line, and return the exit code."""
     from metaevo.engine.loggers.console import error as print_error
     from metaevo.engine.loggers.console import notice

@@ -28,13 +28,13 @@ def test_nothing_private_is_listed():
         assert not [name for name in kind.names() if name.startswith("_")]
 
 
-@pytest.mark.parametrize("kind", listing.KINDS.keys() - {"environments"})
+@pytest.mark.parametrize("kind", [x for x in listing.KINDS if x != "environments"])
 def test_everything_that_is_listed_has_its_details(kind):
     for name in listing.KINDS[kind].names():
         text = details.text(name)
         assert name in text
         assert len(text.splitlines()) >= 2, text
-        assert max(map(len, text.splitlines())) <= 88
+        assert kind == "presets" or max(map(len, text.splitlines())) <= 88
 
 
 def test_a_suite_has_the_names_of_its_environments():
@@ -66,6 +66,8 @@ def test_a_preset_shows_its_lines():
     text = details.text("ppo/minatar")
     assert text.startswith("preset ppo/minatar: metaevo train ppo preset=minatar\n")
     assert "  inner.torso=cnn" in text
+    lines = details.text("ppo/control").splitlines()  # of which the first is long
+    assert "  inner.total_timesteps=150000" in lines
     assert details.text("minatar").count("\npreset ") >= 4
 
 
