@@ -25,25 +25,22 @@ def keep(job: Job, progress: Progress) -> None:
     checkpoint.write(folder / f"generation-{progress.generation:08d}", arrays, {})
 
 
-def keep_newest(job: Job, state: State, every: float = 0.0) -> None:
+def keep_newest(
+    job: Job, state: State, place: str = "solution", every: float = 0.0
+) -> None:
     """Keep the functions of the solution as it is now, for `metaevo watch`.
 
     Args:
+        place: `solution`, or `start` before generation 0.
         every: leave what was kept less than so many seconds ago.
     """
+    folder = run_directory.paths(job.directory).newest / place
     if not newest.has_functions(job.search.space.spec):
         return
-    folder = run_directory.paths(job.directory).newest
-    for place, strategy in {
-        "start": lambda: initial_state(job).strategy,
-        "solution": lambda: state.strategy,
-    }.items():
-        there = folder / place
-        age = time.time() - there.stat().st_mtime if there.is_dir() else float("inf")
-        if age > (every if place == "solution" else 1e9):
-            params = jax.device_get(job.programs.solution(strategy()))
-            solution = results.settled(job.search.space, params)
-            newest.write(there, job.search, solution)
+    if folder.is_dir() and time.time() - folder.stat().st_mtime < every:
+        return
+    params = jax.device_get(job.programs.solution(state.strategy))
+    newest.write(folder, job.search, results.settled(job.search.space, params))
 
 
 def kept(job: Job) -> dict[int, Params]:

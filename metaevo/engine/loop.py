@@ -282,6 +282,8 @@ def _search(job: Job, journal: Journal, progress: Progress) -> Progress:
     size = population.size(checks.proposal_shapes(search.strategy).params)
     frames = checks.frames_per_generation(search, size)
     milestones = costs.milestones(search, config)
+    if not progress.generation:
+        earlier_solutions.keep_newest(job, progress.state, "start")
     activity = "compiling, and the first generation"
     job.console.now_in_search(activity, progress.generation)
     while progress.generation < search.num_generations:
@@ -414,7 +416,7 @@ def _save(job: Job, journal: Journal, progress: Progress) -> None:
             "run_manifest": run_directory.manifest_digest(job.directory),
         },
     )
-    earlier_solutions.keep_newest(job, state, NEWEST_EVERY)
+    earlier_solutions.keep_newest(job, state, every=NEWEST_EVERY)
     journal.release(lambda: _drawn(job, state))
 
 
