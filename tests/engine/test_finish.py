@@ -302,7 +302,7 @@ def test_report_of_an_unfinished_run_says_how_far_it_is(tmp_path, copied):
     assert "unfinished: generation 3 of 4 is done." in page
     assert "those of an earlier end of the run, generation 2." in page
     run(copied, 4)
-    assert "unfinished" not in report.write(copied).read_text()
+    assert "is unfinished" not in report.write(copied).read_text()
 
 
 def test_report_of_a_run_that_did_nothing_yet(finished, tmp_path):
