@@ -138,7 +138,8 @@ def inline(drawing: Drawing, of: str) -> dict[str, Any]:
         drawing: the figure.
         of: the run; those of another one on the page have other ids.
     """
-    svgs = _svgs(drawing.draw, drawing.num_panels, f"{of}/{drawing.name}")
+    name, title = f"{of}/{drawing.name}", drawing.title
+    svgs = _svgs(drawing.draw, drawing.num_panels, name, title)
     return {"title": drawing.title, "svgs": svgs, "caption": drawing.caption}
 
 
