@@ -178,7 +178,7 @@ class WatchOptions:
     """Options of `metaevo watch`.
 
     Attributes:
-        page: file to write; default RUN/report/watch.html, of several watch.html.
+        page: file to write; default RUN/report/watch.html
         every: seconds from one writing to the next, at least 1.
 
     Raises:

@@ -872,15 +872,13 @@ def test_planted_file(case, readers, tmp_path):
         assert peak < usual_peak + MEBIBYTES, f"{peak:.0f} MiB. {where}"
         # Of time on the wall, a machine with other work has less to give.
         assert wall < 3 * usual_wall + 15, f"{wall:.1f} s, {usual_wall:.1f} s. {where}"
-        for _ in range(3):
-            if cpu < usual_cpu + SECONDS:
-                break
+        tries = 3
+        while cpu >= usual_cpu + SECONDS:
+            told = f"{cpu:.1f} s of CPU, {usual_cpu:.1f} s on a whole run. {where}"
+            assert tries, told
+            tries -= 1
             # The same work takes a third more at times: both again, side by side.
             usual_cpu, cpu = (
                 once(readers.commands, readers.root / "whole", tmp_path, *what)[2]
                 for what in ((READERS[word],), (READERS[word], planted_here))
-            )
-        else:
-            pytest.fail(
-                f"{cpu:.1f} s of CPU, {usual_cpu:.1f} s on a whole run. {where}"
             )

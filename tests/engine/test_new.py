@@ -24,8 +24,11 @@ def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(operations, "_OWN", {})
+    names = "mine", "searches.mine", "strategies.mine", "inner_loops.mine"
+    for name in names:  # of another test, too
+        sys.modules.pop(name, None)
     yield tmp_path
-    for name in ("mine", "searches.mine", "strategies.mine", "inner_loops.mine"):
+    for name in names:
         sys.modules.pop(name, None)
 
 
