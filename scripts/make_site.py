@@ -232,7 +232,9 @@ def pages() -> dict[str, str]:
     found = made(files)
     for page, path in files.items():
         text = relinked(path.read_text(encoding="utf-8"), path, page, where)
-        found[page] = added(page, text.replace("```console test", "```console"), where)
+        found[page] = added(
+            page, re.sub("```console (test|own)", "```console", text), where
+        )
     return found
 
 

@@ -154,7 +154,9 @@ def check(search: Search) -> Proposal:
     if not search.strategy.mutates:
         name = search.strategy.settings.get("strategy", "this strategy")
         spaces.require_numbers(search.space, name.rpartition(":")[2])
-    artifacts.check(params, artifacts.complete(kept.spec, default, default))
+    spec = artifacts.complete(kept.spec, default, default)
+    artifacts.check(params, spec)
+    elements.check_own(spec, params)
     _check_optimizer(search.strategy)
     _check_hurdles(search)
     proposal = proposal_shapes(search.strategy)

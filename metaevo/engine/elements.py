@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from metaevo import slots
 from metaevo.errors import ConfigError
+from metaevo.learned import operations
+from metaevo.portable import tracing
+from metaevo.types import Params
 
 ELEMENTWISE = ("value_loss", "td_loss", "policy_loss", "drift")
 """Slots whose functions give a value for each element of their inputs."""
@@ -39,6 +43,38 @@ def check(meta: Any) -> None:
         if callable(slot) and (wrong := _wrong(name, slot)):
             called = getattr(slot, "__name__", "")
             raise ConfigError(f"meta.{name}{called and '='}{called}: {wrong}")
+
+
+def check_own(spec: Mapping[str, Mapping], params: Params) -> None:
+    """Check the learned functions that the user wrote, on shapes, before they train.
+
+    Args:
+        spec: `Space.spec`.
+        params: shapes, from `jax.eval_shape(space.init, key)`.
+
+    Raises:
+        ConfigError: one cannot be traced with what it declares that it reads, so that
+            no solution could be saved; or gives other values than one for each element.
+    """
+    for name, op in spec.items():
+        own = None if op["op"] == "number" else operations.own(op["op"])
+        if own is None:
+            continue
+        learned = own.rebuild(op)
+        try:
+            tracing.describe(name, op, learned, params[name])
+        except NotImplementedError:
+            continue  # it is saved without a program
+        except Exception as error:
+            said = (str(error).splitlines() or [type(error).__name__])[0]
+            raise ConfigError(
+                f"{name}={op['op']}: it could not be saved: {said}; a learned function "
+                "that reads its context declares what, such as "
+                'operation(..., reads=lambda op: ("return_std",))'
+            ) from None
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), params[name])
+        if name in ELEMENTWISE and (wrong := _wrong(name, learned.bind(zeros))):
+            raise ConfigError(f"{name}={op['op']}: {wrong}")
 
 
 def _wrong(name: str, slot: Any) -> str | None:

@@ -75,6 +75,8 @@ def test_wrong_arguments_are_refused_before_a_trial(tmp_path):
     ):
         with pytest.raises(ConfigError, match=expected):
             optimize(tmp_path / "no", *given, toy_trials.distance)
+    with pytest.raises(ConfigError, match="whose draws are all the same"):
+        metaevo.AskTell(AROUND, random_search(AROUND, 2), {"x": 1.0})
     with pytest.raises(
         ConfigError, match=r"cannot be imported by .*no attribute 'nope'"
     ):

@@ -19,9 +19,11 @@ from loops import SMALL
 
 import metaevo
 from metaevo import losses, spaces
+from metaevo.engine import elements
 from metaevo.errors import ArtifactError, ConfigError, NotImportedError
 from metaevo.export import files
 from metaevo.learned import operations
+from metaevo.learned.functions import Learned
 from metaevo.portable import jax_operations, numpy_operations
 from metaevo.storage import artifacts, own_runs
 
@@ -499,3 +501,29 @@ def test_a_function_made_in_a_cell_is_saved_with_its_program_alone(home):
     forget()
     loss = metaevo.load(home / "a", trust=True).td_loss
     np.testing.assert_allclose(of_q(loss, Q, TARGET), expected(Q, TARGET), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("td_error**2 * context.return_std", r"td_loss=mine: .*reads=lambda op"),
+        ("(td_error**2).mean()", r"td_loss=mine: .*leave out .mean\(\)"),
+    ],
+)
+def test_what_could_not_be_saved_is_refused_before_it_trains(
+    body, expected, monkeypatch
+):
+    monkeypatch.setattr(operations, "_OWN", {})
+    value = eval(f"lambda td_error, context: {body}")
+
+    @operations.operation("mine", slot="td_loss", hand_made=losses.td_square)
+    def mine() -> Learned:
+        def apply(params, td_error, q, target, context=None):
+            return params["x"] * value(td_error, context)
+
+        return Learned(lambda key: {"x": jax.numpy.ones(())}, apply)
+
+    space = spaces.replace(td_loss=mine())
+    params = jax.eval_shape(space.init, jax.random.key(0))
+    with pytest.raises(ConfigError, match=expected):
+        elements.check_own(space.spec, params)

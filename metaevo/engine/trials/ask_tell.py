@@ -12,7 +12,7 @@ import numpy as np
 from metaevo import fitness, population
 from metaevo.engine import checks
 from metaevo.engine import job as jobs
-from metaevo.engine.trials.search import check_fit, with_defaults
+from metaevo.engine.trials.search import check_draws, check_fit, with_defaults
 from metaevo.engine.trials.values import members, shortest
 from metaevo.errors import ConfigError
 from metaevo.types import Proposal, Space, Strategy
@@ -68,6 +68,7 @@ class AskTell:
             raise ConfigError(f"seed={seed!r}: expected a whole number in [0, 2**32)")
         self._meta = with_defaults(space, defaults or {})
         check_fit(space, checks.proposal_shapes(strategy).params)
+        check_draws(space, strategy)
         self._space, self._strategy = space, strategy
         self._ask, self._tell = jax.jit(strategy.ask), jax.jit(strategy.tell)
         self._keys = jobs.keys(seed)

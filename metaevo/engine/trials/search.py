@@ -239,6 +239,7 @@ def _search(
     meta = with_defaults(space, defaults)
     proposal = checks.proposal_shapes(strategy)
     check_fit(space, proposal.params)
+    check_draws(space, strategy)
     lives_on = proposal.parents is not None
     if lives_on and strategy.mirrored:
         raise ConfigError(
@@ -338,6 +339,25 @@ def check_fit(space: Space, params: Any) -> None:
         raise ConfigError(
             "strategy: its members have other numbers than the space; make it with the "
             f"same one, which has {', '.join(space.spec)}"
+        )
+
+
+def check_draws(space: Space, strategy: Strategy) -> None:
+    """Check that a strategy which draws its members from a space gets different ones.
+
+    Raises:
+        ConfigError: all would be the same.
+    """
+    if not strategy.from_ranges:
+        return
+    one, two = (space.init(jax.random.key(seed)) for seed in range(2))
+    same = jax.tree.map(lambda x, y: bool((x == y).all()), one, two)
+    if all(jax.tree.leaves(same)):
+        name = strategy.settings.get("strategy", "this").rpartition(":")[2]
+        raise ConfigError(
+            f"strategy={name}: it draws members from the space, whose draws are all "
+            "the same; give ranges, such as spaces.prior(lr=spaces.log_uniform(1e-4, "
+            "1.0))"
         )
 
 
