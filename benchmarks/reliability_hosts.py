@@ -392,6 +392,19 @@ _LAYOUTS = (
 )
 
 
+def _in_turns(
+    evaluators: Mapping[str, Any], proposal: Proposal, repeats: int
+) -> dict[str, list[float]]:
+    """Return the seconds of each evaluator's generations, made in turns."""
+    seconds: dict[str, list[float]] = {name: [] for name in evaluators}
+    for i in range(repeats):
+        for name, evaluate in evaluators.items():
+            began = time.perf_counter()
+            evaluate(jax.random.key(i), proposal, ())
+            seconds[name].append(time.perf_counter() - began)
+    return seconds
+
+
 def overhead(repeats: int = 7) -> Iterator[dict[str, Any]]:
     """A generation on one core, through Ray and not, in turns; and one with a kill.
 
@@ -403,12 +416,7 @@ def overhead(repeats: int = 7) -> Iterator[dict[str, Any]]:
             proposal = Proposal({"lr": jax.numpy.linspace(-1.0, 1.0, size)})
             here = LocalEvaluator(search, jax.devices()[:1])
             there = RayEvaluator(search, pool)
-            seconds = {"local": [], "ray": []}
-            for i in range(repeats + 3):
-                for name, evaluate in (("local", here), ("ray", there)):
-                    began = time.perf_counter()
-                    evaluate(jax.random.key(i), proposal, ())
-                    seconds[name].append(time.perf_counter() - began)
+            seconds = _in_turns({"local": here, "ray": there}, proposal, repeats + 3)
             local, through = (statistics.median(x[3:]) for x in seconds.values())
             while not all(a.task is None and a.compiled for a in _up(pool)):
                 there(jax.random.key(0), proposal, ())
@@ -439,12 +447,7 @@ def hosts(repeats: int = 7) -> Iterator[dict[str, Any]]:
             there = RayEvaluator(search, pool)
             while not all(a.task is None and a.compiled for a in _up(pool)):
                 there(jax.random.key(0), proposal, ())
-            seconds = {"local": [], "ray": []}
-            for i in range(repeats + 2):
-                for name, evaluate in (("local", here), ("ray", there)):
-                    began = time.perf_counter()
-                    evaluate(jax.random.key(i), proposal, ())
-                    seconds[name].append(time.perf_counter() - began)
+            seconds = _in_turns({"local": here, "ray": there}, proposal, repeats + 2)
             local, through = (statistics.median(x[2:]) for x in seconds.values())
             # A host gets a message and sends one.
             yield {

@@ -34,7 +34,7 @@ from benchmarks import measure
 DEFAULTS = {"repeats": 5, "cold_repeats": 2, "population_size": 32}
 COMMANDS = ("--help", "list searches", "runs benchmarks", "run ppo_drift --help")
 
-# What the process runs; its last line on stdout is what each part took.
+# The process runs this. Its last line on stdout has the time of each part.
 CHILD = """
 import collections, json, os, sys, time
 from searches import ppo_weighted_value_loss as chosen

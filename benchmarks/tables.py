@@ -134,7 +134,7 @@ def draw(results: Path) -> bool:
 
 
 def _ends(found: list[dict]) -> list[list[float]]:
-    """How far the least and the most lie from the medians."""
+    """Return the distances of the least and the most from the medians."""
     return [[abs(x["median"] - x[end]) for x in found] for end in ("min", "max")]
 
 

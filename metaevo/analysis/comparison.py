@@ -38,7 +38,7 @@ PERCENTILE = 95  # of the random control, which a discovery must exceed
 
 
 class Comparison(NamedTuple):
-    """What training on fresh seeds came to; a notebook shows the sentences.
+    """Results of training on fresh seeds; a notebook shows the sentences.
 
     Attributes:
         sentences: of the verdicts, among others.

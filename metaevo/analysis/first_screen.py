@@ -1,4 +1,4 @@
-"""What a report says before its figures: what was searched, how to load it, the cost.
+"""The head of a report, before its figures: the search, how to load it, the cost.
 
 A manifest may be a stranger's: it is shown as text, and what it lacks is left out.
 """

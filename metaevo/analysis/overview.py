@@ -88,7 +88,7 @@ def _row(directory: Path, now: float) -> RunRow:
     written = log.stat().st_mtime if log.exists() else 0.0
     each = last.get("seconds")
     each = float(each) if isinstance(each, int | float) else 0.0
-    # What had changed when a run went on, and its report, are no ends.
+    # Changes noted on resume, and the report, do not end a run.
     ends = [x for x in events if not provenance.is_change(x["event"])]
     ends = [x for x in ends if x["event"] != "reported"]
     seconds, began = 0.0, None
