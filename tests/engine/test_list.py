@@ -1,14 +1,19 @@
 """`metaevo list`: an overview, each kind, and one thing in detail."""
 
+import os
 import sys
+from pathlib import Path
 
 import pytest
 
+import metaevo
 from metaevo import envs, slots
 from metaevo.cli import details, listing
 from metaevo.envs import gymnax, sparse
 from metaevo.errors import ConfigError
 from metaevo.learned import operations
+
+ROOT = Path(metaevo.__file__).parents[1]
 
 
 def test_the_overview_has_every_name_and_fits_a_screen():
@@ -34,7 +39,9 @@ def test_everything_that_is_listed_has_its_details(kind):
         text = details.text(name)
         assert name in text
         assert len(text.splitlines()) >= 2, text
-        assert kind == "presets" or max(map(len, text.splitlines())) <= 88
+        # The folder that metaevo lies in may have any length.
+        lines = text.replace(f"{ROOT}{os.sep}", "").splitlines()
+        assert kind == "presets" or max(map(len, lines)) <= 88
 
 
 def test_a_suite_has_the_names_of_its_environments():
