@@ -119,9 +119,11 @@ bench-rest: install
 	$(BIN)/python -m benchmarks.tables
 
 # The same on an accelerator, the most important first; see benchmarks/gpu.md.
+# Some of them start processes, which need memory beside the first one's.
+bench-gpu: export XLA_PYTHON_CLIENT_PREALLOCATE := false
 bench-gpu: install
 	$(BIN)/python -m benchmarks.canaries
-	$(BIN)/python -m benchmarks.throughput ppo=true populations=1,64,1024,4096
+	$(BIN)/python -m benchmarks.throughput ppo=true populations=64,1024,4096,1 repeats=3
 	-for part in memory startup; do $(BIN)/python -m benchmarks.$$part; done
 	-$(BIN)/python -m benchmarks.throughput breakout=true dqn=true offpolicy=true pqn=true brax=true
 	-for part in update_step generation; do $(BIN)/python -m benchmarks.$$part; done

@@ -92,8 +92,9 @@ def section(path: Path, title: str) -> str:
     last = rows[-1]
     versions = ", ".join(f"{k} {v}" for k, v in last["versions"].items())
     loads = [row["load"][0] for row in rows]
+    devices = sorted({row["device"] for row in rows})
     said = (
-        f"`{last['command']}` on {last['num_devices']} x {last['device']} "
+        f"`{last['command']}` on {last['num_devices']} x {' and '.join(devices)} "
         f"({last['machine']}, {last['cores']} cores), {last['date'][:10]}, load "
         f"{min(loads):.1f} to {max(loads):.1f}; {versions}; flags `{last['flags']}`."
     )
@@ -102,6 +103,7 @@ def section(path: Path, title: str) -> str:
         said += f" Rounds: {', '.join(map(str, sorted(repeats)))}."
     parts = {row.get("part") for row in rows}
     hidden = HIDDEN | ({"part"} if len(parts) == 1 else set())
+    hidden -= {"device"} if len(devices) > 1 else set()
     groups: dict[tuple | str, list] = {}
     for row in rows:
         kind = row.get("figure") or tuple(k for k in row if k not in hidden)
@@ -122,13 +124,18 @@ def draw(results: Path) -> bool:
         return False
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 6.4), layout="constrained")
-    places = [["speed", "CartPole"], ["ratio", "Acrobot"], ["ratio", "Pendulum"]]
+    tasks = ("CartPole", "Acrobot", "Pendulum") if "algorithms" in rows else ()
+    height = 6.4 if tasks else 3.2
+    figure = Figure(figsize=(11, height), layout="constrained")
+    places = [["speed", "ratio"]]
+    if tasks:
+        left = ("speed", "ratio", "ratio")
+        places = [[*row] for row in zip(left, tasks, strict=True)]
     panels = figure.subplot_mosaic(places)
     _speeds(panels["speed"], rows["throughput_cartpole"])
     _ratios(panels["ratio"], [x for found in rows.values() for x in found])
-    for task in ("CartPole", "Acrobot", "Pendulum"):
-        _scores(panels[task], task, rows.get("algorithms", []))
+    for task in tasks:
+        _scores(panels[task], task, rows["algorithms"])
     figure.savefig(DOCS / "images" / f"bench_{results.name}.png", dpi=110)
     return True
 
@@ -141,6 +148,7 @@ def _ends(found: list[dict]) -> list[list[float]]:
 def _speeds(panel, rows: list[dict]) -> None:
     """Draw PPO's frames per second by population."""
     rows = [row for row in rows if row["figure"] == "speed"]
+    rows = sorted(rows, key=lambda row: row["population"])
     for name in dict.fromkeys(row["variant"] for row in rows):
         points = {x["population"]: x for x in rows if x["variant"] == name}
         rates = [x["frames_per_second"] for x in points.values()]

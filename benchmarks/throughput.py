@@ -143,8 +143,8 @@ def ppo_part(part: str, config: dict, sizes: tuple, options: dict, flop: float) 
             return
     per_update = config["NUM_ENVS"] * config["NUM_STEPS"]
     for size in options["populations"] or sizes:
-        frames = options["frames"] or (524_288 if on_cpu() else 2**24)
-        # A lifetime is hundreds of updates: what a call itself costs must not show.
+        frames = options["frames"] or (2**19 if on_cpu() else 2**17)
+        # A lifetime is many updates: what a call itself costs must not show.
         updates = max(16, frames // (size * per_update))
         devices = devices_for(size)
         loop = reference_ppo.our_loop(config, updates * per_update, 1)

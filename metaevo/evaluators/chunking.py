@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from metaevo import population
 from metaevo.errors import ConfigError
 from metaevo.evaluators.memory import (
+    ACCELERATOR,
     COMPARISON,
     SEARCH,
     MemoryNeed,
@@ -49,9 +50,8 @@ def needed(evaluator: LocalEvaluator, proposal: Proposal) -> MemoryNeed:
     carried = evaluator.carried_bytes(proposal)
     if evaluator.devices[0].platform != "cpu":
         # Rounds are joined on the accelerator, beside what was before and is after.
-        return MemoryNeed(
-            0, a_round, carried * (1 if _share(evaluator, proposal) >= 1 else 3)
-        )
+        copies = carried * (1 if _share(evaluator, proposal) >= 1 else 3)
+        return MemoryNeed(ACCELERATOR * len(evaluator.devices), a_round, copies)
     training, copies = a_round, 0
     if carried:
         # Before and after; where one round is all, its state is the latter.
@@ -98,11 +98,11 @@ def plan(evaluator: LocalEvaluator, proposal: Proposal) -> LocalEvaluator:
     platform = evaluator.devices[0].platform
     while True:
         memory = evaluator.announced = needed(evaluator, proposal)
-        # The process is there already, and `have` is what is left beside it.
         more = memory.training + memory.carried
+        # On a CPU the process is there already, and `have` is what is left beside it.
         if platform != "cpu":
             # Each accelerator has its own memory; the bytes are those of all devices.
-            more = -(-more // len(evaluator.devices))
+            more = -(-memory.peak // len(evaluator.devices))
         if have is None or more <= SHARE * have:
             return evaluator
         chunk = evaluator.chunk_size
