@@ -18,6 +18,7 @@ from metaevo.storage import (
     _files,
     history,
     manifests,
+    owner,
     provenance,
     run_directory,
     verified,
@@ -105,6 +106,7 @@ def _row(directory: Path, now: float) -> RunRow:
         noted = events[-1]["time"] if events else 0.0
         newest = max(written, noted, _last_step(paths.conclusion))
         fresh = now - newest < max(GOING_ON, PATIENCE * each)
+        fresh &= not (ends and owner.gone(ends[-1]))
         state = "going on" if fresh else "broken off"
     mean, frames = (last.get(key) for key in ("fitness_mean", "frames"))
     done, asked = last.get("generation", -1) + 1, history.generations_asked(directory)

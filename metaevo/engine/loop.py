@@ -56,6 +56,7 @@ from metaevo.storage import (
     history,
     jsonl,
     own_runs,
+    owner,
     provenance,
     run_directory,
 )
@@ -238,6 +239,7 @@ def _run(job: Job) -> Result:
             "started",
             progress.generation,
             num_generations=job.search.num_generations,
+            **owner.this_process(),
         )
         for event in job.changed:
             job.console.say(f"warning: {event}")

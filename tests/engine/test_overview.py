@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import subprocess
+import sys
 
 import pytest
 import tiny_search as tiny
@@ -121,6 +123,24 @@ def test_a_run_that_stopped_or_goes_on_with_other_versions(place, tmp_path):
     assert (row.state, row.verdict) == ("stopped", "stopped before generation 1")
     assert row.seconds == pytest.approx(60)
     assert row.left is None
+
+
+def test_a_run_whose_process_has_ended_is_broken_off_at_once(place, tmp_path):
+    shutil.copytree(place / "deep/b", tmp_path / "x")
+    path = tmp_path / "x/history.jsonl"
+    begun = json.loads(path.read_text())
+    now = (tmp_path / "x/metrics.jsonl").stat().st_mtime
+    assert begun["pid"] == os.getpid()
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    for facts, state in (
+        ({"pid": ended.pid}, "broken off"),
+        ({"pid": ended.pid, "machine": "another"}, "going on"),
+        ({"pid": "1"}, "going on"),
+        ({"pid": 1 << 80}, "going on"),
+    ):
+        path.write_text(json.dumps(begun | facts) + "\n")
+        assert overview.read(tmp_path / "x", now + 5).state == state, facts
 
 
 def test_long_generations_and_steps_of_the_comparison_keep_a_run_going(place, tmp_path):

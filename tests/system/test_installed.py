@@ -357,6 +357,9 @@ theirs = their_package.suite
 """
 
 
+THEIR_NAMES = ("their_search", "their_loop", "their_strategy")
+
+
 def test_other_distributions_add_theirs_by_entry_points(user):
     package = user.site / "their_package"
     package.mkdir()
@@ -369,11 +372,13 @@ def test_other_distributions_add_theirs_by_entry_points(user):
         "Metadata-Version: 2.1\nName: their-package\nVersion: 1.0\n"
     )
     (info / "entry_points.txt").write_text(ENTRY_POINTS)
-    listed = user("metaevo", "list")
-    for name in ("their_search", "their_loop", "their_strategy"):
+    kinds = ("searches", "algorithms", "strategies")
+    for kind, name in zip(kinds, THEIR_NAMES, strict=True):
+        assert f" {name}" in user("metaevo", "list")
+        listed = user("metaevo", "list", kind)
         (line,) = (x for x in listed.splitlines() if x.startswith(f"  {name} "))
         assert "(their-package)" in line
-    assert "\n  theirs/ Pole" in listed
+    assert "\n  theirs/ Pole" in user("metaevo", "list", "environments")
     assert "num_generations=7" in user("metaevo", "run", "their_search", "--cfg")
     printed = user("metaevo", "train", "their_loop", "--cfg")
     assert "inner.total_timesteps=9216" in printed

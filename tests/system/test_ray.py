@@ -141,12 +141,22 @@ def test_members_that_live_on_are_those_of_one_machine(pool, kind):
         jax.tree.map(np.testing.assert_array_equal, a, b)
 
 
-def test_states_that_are_lost_with_a_host_are_made_again(cluster, tmp_path):
-    """From the last checkpoint, which is two generations old, or from the start."""
-    options = {"segments_per_generation": 1, "chunk_size": 2, "num_generations": 9}
+@pytest.mark.parametrize("generation", [2, 6])
+def test_states_that_are_lost_with_a_host_are_made_again(
+    cluster, tmp_path, monkeypatch, generation
+):
+    """From the start, or from a checkpoint, which is some generations old."""
+    options = {"segments_per_generation": 1, "chunk_size": 2, "num_generations": 24}
     # Ray keeps objects below 100 kB with the driver, where nothing is lost.
     search = toys.search(toys.pbt(8), toys.quadratic(dim=20_000), **options)
-    added = []
+    added, live, newest = [], RayEvaluator._live, []
+
+    def noted(self, *args):
+        evaluated, states = live(self, *args)
+        newest[:] = [states]
+        return evaluated, states
+
+    monkeypatch.setattr(RayEvaluator, "_live", noted)
 
     def add(pool):
         added.append(cluster.add_node(**reliability.host()))
@@ -157,10 +167,13 @@ def test_states_that_are_lost_with_a_host_are_made_again(cluster, tmp_path):
         return True
 
     def lose(pool):
+        hosts = {x.node for x in newest[0].chunks} - {None}
+        if newest[0].copy or added[-1].node_id not in hosts:
+            return False  # it has nothing that the driver lacks
         cluster.remove_node(added.pop(), allow_graceful=False)
         return True
 
-    events = {0: add, 2: lose, 4: add, 6: lose}
+    events = {0: add, generation: lose}
     found = reliability.run(tmp_path / "ray", search, events, checkpoint_every=4)
     config = metaevo.RunConfig(
         directory=str(tmp_path / "local"), held_out_seeds=0, wandb="disabled"
