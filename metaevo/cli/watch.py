@@ -16,7 +16,7 @@ from metaevo.analysis.overview import RunRow
 from metaevo.cli.overview import found, linked
 from metaevo.cli.signals import on_signals
 from metaevo.engine.loggers.console import console
-from metaevo.errors import printable
+from metaevo.errors import ConfigError, printable
 from metaevo.evaluators.devices import configure
 from metaevo.storage import run_directory
 from metaevo.storage._files import replace_file
@@ -37,13 +37,14 @@ def watch(places: Sequence[str], page: str | None, every: float) -> None:
     Raises:
         ConfigError: there is no run, or the page cannot be written.
     """
-    runs = found(places)
+    stop, screen = on_signals(), console()
+    runs = _first(places, stop, screen)
     if page is None:
         alone = run_directory.paths(runs[0]).report / PAGE
         page = str(alone) if len(runs) == 1 else PAGE
     run_directory.check_writable("page", Path(page).parent)
     Path(page).parent.mkdir(parents=True, exist_ok=True)
-    stop, shown, screen = on_signals(), Pictures(), console()
+    shown = Pictures()
     screen.print(Text(printable(f"page: {Path(page).absolute().as_uri()}")))
     with contextlib.ExitStack() as stack:
         display = None
@@ -65,6 +66,22 @@ def watch(places: Sequence[str], page: str | None, every: float) -> None:
             if not goes_on or stop.wait(every):
                 return
             runs = found(places)
+
+
+def _first(places: Sequence[str], stop: Any, screen: Any) -> list[Path]:
+    """Return the runs, for whose first files it waits if one has just been started."""
+    told = False
+    while True:
+        try:
+            return found(places)
+        except ConfigError:
+            if not any(run_directory.paths(x).lock.exists() for x in places):
+                raise
+            if not told:
+                screen.print(Text(printable(f"waiting for {', '.join(places)}")))
+            told = True
+            if stop.wait(1.0):
+                raise
 
 
 class Pictures:

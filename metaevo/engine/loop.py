@@ -278,7 +278,8 @@ def _search(job: Job, journal: Journal, progress: Progress) -> Progress:
 
     Raises:
         InterruptedRunError: asked to stop, or out of time; the progress is saved.
-        NumericalError: every member failed `failures.MAX` times; likewise.
+        NumericalError: every member failed `failures.MAX` times, or all times;
+            likewise.
     """
     search, config = job.search, job.config
     size = population.size(checks.proposal_shapes(search.strategy).params)
@@ -312,7 +313,7 @@ def _search(job: Job, journal: Journal, progress: Progress) -> Progress:
             earlier_solutions.keep(job, progress)
         stopped = job.stop is not None and job.stop.holds(record)
         last = stopped or progress.generation == search.num_generations
-        hopeless = progress.failures == failures.MAX
+        hopeless = failures.hopeless(job, progress)
         late = time.monotonic() > job.deadline
         due = progress.generation % config.checkpoint_every == 0
         if last or hopeless or late or due:

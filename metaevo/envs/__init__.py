@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from metaevo.envs._check import check
 from metaevo.errors import ConfigError
 from metaevo.types import Key, PyTree
 
@@ -135,7 +136,8 @@ def make(name: str) -> Env:
             without arguments that returns an `Env`.
 
     Raises:
-        ConfigError: there is no such environment; names the nearest.
+        ConfigError: there is no such environment, and the nearest is named; or the
+            functions of yours do not return what its spaces say.
     """
     if ":" in name:
         module, _, function = name.partition(":")
@@ -160,6 +162,10 @@ def make(name: str) -> Env:
                 f"env={name!r} returned {type(env).__name__}, not an Env of "
                 "metaevo.envs, of pure functions in JAX; see: metaevo list environments"
             )
+        try:
+            check(env, Step)
+        except ConfigError as error:
+            raise ConfigError(f"env={name!r}: {error}") from error
         return env
     prefix, slash, rest = name.partition("/")
     if not slash or (prefix not in SUITES and prefix not in declared_suites()):

@@ -62,7 +62,7 @@ def configure(num_cpu_devices: int | None = None, driver: bool = False) -> None:
     if config.jax_compilation_cache_dir is None:
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         config.update("jax_compilation_cache_dir", str(base / "metaevo" / _processor()))
-        config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+        config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
 def _user() -> str:

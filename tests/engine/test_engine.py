@@ -410,6 +410,17 @@ def test_three_generations_of_only_failures_stop_the_run(tmp_path):
     assert mean.tolist() == [0.0]  # where it began
 
 
+@pytest.mark.parametrize("num", [1, 2])
+def test_a_whole_run_of_only_failures_has_no_solution(tmp_path, num):
+    search = tiny_search.search(num_generations=num, fail_below=1e9)
+    for _ in range(2):
+        with pytest.raises(metaevo.NumericalError, match="every member failed in"):
+            run(tmp_path, search)
+    assert not (tmp_path / "solution").exists()
+    with pytest.raises(metaevo.NumericalError, match="3 generations in a row"):
+        run(tmp_path, search._replace(num_generations=9))
+
+
 def test_generations_of_only_failures_that_are_not_in_a_row_stop_nothing(tmp_path):
     search = tiny_search.search(num_generations=6, fail_below=1e-6)
 

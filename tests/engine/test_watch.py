@@ -166,6 +166,25 @@ def test_the_page_is_renewed_until_all_runs_ended(going, learned, tmp_path, caps
     assert "\x1b" not in out
 
 
+def test_it_waits_for_the_first_files_of_a_run(learned, tmp_path, capsys, monkeypatch):
+    place, page = tmp_path / "run", tmp_path / "page.html"
+
+    class Stop:
+        def wait(self, seconds):
+            shutil.rmtree(place)
+            shutil.copytree(learned, place)
+
+    monkeypatch.setattr(watch, "on_signals", Stop)
+    place.mkdir()
+    words = "watch", [str(place), f"page={page}"]
+    with pytest.raises(ConfigError, match="no runs in"):
+        commands.execute(*words)
+    run_directory.paths(place).lock.touch()  # as a run has it while it compiles
+    commands.execute(*words)
+    assert f"waiting for {place}\n" in capsys.readouterr().out
+    assert page.exists()
+
+
 def test_a_signal_ends_the_watch_and_no_run(going, tmp_path, monkeypatch):
     class Stop:
         def wait(self, seconds):

@@ -1,0 +1,114 @@
+"""Check of an environment's functions by their shapes, before anything compiles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from metaevo.errors import ConfigError, printable
+from metaevo.types import PyTree
+
+__all__ = ["check"]
+
+
+def check(env: Any, step_type: type) -> None:
+    """Check that an environment's functions return what its spaces say.
+
+    Nothing is computed.
+
+    Args:
+        env: an `Env`.
+        step_type: `envs.Step`.
+
+    Raises:
+        ConfigError: one returns another structure, shape or type, or raises.
+    """
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    one = (env.num_players,) if env.num_players > 1 else ()
+    obs = jax.ShapeDtypeStruct((*one, *env.observation.shape), jnp.float32)
+    discrete = hasattr(env.action, "num")
+    action = jax.ShapeDtypeStruct(
+        (*one, *(() if discrete else env.action.shape)),
+        jnp.int32 if discrete else jnp.float32,
+    )
+    state, seen = _pair("reset", ("state", "obs"), env.reset, key)
+    _same("reset", "obs", seen, obs)
+    flag = jax.ShapeDtypeStruct((), jnp.bool_)
+    expected = {
+        "obs": obs,
+        "reward": jax.ShapeDtypeStruct(one, jnp.float32),
+        "terminated": flag,
+        "truncated": flag,
+        "final_obs": obs,
+    }
+    for name, step in (("step_raw", env.step_raw), ("step", env.step)):
+        after, out = _pair(name, ("state", "Step"), step, key, state, action)
+        if not isinstance(out, step_type):
+            raise ConfigError(f"{name} returns {_told(out)}, not an envs.Step")
+        _same(name, "state", after, state)
+        for field, wanted in expected.items():
+            _same(name, field, getattr(out, field), wanted)
+        if not isinstance(out.info, dict):
+            raise ConfigError(f"{name}: info is {_told(out.info)}, not a dict")
+    if env.action_mask is not None and discrete:
+        mask = _called("action_mask", env.action_mask, state)
+        wanted = jax.ShapeDtypeStruct((*one, env.action.num), jnp.bool_)
+        if np.shape(mask) != wanted.shape:
+            raise ConfigError(
+                f"action_mask returns {_told(mask)}, expected {_told(wanted)}"
+            )
+
+
+def _called(name: str, function: Callable, *args: Any) -> PyTree:
+    """Return the shapes of what a function returns."""
+    try:
+        return jax.eval_shape(function, *args)
+    except Exception as error:
+        text = printable(str(error)).splitlines() or [type(error).__name__]
+        raise ConfigError(f"{name} raises {type(error).__name__}: {text[0]}") from error
+
+
+def _pair(name: str, parts: tuple[str, str], function: Callable, *args: Any) -> tuple:
+    found = _called(name, function, *args)
+    if type(found) is not tuple or len(found) != 2:
+        raise ConfigError(
+            f"{name} returns {_told(found)}, expected ({', '.join(parts)})"
+        )
+    return found
+
+
+def _same(name: str, part: str, found: PyTree, wanted: PyTree) -> None:
+    """Check structure, shapes and types of what a function returns.
+
+    Raises:
+        ConfigError: they are others.
+    """
+    if jax.tree.structure(found) != jax.tree.structure(wanted):
+        expected = "that of reset" if part == "state" else _told(wanted)
+        raise ConfigError(f"{name}: {part} is {_told(found)}, expected {expected}")
+    those = jax.tree.leaves(wanted)
+    these = jax.tree_util.tree_leaves_with_path(found)
+    for (path, x), y in zip(these, those, strict=True):
+        if (x.shape, x.dtype) != (y.shape, y.dtype):
+            place = jax.tree_util.keystr(path)
+            raise ConfigError(
+                f"{name}: {part}{place} is {_told(x)}, expected {_told(y)}"
+                + " as from reset" * (part == "state")
+            )
+
+
+def _told(x: PyTree) -> str:
+    """Return a leaf's type and shape, and the type of anything else.
+
+    >>> _told(jax.ShapeDtypeStruct((3,), jnp.float32)), _told((1, 2))
+    ('float32[3]', 'a tuple of 2')
+    """
+    if hasattr(x, "dtype"):
+        return f"{x.dtype}[{','.join(map(str, x.shape))}]"
+    if isinstance(x, tuple | list):
+        return f"a {type(x).__name__} of {len(x)}"
+    return type(x).__name__
