@@ -4,10 +4,10 @@
 
 makes a small search in FOLDER/run, or takes the finished run RUN, and writes a PNG of
 its report, of the pages of `metaevo watch` and `metaevo runs`, and of the site's home
-if `site/` was built, each light and dark, 1400 and 400 pixels wide; and of a terminal
-of 80 columns while the search goes on and at its end. The picture of docs/report.md is
-`--docs RUN`: the top of the page, to docs/images/report.png. Chromium or Chrome has to
-be on the PATH.
+if `make docs` has made one, each light and dark, 1400 and 400 pixels wide; and of a
+terminal of 80 columns while the search goes on and at its end. The picture of
+docs/report.md is `--docs RUN`: the top of the page, to docs/images/report.png. Chromium
+or Chrome has to be on the PATH.
 """
 
 import io
@@ -144,7 +144,7 @@ def main(arguments: list[str]) -> None:
     watched = in_terminal("watch", str(run), f"page={folder / 'watch.html'}")
     shoot_terminal(watched, folder / "terminal-watch.png")
     in_terminal("runs", str(run), f"page={folder / 'runs.html'}")
-    pages = {"report": report, "site": ROOT / "site" / "index.html"}
+    pages = {"report": report, "site": ROOT / "build" / "site" / "index.html"}
     pages |= {name: folder / f"{name}.html" for name in ("watch", "runs")}
     for name, page in pages.items():
         if page.is_file():

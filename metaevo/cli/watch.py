@@ -44,7 +44,7 @@ def watch(places: Sequence[str], page: str | None, every: float) -> None:
         page = str(alone) if len(runs) == 1 else PAGE
     run_directory.check_writable("page", Path(page).parent)
     Path(page).parent.mkdir(parents=True, exist_ok=True)
-    shown = Pictures()
+    shown, ended = Pictures(), Ended()
     screen.print(Text(printable(f"page: {Path(page).absolute().as_uri()}")))
     with contextlib.ExitStack() as stack:
         display = None
@@ -52,7 +52,7 @@ def watch(places: Sequence[str], page: str | None, every: float) -> None:
             display = stack.enter_context(Live(console=screen, auto_refresh=False))
         states: list[str] = []
         while True:
-            rows = sorted(map(overview.read, runs), key=lambda row: -row.started)
+            rows = sorted(map(ended.read, runs), key=lambda row: -row.started)
             rows.sort(key=lambda row: row.state != "going on")
             shown.draw_one(rows[:DRAWN])
             goes_on = rows[0].state == "going on" or not shown.has(rows[:DRAWN])
@@ -82,6 +82,22 @@ def _first(places: Sequence[str], stop: Any, screen: Any) -> list[Path]:
             told = True
             if stop.wait(1.0):
                 raise
+
+
+class Ended:
+    """Rows of runs that do not go on, read again where their files have changed."""
+
+    def __init__(self):
+        self._kept: dict[Path, tuple[tuple, RunRow]] = {}
+
+    def read(self, run: Path) -> RunRow:
+        """Return the row of a run."""
+        written = _written(run)
+        before, row = self._kept.get(run, ((), None))
+        if row is None or before != written or row.state == "going on":
+            row = overview.read(run)
+            self._kept[run] = written, row
+        return row
 
 
 class Pictures:
@@ -116,9 +132,14 @@ class Pictures:
 
 def _files(row: RunRow) -> tuple:
     """The state of a run, and when its files were written."""
-    paths = run_directory.paths(row.name)
+    return row.state, *_written(row.name)
+
+
+def _written(run: Path | str) -> tuple[float, ...]:
+    """When the files of a run were written."""
+    paths = run_directory.paths(run)
     files = *paths[:5], paths.newest / "solution"
-    return row.state, *(x.stat().st_mtime for x in files if x.exists())
+    return tuple(x.stat().st_mtime for x in files if x.exists())
 
 
 def write(
