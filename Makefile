@@ -13,9 +13,9 @@ $(VENV)/.installed: pyproject.toml requirements.lock
 	$(BIN)/python -m pip install --quiet --constraint requirements.lock -e '.[dev]'
 	touch $@
 
-# The main job: evolve PPO's value loss on CartPole, compare it, and play an agent.
+# The main job: evolve PPO's numbers on CartPole, compare them, and play an agent.
 demo: install
-	$(BIN)/python -m searches.ppo_weighted_value_loss run.directory=runs/demo
+	$(BIN)/metaevo tune ppo env=gymnax/CartPole-v1 num_generations=10 run.directory=runs/demo
 	$(BIN)/metaevo play runs/demo
 
 lint: install

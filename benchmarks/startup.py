@@ -2,8 +2,9 @@
 
     python -m benchmarks.startup                                    5 minutes
 
-Starts the search of `make demo` in a process of its own, and ends it after its first
-generation: with an empty compilation cache (cold), and with what that left (warm).
+Starts `searches.ppo_weighted_value_loss` in a process of its own, and ends it after its
+first generation: with an empty compilation cache (cold), and with what that left
+(warm).
 
     imports               the interpreter, JAX, metaevo and the search
     parse                 the command line

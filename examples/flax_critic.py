@@ -1,7 +1,7 @@
 """A flax critic that learns with an evolved loss, in the usual loop with optax.
 
     python examples/flax_critic.py                       # squared error
-    python examples/flax_critic.py runs/demo/solution    # an evolved value loss
+    python examples/flax_critic.py runs/loss/solution    # an evolved value loss
 
 It fits the returns of a random walk from its states. The loss is a function of arrays
 like any other: `jax.grad` goes through it, and `jax.jit` compiles it into the step.

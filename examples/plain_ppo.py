@@ -4,7 +4,7 @@ A self-contained PPO in plain JAX: its own networks, Adam and CartPole. It share
 code with metaevo, from which it only loads the artifact.
 
     python examples/plain_ppo.py                          # squared error
-    python examples/plain_ppo.py runs/demo/solution       # an evolved value loss
+    python examples/plain_ppo.py runs/loss/solution       # an evolved value loss
 """
 
 import sys

@@ -1,6 +1,6 @@
 """rejax's PPO with an evolved value loss.
 
-    metaevo export runs/demo to=jax out=evolved.py
+    metaevo export runs/loss to=jax out=evolved.py
     python examples/rejax_ppo.py                   # its own clipped squared error
     python examples/rejax_ppo.py evolved.py        # the evolved loss
 

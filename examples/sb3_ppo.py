@@ -1,6 +1,6 @@
 """Stable-Baselines3's PPO with an evolved value loss.
 
-    metaevo export runs/demo to=torch out=evolved.py
+    metaevo export runs/loss to=torch out=evolved.py
     python examples/sb3_ppo.py                   # its own squared error
     python examples/sb3_ppo.py evolved.py        # the evolved loss
 

@@ -3,7 +3,7 @@
 The layout is that of CleanRL's single-file PPO (Huang et al., 2022), with a CartPole in
 PyTorch so that it needs nothing else. The evolved loss is an exported file:
 
-    metaevo export runs/demo to=torch out=evolved.py
+    metaevo export runs/loss to=torch out=evolved.py
     python examples/torch_ppo.py                 # squared error
     python examples/torch_ppo.py evolved.py      # the evolved one
 """

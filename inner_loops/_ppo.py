@@ -356,7 +356,12 @@ def rollout_for_learning(
         discounted = reward + gamma * before
         return jnp.where(done, 0.0, discounted), discounted
 
-    last, discounted = jax.lax.scan(discount, discounted_return, (reward, steps.done))
+    last, discounted = jax.lax.scan(
+        discount,
+        discounted_return,
+        (reward, steps.done),
+        unroll=returns.steps_at_once(),
+    )
     obs = net_inputs.with_message(meta, context, steps.obs)
     next_obs = net_inputs.with_message(meta, context, steps.next_obs)
     rollout = Rollout(

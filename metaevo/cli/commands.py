@@ -568,13 +568,13 @@ COMMANDS = {
     "distill": Command(
         _distill,
         "RUN key=value ...",
-        "metaevo distill runs/demo",
+        "metaevo distill runs/loss",
         DistillOptions,
     ),
     "export": Command(
         _export,
         "RUN|ARTIFACT key=value ...",
-        "metaevo export runs/demo to=torch out=value_loss.py",
+        "metaevo export runs/loss to=torch out=value_loss.py",
         ExportOptions,
     ),
     "verify": Command(

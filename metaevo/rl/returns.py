@@ -17,15 +17,37 @@ from metaevo.types import PyTree
 
 __all__ = [
     "VTrace",
+    "backward",
     "generalized_advantage",
     "importance_ratio",
     "lambda_return",
     "n_step_return",
     "n_step_window",
     "next_values",
+    "steps_at_once",
     "vtrace",
     "vtrace_weight",
 ]
+
+
+def steps_at_once() -> int:
+    """Return `unroll` for a scan over a trajectory with few operations a step.
+
+    Each iteration starts kernels on an accelerator, which takes longer than they do.
+    """
+    return 1 if jax.default_backend() == "cpu" else 16
+
+
+def backward(step: Callable, last: PyTree, steps: PyTree) -> PyTree:
+    """Scan a trajectory from its end; return what `step` gives for each, [T, ...].
+
+    Args:
+        step: `(following, at) -> (now, out)`.
+        last: what follows the end.
+        steps: leaves [T, ...].
+    """
+    unroll = steps_at_once()
+    return jax.lax.scan(step, last, steps, reverse=True, unroll=unroll)[1]
 
 
 def generalized_advantage(
@@ -66,7 +88,7 @@ def generalized_advantage(
         return advantage, advantage
 
     zero = jnp.zeros(delta.shape[1:], delta.dtype)
-    return jax.lax.scan(step, zero, (delta, decay), reverse=True)[1]
+    return backward(step, zero, (delta, decay))
 
 
 def next_values(
@@ -167,7 +189,7 @@ def vtrace(
 
     zero = jnp.zeros(delta.shape[1:], delta.dtype)
     steps = (delta, decay, rho * delta, c * decay)
-    error, advantage = jax.lax.scan(step, zero, steps, reverse=True)[1]
+    error, advantage = backward(step, zero, steps)
     return VTrace(error, pg_rho * advantage)
 
 
@@ -268,7 +290,7 @@ def lambda_return(
         return mixed, mixed
 
     steps = (reward, next_value, terminated, carried)
-    return jax.lax.scan(step, jnp.zeros_like(reward[0]), steps, reverse=True)[1]
+    return backward(step, jnp.zeros_like(reward[0]), steps)
 
 
 def n_step_window(

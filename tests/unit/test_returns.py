@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from metaevo.rl import returns
 from metaevo.rl.returns import (
     generalized_advantage,
     lambda_return,
@@ -40,6 +41,30 @@ def test_advantages_and_returns_golden():
     ):
         found = n_step_return(REWARD, NEXT_VALUE, *ended, 0.9, n)
         np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("length", [1, 5, 40])
+def test_several_steps_at_once_change_no_value(length, monkeypatch):
+    """As on an accelerator, with trajectories shorter than the unrolled ones."""
+    keys = jax.random.split(jax.random.key(0), 4)
+    reward, value, following = jax.random.normal(keys[0], (3, length, 2))
+    terminated, cut = jax.random.bernoulli(keys[1], 0.2, (2, length, 2))
+    done = terminated | cut
+    rho = jax.random.uniform(keys[2], (length, 2))
+
+    def all_of_them():
+        masks = terminated, done, 0.9, 0.8
+        trace = vtrace(reward, value, following, *masks, rho, rho, rho)
+        return (
+            generalized_advantage(reward, value, following, *masks),
+            lambda_return(reward, following, *masks),
+            *trace,
+        )
+
+    one = all_of_them()
+    monkeypatch.setattr(returns, "steps_at_once", lambda: 16)
+    for x, y in zip(one, all_of_them(), strict=True):
+        np.testing.assert_allclose(x, y, 1e-5, 1e-6)
 
 
 def test_truncation_bootstraps_but_cuts_the_trace():
