@@ -86,8 +86,8 @@ def make(name: str) -> Env:
         kind = "task of one agent with discrete actions"
         raise unknown("jumanji", name, names(), kind)
     with optional("env=jumanji/...", "jumanji"):
-        import jumanji  # pyright: ignore[reportMissingImports]
-    task: Any = jumanji.make(name)
+        from jumanji import registration  # pyright: ignore[reportMissingImports]
+    task: Any = registration.make(name)
     max_steps = MAX_STEPS[name]
     parts = np.atleast_1d(np.asarray(task.action_spec.num_values))
     num_actions = math.prod(map(int, parts))
