@@ -86,8 +86,9 @@ def make(name: str) -> Env:
         kind = "task of one agent with discrete actions"
         raise unknown("jumanji", name, names(), kind)
     with optional("env=jumanji/...", "jumanji"):
-        from jumanji import registration  # pyright: ignore[reportMissingImports]
-    task: Any = registration.make(name)
+        import jumanji  # pyright: ignore[reportMissingImports]
+    # Its package does not list its names.
+    task: Any = jumanji.make(name)  # pyright: ignore[reportPrivateImportUsage]
     max_steps = MAX_STEPS[name]
     parts = np.atleast_1d(np.asarray(task.action_spec.num_values))
     num_actions = math.prod(map(int, parts))
