@@ -46,24 +46,24 @@ def test_advantages_and_returns_golden():
 @pytest.mark.parametrize("length", [1, 5, 40])
 def test_several_steps_at_once_change_no_value(length, monkeypatch):
     """As on an accelerator, with trajectories shorter than the unrolled ones."""
-    keys = jax.random.split(jax.random.key(0), 4)
-    reward, value, following = jax.random.normal(keys[0], (3, length, 2))
-    terminated, cut = jax.random.bernoulli(keys[1], 0.2, (2, length, 2))
-    done = terminated | cut
-    rho = jax.random.uniform(keys[2], (length, 2))
+    random = np.random.default_rng(length)
+    arrays = random.normal(size=(3, length, 2)).astype(np.float32)
+    masks = random.random((2, length, 2)) < 0.2
+    rho = random.random((length, 2)).astype(np.float32)
 
-    def all_of_them():
-        masks = terminated, done, 0.9, 0.8
-        trace = vtrace(reward, value, following, *masks, rho, rho, rho)
+    def all_of_them(arrays, masks, rho):
+        reward, value, following = arrays
+        rest = masks[0], masks.any(0), 0.9, 0.8
         return (
-            generalized_advantage(reward, value, following, *masks),
-            lambda_return(reward, following, *masks),
-            *trace,
+            generalized_advantage(reward, value, following, *rest),
+            lambda_return(reward, following, *rest),
+            *vtrace(reward, value, following, *rest, rho, rho, rho),
         )
 
-    one = all_of_them()
+    one = jax.jit(all_of_them)(arrays, masks, rho)
     monkeypatch.setattr(returns, "steps_at_once", lambda: 16)
-    for x, y in zip(one, all_of_them(), strict=True):
+    many = jax.jit(lambda *given: all_of_them(*given))(arrays, masks, rho)
+    for x, y in zip(one, many, strict=True):
         np.testing.assert_allclose(x, y, 1e-5, 1e-6)
 
 
