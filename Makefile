@@ -107,14 +107,14 @@ SCORES ?= ppo-CartPole dqn-CartPole pqn-CartPole ppo-Acrobot ppo-Pendulum td3-Pe
 bench: install
 	$(BIN)/python -m benchmarks.canaries
 	$(BIN)/python -m benchmarks.startup
-	$(BIN)/python -m benchmarks.throughput ppo=true dqn=true offpolicy=true pqn=true a2c=true impala=true repeats=3
+	$(BIN)/python -m benchmarks.throughput ppo=true dqn=true offpolicy=true pqn=true repeats=3
 	$(BIN)/python -m benchmarks.generation
 	for row in $(SCORES); do $(BIN)/python -m benchmarks.algorithms only=$$row again=true || exit; done
 	$(BIN)/python -m benchmarks.tables
 
-# The other figures of docs/log/performance.md: 50 minutes more.
+# The other figures of docs/log/performance.md: an hour more.
 bench-rest: install
-	$(BIN)/python -m benchmarks.throughput breakout=true
+	$(BIN)/python -m benchmarks.throughput breakout=true a2c=true impala=true
 	for part in memory update_step peers; do $(BIN)/python -m benchmarks.$$part || exit; done
 	$(BIN)/python -m benchmarks.tables
 
