@@ -1,5 +1,7 @@
 """What is said of an environment whose functions do not return what its spaces say."""
 
+import inspect
+
 import jax.numpy as jnp
 import probes
 import pytest
@@ -37,6 +39,13 @@ def changed(**parts):
     return step
 
 
+def does_not_multiply(key):
+    return 0, jnp.zeros(4) @ jnp.zeros(3)
+
+
+HERE = inspect.getsourcelines(does_not_multiply)[1]
+
+
 FLAG, OBS = jnp.zeros((), bool), jnp.zeros(4)
 
 
@@ -56,8 +65,8 @@ FLAG, OBS = jnp.zeros((), bool), jnp.zeros(4)
             "reset: obs is int32[4], expected float32[4]",
         ),
         (
-            {"reset": lambda key: (0, jnp.zeros(4) @ jnp.zeros(3))},
-            "reset raises TypeError: dot_general",
+            {"reset": does_not_multiply},
+            f"reset raises TypeError in line {HERE + 1} of {__file__}: dot_general",
         ),
         (
             {"step_raw": lambda key, state, action: (state, OBS, 1.0, FLAG, {})},
