@@ -44,7 +44,7 @@ def watch(places: Sequence[str], page: str | None, every: float) -> None:
         page = str(alone) if len(runs) == 1 else PAGE
     run_directory.check_writable("page", Path(page).parent)
     Path(page).parent.mkdir(parents=True, exist_ok=True)
-    shown, ended = Pictures(), Ended()
+    shown, kept = Pictures(), KeptRows()
     screen.print(Text(printable(f"page: {Path(page).absolute().as_uri()}")))
     with contextlib.ExitStack() as stack:
         display = None
@@ -52,7 +52,7 @@ def watch(places: Sequence[str], page: str | None, every: float) -> None:
             display = stack.enter_context(Live(console=screen, auto_refresh=False))
         states: list[str] = []
         while True:
-            rows = sorted(map(ended.read, runs), key=lambda row: -row.started)
+            rows = sorted(map(kept.read, runs), key=lambda row: -row.started)
             rows.sort(key=lambda row: row.state != "going on")
             shown.draw_one(rows[:DRAWN])
             goes_on = rows[0].state == "going on" or not shown.has(rows[:DRAWN])
@@ -84,7 +84,7 @@ def _first(places: Sequence[str], stop: Any, screen: Any) -> list[Path]:
                 raise
 
 
-class Ended:
+class KeptRows:
     """Rows of runs that do not go on, read again where their files have changed."""
 
     def __init__(self):
