@@ -94,7 +94,7 @@ class UploadError(MetaevoError):
 
 
 class NumericalError(MetaevoError):
-    """Every member failed in three generations in a row."""
+    """Every member failed in three generations in a row, or in all of a run."""
 
     exit_code = 5
 

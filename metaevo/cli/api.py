@@ -73,7 +73,7 @@ def run(
         InterruptedRunError: `should_stop` or `max_seconds` ended the run.
         LockedError: another process uses the directory.
         CheckpointError: the manifest is damaged, or no checkpoint can be read.
-        NumericalError: every member failed in three generations in a row.
+        NumericalError: every member failed in three generations in a row, or in all.
     """
     runs.refuse_while_importing("metaevo.run")
     if isinstance(search, Search):

@@ -110,8 +110,8 @@ def run(
         ConfigError: something in the search or the configuration does not fit.
         LockedError: another process uses the directory.
         CheckpointError: the manifest is damaged, or no checkpoint can be read.
-        NumericalError: every member failed in three generations in a row. The last
-            checkpoint is intact.
+        NumericalError: every member failed in three generations in a row, or in all.
+            The last checkpoint is intact.
     """
     if config.seeds != 1:
         raise ConfigError(

@@ -35,8 +35,8 @@ def gone(event: Mapping[str, Any]) -> bool:
         os.kill(pid, 0)  # sends nothing
     except ProcessLookupError:
         return True
-    except (OSError, OverflowError):
-        return False
+    except (OSError, OverflowError):  # another user's, or no number of a process
+        pass
     return False
 
 

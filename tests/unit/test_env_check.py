@@ -1,4 +1,4 @@
-"""What is said of an environment whose functions do not return what its spaces say."""
+"""`envs.make` names what an environment returns against its spaces."""
 
 import inspect
 

@@ -128,7 +128,7 @@ def optimize(
         InterruptedRunError: `should_stop` or `max_seconds` ended the run.
         LockedError: another process uses the directory.
         CheckpointError: the files of the run are damaged.
-        NumericalError: all trials failed in three generations in a row.
+        NumericalError: all trials failed in three generations in a row, or in all.
     """
     if os.environ.get(MARK):
         raise ConfigError(
