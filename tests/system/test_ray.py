@@ -146,9 +146,10 @@ def test_states_that_are_lost_with_a_host_are_made_again(
     cluster, tmp_path, monkeypatch, generation
 ):
     """From the start, or from a checkpoint, which is some generations old."""
-    options = {"segments_per_generation": 1, "chunk_size": 2, "num_generations": 200}
+    # More chunks than hosts, so that the new one is given some at once.
+    options = {"segments_per_generation": 1, "chunk_size": 1, "num_generations": 40}
     # Ray keeps objects below 100 kB with the driver, where nothing is lost.
-    search = toys.search(toys.pbt(8), toys.quadratic(dim=20_000), **options)
+    search = toys.search(toys.pbt(8), toys.quadratic(dim=50_000), **options)
     added, live, newest = [], RayEvaluator._live, []
 
     def noted(self, *args):
