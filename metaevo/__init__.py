@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         NumericalError,
     )
     from metaevo.evaluators.devices import configure
+    from metaevo.fitness import Halving
     from metaevo.slots import Context
     from metaevo.storage import numpy_reference as reference
     from metaevo.storage.artifacts import load
@@ -54,6 +55,7 @@ __all__ = [
     "Evaluated",
     "Evaluator",
     "FitnessFn",
+    "Halving",
     "HostError",
     "InnerLoop",
     "InnerState",
@@ -102,6 +104,7 @@ _MODULES = {
         "NumericalError",
     ],
     "evaluators.devices": ["configure"],
+    "fitness": ["Halving"],
     "slots": ["Context"],
     "storage.artifacts": ["load"],
     "types": [

@@ -7,7 +7,9 @@ on and ends none in a generation keeps its last return.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +19,7 @@ from metaevo.errors import ConfigError
 from metaevo.types import Evaluated, Fitness, FitnessFn, Search, mean
 
 __all__ = [
+    "Halving",
     "area_under_curve",
     "final_return",
     "last_segments",
@@ -115,6 +118,83 @@ def with_hurdles(search: Search, evaluated: Evaluated) -> Evaluated:
         scores[task] = np.where(there, scores[task], least)
         healthy[task] |= ~there
     return evaluated._replace(fitness=scores, healthy=healthy)
+
+
+class Halving(NamedTuple):
+    """Stop lives early: at some ages, the *rungs*, only the better ones go on.
+
+    Successive halving (Jamieson and Talwalkar, 2016, https://arxiv.org/abs/1502.07943)
+    and ASHA (Li et al., 2020, https://arxiv.org/abs/1810.05934). Median stopping
+    (Golovin et al., 2017) is `factor=1, keep=0.5`: a rung at each age.
+
+    Attributes:
+        horizon: age of a whole life, at least 2.
+        first: age at the first rung, in [1, horizon - 1].
+        factor: each rung is at `factor` times the age of the one before, at least 2;
+            1: a rung at each age.
+        keep: share that goes on at a rung, in (0, 1]; None: 1 / factor.
+        wait: False: a life is compared with those that came to the rung before it, and
+            goes on at once (ASHA). True: at each rung all wait for the last one.
+    """
+
+    horizon: int
+    first: int = 1
+    factor: int = 3
+    keep: float | None = None
+    wait: bool = False
+
+    @property
+    def share(self) -> float:
+        """The share that goes on at a rung."""
+        return 1.0 / self.factor if self.keep is None else self.keep
+
+    @property
+    def ages(self) -> tuple[int, ...]:
+        """The rungs, below `horizon`.
+
+        >>> Halving(32, 2).ages, Halving(5, 2, 1, 0.5).ages
+        ((2, 6, 18), (2, 3, 4))
+        """
+        found, age = [], self.first
+        while age < self.horizon:
+            found.append(age)
+            age = age * self.factor if self.factor > 1 else age + 1
+        return tuple(found)
+
+    def stops(self, better: int, seen: int) -> bool:
+        """Return True if a life is stopped.
+
+        Args:
+            better: lives with a higher score at this rung.
+            seen: lives at this rung, it included.
+
+        >>> [Halving(9).stops(better, 4) for better in range(4)]
+        [False, False, True, True]
+        """
+        return better >= math.ceil(self.share * seen - 1e-9)  # .1 * 30 is above 3
+
+    def check(self) -> None:
+        """Check the fields.
+
+        Raises:
+            ConfigError: one is out of its range.
+        """
+        for name, least in (("horizon", 2), ("factor", 1), ("first", 1)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < least:
+                raise ConfigError(
+                    f"{name}={value!r}: expected a whole number, at least {least}"
+                )
+        if self.first >= self.horizon:
+            raise ConfigError(
+                f"first={self.first} must be below horizon={self.horizon}"
+            )
+        if self.keep is None and self.factor == 1:
+            raise ConfigError(
+                "factor=1 needs keep=..., the share that goes on at a rung"
+            )
+        if not isinstance(self.share, int | float) or not 0 < self.share <= 1:
+            raise ConfigError(f"keep={self.keep} must be in (0, 1]")
 
 
 def minus(fitness: FitnessFn) -> FitnessFn:

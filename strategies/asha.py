@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from metaevo.errors import ConfigError
+from metaevo.fitness import Halving
 from metaevo.types import Proposal, Space, Strategy, remakeable
 from strategies import _options
 
@@ -58,19 +58,6 @@ class State(NamedTuple):
     born: jax.Array
 
 
-def rungs(horizon: int, first: int, factor: int) -> tuple[int, ...]:
-    """Ages below `horizon` at which agents may be stopped.
-
-    >>> rungs(32, 2, 3), rungs(5, 2, 1)
-    ((2, 6, 18), (2, 3, 4))
-    """
-    found = []
-    while first < horizon:
-        found.append(first)
-        first = first * factor if factor > 1 else first + 1
-    return tuple(found)
-
-
 @remakeable
 def asha(
     space: Space,
@@ -101,17 +88,11 @@ def asha(
     Raises:
         ConfigError: An option is out of its range.
     """
-    _options.at_least(2, population_size=population_size, horizon=horizon)
-    _options.at_least(1, factor=factor, first=first)
+    _options.at_least(2, population_size=population_size)
     _options.at_least(population_size, memory=memory)
-    if first >= horizon:
-        raise ConfigError(f"first={first} must be below horizon={horizon}")
-    if keep is None and factor == 1:
-        raise ConfigError("factor=1 needs keep=..., the share that goes on at a rung")
-    share = 1.0 / factor if keep is None else keep
-    if not 0 < share <= 1:
-        raise ConfigError(f"keep={keep} must be in (0, 1]")
-    ages = jnp.asarray(rungs(horizon, first, factor), jnp.int32)
+    halving = Halving(horizon, first, factor, keep)
+    halving.check()
+    ages = jnp.asarray(halving.ages, jnp.int32)
     last = len(ages)  # number of the rung that is a whole life
 
     def init(key):
@@ -147,7 +128,7 @@ def asha(
         above = (scores[:, None, :] > fitness[None, :, None]) & there[:, None]
         better = above.sum(-1, dtype=jnp.float32)
         seen = there.sum(-1, dtype=jnp.float32)
-        stays = better < jnp.ceil(share * seen)[:, None]
+        stays = better < jnp.ceil(halving.share * seen)[:, None]
         stopped = (at & ~stays).any(0)
         done = age >= horizon
 

@@ -1,5 +1,7 @@
 """Small runs of `metaevo.optimize`."""
 
+import math
+import statistics
 from pathlib import Path
 
 import metaevo
@@ -23,3 +25,33 @@ def trials(directory):
     named = {x["trial"]: x for x in found}
     assert len(named) == len(found)
     return named
+
+
+def explained(found, halving, num_seeds, population_size):
+    """Check each decision of a log against the lines before it, and what it led to.
+
+    A member is told by its numbers, and a generation by the seeds that its newborn
+    members have in common.
+    """
+    age, first, scores, rungs, stopped = {}, {}, {}, {}, {}
+    seeds = list(dict.fromkeys(x["seed"] for x in found.values() if not x["parent"]))
+    for name, x in found.items():
+        parent = x["parent"]
+        assert not stopped.get(parent)
+        age[name] = 1 if parent is None else age[parent] + 1
+        first[name] = x["seed"] if parent is None else first[parent]
+        generation = seeds.index(first[name]) // num_seeds
+        numbers = tuple(v for k, v in x.items() if k.startswith("numbers/"))
+        mine = scores.setdefault((generation, numbers, age[name]), [])
+        mine.append(-math.inf if x["score"] is None else x["score"])
+        if age[name] not in halving.ages or len(mine) < num_seeds:
+            assert "rung" not in x
+            continue
+        there = rungs.setdefault((generation, age[name]), [])
+        there.append(statistics.fmean(mine))
+        assert x["rung"] == age[name]
+        assert x["seen"] == len(there) <= population_size
+        assert x["better"] == sum(score > there[-1] for score in there)
+        assert x["stopped"] == halving.stops(x["better"], x["seen"])
+        stopped[name] = x["stopped"]
+    assert {*stopped.values()} == {True, False}

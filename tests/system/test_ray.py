@@ -6,6 +6,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import optax
+import own_trainers
 import pytest
 import toy_trials
 import toys
@@ -315,6 +316,40 @@ def test_trials_on_hosts_of_which_one_is_lost_are_those_of_one_machine(
     found, expected = trials(tmp_path / "ray"), trials(tmp_path / "local")
     assert found == expected
     assert found[1] == len(found[0])  # none is doubled
+
+
+def test_lives_that_are_stopped_on_hosts_are_those_that_the_log_says(cluster, tmp_path):
+    """In the order of their arrivals, with a host that is lost and a run that stops."""
+    host = cluster.add_node(**reliability.host())
+    log = tmp_path / "trials.jsonl"
+
+    def should_stop():
+        nonlocal host
+        ended = log.read_bytes().count(b"\n") if log.exists() else 0
+        if host is not None and ended >= 6:
+            cluster.remove_node(host, allow_graceful=False)
+            host = None
+        return ended >= 12 and not going_on
+
+    going_on: list[bool] = []
+    halving = metaevo.Halving(4, factor=2)
+
+    def optimize():
+        own_trainers.optimize(
+            tmp_path, own_trainers.RATES, random_search(own_trainers.RATES, 8),
+            toy_trials.grow, stopping=halving, num_seeds=2, workers=3, timeout=60,
+            defaults={"rate": 0.1}, evaluator="ray", should_stop=should_stop,
+        )  # fmt: skip
+
+    with pytest.raises(metaevo.InterruptedRunError):
+        optimize()
+    assert host is None
+    before = jsonl.read(log)
+    going_on.append(True)
+    optimize()
+    found = own_trainers.trials(tmp_path)
+    assert [*found.values()][: len(before)] == before
+    own_trainers.explained(found, halving, num_seeds=2, population_size=8)
 
 
 def test_a_trial_that_misbehaves_on_a_host_fails_there(cluster, tmp_path):

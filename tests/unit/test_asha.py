@@ -106,7 +106,7 @@ def test_it_finds_better_numbers_than_whole_lives_of_as_many_frames():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"horizon": 1}, "horizon=1 must be at least 2"),
+        ({"horizon": 1}, "horizon=1: expected a whole number, at least 2"),
         ({"first": 4}, "first=4 must be below horizon=4"),
         ({"factor": 1}, "factor=1 needs keep"),
         ({"keep": 0.0}, r"keep=0.0 must be in \(0, 1\]"),

@@ -1,9 +1,10 @@
 """A population evaluated by a function of the user's: an `Evaluator`.
 
 A member's generation is a trial for each seed, or, where a lifetime has several
-segments, a chain of trials that continue each other. A trial is named by a digest of
-all that it is given, so a name stands for one result: a run that is resumed finds the
-trials that ended before in `trials.jsonl`, and does not run them again.
+segments, a chain of trials that continue each other, which may be stopped early. A
+trial is named by a digest of all that it is given, so a name stands for one result: a
+run that is resumed finds the trials that ended before in `trials.jsonl`, and does not
+run them again.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from metaevo import population, slots
-from metaevo.engine.trials import processes
+from metaevo.engine.trials import processes, stopping
 from metaevo.engine.trials.log import Given, TrialLog
 from metaevo.engine.trials.processes import Ended, Limits, Run, Target
+from metaevo.engine.trials.stopping import Arrivals, Life
 from metaevo.engine.trials.values import members, shortest, traced
 from metaevo.evaluators.programs import common_random_numbers
+from metaevo.fitness import Halving
 from metaevo.slots import Context
 from metaevo.storage._files import check_folder
 from metaevo.types import (
@@ -75,10 +78,18 @@ class TrialEvaluator:
         search: whose space and defaults are used.
         trainer: runs the trials.
         keep_agents: return the names of the last trials even if members do not live on.
+        halving: stops lives early; None: nothing does.
     """
 
-    def __init__(self, search: Search, trainer: Trainer, keep_agents: bool = False):
+    def __init__(
+        self,
+        search: Search,
+        trainer: Trainer,
+        keep_agents: bool = False,
+        halving: Halving | None = None,
+    ):
         self.search, self.trainer, self.keep_agents = search, trainer, keep_agents
+        self.halving = halving
         self.num_devices = trainer.limits.workers
         self._traced: dict[Any, Any] = {}
 
@@ -110,11 +121,11 @@ class TrialEvaluator:
             ]
             for s in range(search.num_seeds)
         ]
-        self._run([life for row in lives for life in row])
-        found = np.array([[self._scores(life) for life in row] for row in lives])
-        scores, seconds = found[:, :, 0], found[:, :, 1]
+        self._run([*zip(*lives, strict=True)])
+        found = np.array([[self._told(life) for life in row] for row in lives])
+        scores, seconds, ran = np.moveaxis(found, 2, 0)
         last = scores[..., -1]
-        alive = np.isfinite(last)
+        alive = healthy = np.isfinite(last)
         learned = alive.all(0).any()  # else the engine stays where it is
         if proposal.parents is not None and carried and learned:
             for name in np.asarray(carried[0].agent["trial"]).reshape(-1, NAME):
@@ -124,10 +135,13 @@ class TrialEvaluator:
             "episodes": np.ones_like(scores),
             "seconds": seconds,
         }
+        if self.halving is not None:
+            last, healthy = stopping.fitness(scores, ran > 0)
+            told["stopped"] = np.where(healthy[..., None], 1 - ran, 0)
         evaluation: Any = {"return": last}
         evaluated = Evaluated(
             fitness=last[None],
-            healthy=alive[None],
+            healthy=healthy[None],
             params=proposal.params,
             train=[told],
             evaluation=[evaluation],
@@ -209,30 +223,78 @@ class TrialEvaluator:
 
     # --- running them ---
 
-    def _run(self, lives: Sequence[tuple[Given, ...]]) -> None:
-        trainer, waiting = self.trainer, {x[-1].name: x for x in lives}
-        check_folder(trainer.folder)
-        processes.run_all(
-            list(waiting.values()),
-            self._live,
-            trainer.limits.workers,
-            trainer.should_stop,
-        )
+    def _run(self, lives: Sequence[Life]) -> None:
+        """Run the trials of members that did not end before."""
+        check_folder(self.trainer.folder)
+        if self.halving is None:
+            rows = {row[-1].name: row for life in lives for row in life}
+            self._each(self._live, [*rows.values()])
+            return
+        # Members with the same numbers and seeds are one.
+        alone = [*{life[0][-1].name: life for life in lives}.values()]
+        if self.halving.wait:
+            self._run_in_step(self.halving, alone)
+            return
+        arrivals = Arrivals(self.halving, alone, self.trainer.log)
+        self._each(functools.partial(self._live_on, arrivals), alone)
 
-    def _live(self, life: tuple[Given, ...], stopped: threading.Event) -> None:
-        """Run the trials of a life that did not end before, to the first that fails."""
-        log = self.trainer.log
+    def _each(
+        self, one: Callable[[Any, threading.Event], None], jobs: Sequence[Any]
+    ) -> None:
+        trainer = self.trainer
+        processes.run_all(jobs, one, trainer.limits.workers, trainer.should_stop)
+
+    def _live(self, life: Sequence[Given], stopped: threading.Event) -> None:
+        """Run trials that continue each other, to the first that fails."""
         for given in life:
-            ended = log.ended.get(given.name)
-            if ended is None:
-                ended = self._trial(given, stopped)
-                if ended is None:
-                    return
-                log.add(given, ended)
-            if given is not life[0] and given.parent is not None:
-                self._forget(given.parent)
-            if ended.score is None:
+            if not self._ended(given, stopped, self.trainer.log.add):
                 return
+
+    def _live_on(
+        self, arrivals: Arrivals, life: Life, stopped: threading.Event
+    ) -> None:
+        """Run a member's trials until it is stopped."""
+        for age, trials in enumerate(zip(*life, strict=True), 1):
+            add = functools.partial(arrivals.add, life, age)
+            if not all(self._ended(given, stopped, add) for given in trials):
+                return
+            if trials[0].name in arrivals.stopped:
+                self._end([life], age)
+                return
+
+    def _run_in_step(self, halving: Halving, lives: Sequence[Life]) -> None:
+        """Run all members to a rung, before the better ones go on."""
+        begun = 0
+        for age in (*halving.ages, halving.horizon):
+            self._each(self._live, [row[begun:age] for x in lives for row in x])
+            if age < halving.horizon:
+                better = stopping.ahead(halving, lives, age, self.trainer.log)
+                self._end([x for x in lives if x not in better], age)
+                lives, begun = better, age
+
+    def _end(self, lives: Sequence[Life], age: int) -> None:
+        """Remove what members wrote that do not go on."""
+        for life in lives:
+            for row in life:
+                self._forget(row[age - 1].name)
+
+    def _ended(
+        self,
+        given: Given,
+        stopped: threading.Event,
+        add: Callable[[Given, Ended], None],
+    ) -> bool:
+        """Run a trial that did not end before; True if it has a score."""
+        ended = self.trainer.log.ended.get(given.name)
+        if ended is None:
+            ended = self._trial(given, stopped)
+            if ended is None:
+                return False
+            add(given, ended)
+        # Of members that live on, others may continue the same parent.
+        if given.parent is not None and self.search.segments_per_generation is None:
+            self._forget(given.parent)
+        return ended.score is not None
 
     def _trial(self, given: Given, stopped: threading.Event) -> Ended | None:
         if stopped.is_set():
@@ -259,12 +321,12 @@ class TrialEvaluator:
         """Remove what a trial wrote, once those that continue it have ended."""
         shutil.rmtree(self.trainer.folder / name / "files", ignore_errors=True)
 
-    def _scores(self, life: tuple[Given, ...]) -> tuple[list[float], list[float]]:
-        """The score, NaN from the first that failed, and seconds of each trial."""
-        ended = self.trainer.log.ended
-        found = [ended.get(x.name, Ended(None, "", 0.0)) for x in life]
-        scores = [np.nan if x.score is None else x.score for x in found]
-        return scores, [x.seconds for x in found]
+    def _told(self, life: Sequence[Given]) -> np.ndarray:
+        """[3, K]: the trials' scores, NaN of those without; seconds; which ended."""
+        told = [self.trainer.log.ended.get(given.name) for given in life]
+        scores = [np.nan if x is None or x.score is None else x.score for x in told]
+        seconds = [0.0 if x is None else x.seconds for x in told]
+        return np.array([scores, seconds, [x is not None for x in told]])
 
 
 def chain(

@@ -37,7 +37,7 @@ class TrialLog:
             then removed.
 
     Attributes:
-        ended: name -> how that trial ended.
+        ended: name -> how that trial ended, in the order of their ends.
 
     Raises:
         CheckpointError: the file was altered.
@@ -61,8 +61,16 @@ class TrialLog:
         self._log: jsonl.JsonlLogger | None = None
         self._lock = threading.Lock()
 
-    def add(self, given: Given, ended: Ended) -> None:
-        """Record how a trial ended."""
+    def add(
+        self, given: Given, ended: Ended, notes: Mapping[str, Any] | None = None
+    ) -> None:
+        """Record how a trial ended.
+
+        Args:
+            given: the trial.
+            ended: how it ended.
+            notes: what its line says besides.
+        """
         numbers = {
             f"numbers/{name}": x
             for name, x in given.params.items()
@@ -72,7 +80,9 @@ class TrialLog:
         with self._lock:
             if self._log is None:
                 self._log = jsonl.JsonlLogger(self._path, self._size)
-            self._log.log(record | {"parent": given.parent} | numbers)
+            self._log.log(
+                {**record, "parent": given.parent, **numbers, **(notes or {})}
+            )
             self.ended[given.name] = ended
 
     def close(self) -> None:

@@ -37,6 +37,7 @@ from metaevo.engine.trials.values import shortest, traced
 from metaevo.errors import ConfigError, NumericalError
 from metaevo.evaluators import surroundings
 from metaevo.evaluators.choose import EvaluatorFactory
+from metaevo.fitness import Halving
 from metaevo.fitness import score as as_told
 from metaevo.storage import run_directory
 from metaevo.types import InnerLoop, InnerState, Search, Space, Strategy, keep
@@ -61,10 +62,12 @@ class Own:
     Attributes:
         score: name of the function.
         budget: as the user gave it.
+        stopping: likewise.
     """
 
     score: str
     budget: float | None = None
+    stopping: Halving | None = None
 
 
 def optimize(
@@ -77,6 +80,7 @@ def optimize(
     defaults: Mapping[str, float | None] | None = None,
     num_seeds: int = 1,
     budget: float | None = None,
+    stopping: Halving | None = None,
     workers: int = 1,
     timeout: float | None = None,
     memory: float | None = None,
@@ -108,6 +112,9 @@ def optimize(
         num_seeds: S, trials of a member in a generation; at least 1.
         budget: any finite number, handed to each trial, such as a number of steps. With
             `pbt` it is of one generation.
+        stopping: stops newborn members early. A life is then `stopping.horizon` trials,
+            each of the budget, which continue each other as those of `pbt` do. What
+            follows the search trains whole lives. None: a life is one trial.
         workers: trials that run at a time, at least 1; on all hosts together.
         timeout: seconds, > 0, after which a trial is killed; None: no limit.
         memory: bytes, > 0, that the processes of a trial may hold; None: no limit. On
@@ -150,7 +157,7 @@ def optimize(
         _number("budget", budget)
     config = _config(directory, run)
     given = space, strategy, where, score, defaults or {}
-    searched = _search(*given, num_generations, num_seeds, budget)
+    searched = _search(*given, num_generations, num_seeds, budget, stopping)
 
     @contextlib.contextmanager
     def evaluators(
@@ -169,6 +176,10 @@ def optimize(
 
             def make(search, evaluate=False, keep_agents=False):
                 del evaluate  # a trial is scored in any case
+                return TrialEvaluator(search, trainer, keep_agents, stopping)
+
+            def whole_lives(search, evaluate=False, keep_agents=False):
+                del evaluate
                 return TrialEvaluator(search, trainer, keep_agents)
 
             def plan(search, proposal):
@@ -177,7 +188,7 @@ def optimize(
 
             try:
                 what = "trials on Ray" if config.evaluator == "ray" else "processes"
-                yield EvaluatorFactory(make, make, plan, workers, "cpu", what)
+                yield EvaluatorFactory(make, whole_lives, plan, workers, "cpu", what)
             except NumericalError as error:
                 failed = [x for x in log.ended.items() if x[1].score is None]
                 last, ended = failed[-1]
@@ -222,6 +233,7 @@ def _search(
     num_generations: int,
     num_seeds: int,
     budget: float | None,
+    stopping: Halving | None,
 ) -> Search:
     """The search that the engine runs.
 
@@ -247,8 +259,13 @@ def _search(
             "in pairs, which trials cannot; expected one with newborn members, pbt or "
             "asha"
         )
-    # Of PBT one population lives one lifetime; of ASHA the strategy knows its length.
-    lifetime = strategy.settings.get("horizon", num_generations) if lives_on else 1
+    lifetime = 1
+    if stopping is not None:
+        _check_stopping(stopping, lives_on)
+        lifetime = stopping.horizon
+    if lives_on:
+        # Of PBT one population lives one lifetime; ASHA knows its length.
+        lifetime = strategy.settings.get("horizon", num_generations)
 
     def init(key, meta):
         del key, meta
@@ -266,7 +283,7 @@ def _search(
     inner = InnerLoop(
         meta, init, train, nothing, lifetime, nothing,
         frames_per_segment=frames,
-        config=Own(where.name, budget),
+        config=Own(where.name, budget, stopping),
         outside=True,
     )  # fmt: skip
     found = Search(
@@ -280,6 +297,25 @@ def _search(
         if op["op"] != "number":
             traced(slot, op, getattr(start, slot))
     return found
+
+
+def _check_stopping(stopping: Halving, lives_on: bool) -> None:
+    """Check that a rule can stop the members of a search.
+
+    Raises:
+        ConfigError: it is none, a field is out of its range, or members live on.
+    """
+    if not isinstance(stopping, Halving):
+        raise ConfigError(f"stopping={stopping!r}: expected a metaevo.Halving"[:400])
+    try:
+        stopping.check()
+    except ConfigError as error:
+        raise ConfigError(f"stopping: {error}") from None
+    if lives_on:
+        raise ConfigError(
+            "stopping: it stops newborn members, and those of this strategy live on; "
+            "expected a strategy such as random_search or snes"
+        )
 
 
 def with_defaults(space: Space, defaults: Mapping[str, float | None]) -> Any:
