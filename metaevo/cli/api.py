@@ -27,6 +27,7 @@ from metaevo.errors import ConfigError
 from metaevo.evaluators import surroundings
 from metaevo.evaluators.devices import configure
 from metaevo.storage.own_runs import Source
+from metaevo.storage.run_directory import require_finished
 from metaevo.types import Search
 
 __all__ = ["result", "run"]
@@ -115,7 +116,10 @@ def run(
 
 
 def result(directory: str | Path, trust: bool = False) -> Result:
-    """Return the result of a finished run, as `metaevo.run` has returned it.
+    """Return the result of a finished run, as what started it has returned it.
+
+    Of a run of `metaevo.optimize` it does not play, compare or distill: the function
+    that trains is known to the call alone that started it.
 
     Args:
         directory: run directory.
@@ -129,10 +133,14 @@ def result(directory: str | Path, trust: bool = False) -> Result:
         CheckpointError: other files were altered.
     """
     configure()
-    run = runs.finished(directory, trust)
+    again = None
+    if runs.of_trials(directory):
+        require_finished(directory)
+    else:
+        run = runs.finished(directory, trust)
+        again = Again(functools.partial(runs.remade, run), _compared)
     with runs.reading(directory):
-        found = results.read(directory)
-    return found._replace(again=Again(functools.partial(runs.remade, run), _compared))
+        return results.read(directory)._replace(again=again)
 
 
 def _with_search(ended: Result | None, make: Callable[..., Search]) -> Result | None:

@@ -77,7 +77,7 @@ def opened(directory: str | Path, trust: bool = False) -> Run:
                 file=sys.stderr,
             )
         return Run(directory, manifest, own.source, own.changes, True)
-    if paths(directory).trial_log.exists():
+    if of_trials(directory):
         raise ConfigError(
             f"{directory}: a run of metaevo.optimize goes on by the call that started "
             "it, which knows the function"
@@ -101,6 +101,11 @@ def _module_name(name: str) -> str:
     """Return the module of a search that a manifest names, quoted if it is no name."""
     name = name[:80]
     return f"searches.{name}" if name.isidentifier() else repr(name)
+
+
+def of_trials(directory: str | Path) -> bool:
+    """Return True if a run is one of `metaevo.optimize`."""
+    return paths(directory).trial_log.exists()
 
 
 def finished(directory: str | Path, trust: bool = False) -> Run:

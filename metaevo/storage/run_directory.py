@@ -358,7 +358,10 @@ def require_finished(directory: str | Path) -> None:
     """
     read_manifest(directory)
     if (paths(directory).agents / "trained").is_dir():
-        raise ConfigError(f"{directory}: a training run, in which nothing evolved")
+        raise ConfigError(
+            f"{directory}: a training run, in which nothing evolved; metaevo play "
+            "plays its agents, and report/learning_curve.csv is their curve"
+        )
     if not paths(directory).solution.is_dir():
         raise ConfigError(
             f"{directory}: no finished run here (no solution/); finish it with: "

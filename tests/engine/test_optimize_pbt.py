@@ -101,6 +101,15 @@ def test_the_best_agent_is_in_its_folder(run):
     assert weight == pytest.approx(best, rel=1e-6)
 
 
+def test_another_process_reads_the_result(run):
+    read = metaevo.result(run.directory)
+    assert read.scores == run.result.scores
+    assert read.verdicts == run.result.verdicts
+    np.testing.assert_array_equal(read.solution["rate"], run.result.solution["rate"])
+    with pytest.raises(ConfigError, match="is not known here"):
+        read.compare()
+
+
 def test_the_schedule_of_the_best_line_is_replayed(run):
     expected = 0.0
     for rate in np.asarray(run.result.solution["rate"], float):
