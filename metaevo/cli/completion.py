@@ -54,10 +54,13 @@ def _fitting(before: list[str], word: str) -> list[str]:
     if folder:
         keys = keys | _keys_of_file(folder, rest[0], rest[1:])
     key, equals, _ = word.partition("=")
-    if key == "env" and equals:
-        return [f"env={x} " for x in _kept(["environments"], _all_environments)]
     if equals:
-        return [f"{key}={x} " for x in keys.get(key, [])]
+        taken = keys.get(key, [])
+        if key == "env":
+            taken = [*_kept(["environments"], _all_environments), *_own_environments()]
+        elif key == "strategy" and taken:
+            taken = [*taken, *_files("strategies")]
+        return [f"{key}={x} " for x in taken]
     flags = [f"{x} " for x in keys.get("", []) if x.startswith("--")]
     given = {x.partition("=")[0] for x in rest}
     return [f"{x}=" for x in keys if x and x not in given] + flags
@@ -86,14 +89,30 @@ def _keys_of_file(folder: str, name: str, given: list[str]) -> Keys:
     return {**shared, **strategies, **{key: [] for key in _parsed(path)}}
 
 
-def _parsed(path: Path) -> list[str]:
-    """Return the keys that a file of the user's own adds; it is not imported."""
+def _body(path: Path) -> list[ast.stmt]:
+    """Return the statements of a file, which is not imported; [] if it has none."""
     try:
-        body = ast.parse(path.read_text(encoding="utf-8")).body
+        return ast.parse(path.read_text(encoding="utf-8")).body
     except (OSError, ValueError, SyntaxError):
         return []
+
+
+def _own_environments() -> list[str]:
+    """Return the functions of files here that make an `Env`."""
+    return [
+        f"{path.stem}:{made.name}"
+        for path in Path().glob("[!_]*.py")
+        for made in _body(path)
+        if isinstance(made, ast.FunctionDef) and made.name[0] != "_"
+        for node in ast.walk(made)
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Env")
+    ]
+
+
+def _parsed(path: Path) -> list[str]:
+    """Return the keys that a file of the user's own adds."""
     found = []
-    for node in body:
+    for node in _body(path):
         if isinstance(node, ast.ImportFrom) and node.module == LOOPS:
             keys = [k for x in node.names for k in _keys_of_file(LOOPS, x.name, [])]
             found += [x for x in keys if x.startswith(("inner.", "meta."))]

@@ -95,6 +95,17 @@ def test_a_file_of_ones_own_is_parsed_and_not_imported(tmp_path, monkeypatch):
     assert after("metaevo train my_loop inner.feat") == ["inner.features="]
 
 
+def test_strategies_and_environments_of_ones_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "strategies").mkdir()
+    (tmp_path / "strategies" / "my_way.py").write_text("1 / 0\n")
+    (tmp_path / "room.py").write_text(new.text("env", "room") + "1 / 0\n")
+    (tmp_path / "other.py").write_text("def make():\n    return 1\n")
+    assert after("metaevo run ppo_value_loss strategy=my") == ["strategy=my_way "]
+    assert after("metaevo train ppo env=ro") == ["env=room:make "]
+    assert after("metaevo train ppo env=ot") == []
+
+
 def complete(folder, shell, line):
     """The process that a shell starts: lines that it prints, and its CPU seconds."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
