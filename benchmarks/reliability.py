@@ -9,7 +9,8 @@ their parameters are the keys. The tests run small versions.
 The commands are in `reliability_processes` (kills, locks, long runs),
 `reliability_stops` (signals, full file systems, small memory, other starts),
 `reliability_sizes` (large populations and long logs), `reliability_disks` (disks and
-checkpoints), `reliability_artifacts`, and `reliability_hosts` (a Ray cluster).
+checkpoints), `reliability_artifacts`, `reliability_trials` (trials of a trainer of the
+user's) and `reliability_hosts` (a Ray cluster).
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from benchmarks.reliability_stops import (
     small_memory,
     two_codes,
 )
+from benchmarks.reliability_trials import hostile_trials, stopped_trials
 
 RESULTS = Path(__file__).parent / "results" / "reliability.jsonl"
 
@@ -65,6 +67,8 @@ def commands() -> dict[str, Callable]:
             kills_of_ppo,
             own_seconds,
             large_run,
+            hostile_trials,
+            stopped_trials,
         )
     }
     try:

@@ -88,19 +88,23 @@ def test_a_run_that_stopped_decides_as_its_log_says(tmp_path, wait):
     assert runs.solution_bytes(stopped) == runs.solution_bytes(whole)
 
 
-def test_a_member_that_fails_is_no_rival_and_is_not_continued(tmp_path):
-    """Those above 5 fail, at their first trial."""
+@pytest.mark.parametrize("wait", [False, True])
+def test_a_member_that_fails_is_no_rival_and_is_not_continued(tmp_path, wait):
+    """Those above 5 fail, before the rung."""
     optimize(
         tmp_path, SPACE, random_search(SPACE, 6), toy_trials.sometimes,
-        stopping=Halving(3, factor=2), defaults={"x": 2.0}, num_generations=1,
+        stopping=Halving(3, first=2, factor=2, wait=wait), defaults={"x": 2.0},
+        num_generations=1,
     )  # fmt: skip
     found = trials(tmp_path)
     failed = {name for name, x in found.items() if x["score"] is None}
     assert failed
     assert not failed & {x["parent"] for x in found.values()}
-    records = runs.records(tmp_path)
-    assert sum(x["failed"] for x in records) == len(failed)
-    explained(found, Halving(3, factor=2), num_seeds=1, population_size=6)
+    (record,) = runs.records(tmp_path)
+    assert record["failed"] == len(failed)
+    assert [x is None for x in record["population"]] == [
+        x > 5 for x in record["numbers/x"]
+    ]
 
 
 def test_a_stopped_member_ranks_below_whole_lives():

@@ -100,24 +100,25 @@ def mean_score(names: Sequence[str], ended: Mapping[str, Ended]) -> float | None
 def ahead(
     halving: Halving, lives: Sequence[Life], age: int, log: TrialLog
 ) -> list[Life]:
-    """Return the lives that go on at a rung to which all have come.
+    """Return the lives that go on at a rung, for which all have waited.
 
     Args:
         halving: the rule.
-        lives: those at the rung.
+        lives: those that were to come to it.
         age: of the rung.
         log: trials that ended.
     """
     scores = [
         mean_score([row[age - 1].name for row in life], log.ended) for life in lives
     ]
-    assert None not in scores, "a trial of the rung has not ended"
+    # Those that failed before the rung did not come to it.
+    there = [-math.inf if x is None else x for x in scores]
 
     def goes_on(score):
-        better = sum(x > score for x in scores)
-        return score > -math.inf and not halving.stops(better, len(scores))
+        better = sum(x > score for x in there)
+        return score > -math.inf and not halving.stops(better, len(there))
 
-    return [life for life, x in zip(lives, scores, strict=True) if goes_on(x)]
+    return [life for life, x in zip(lives, there, strict=True) if goes_on(x)]
 
 
 def fitness(scores: np.ndarray, ran: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

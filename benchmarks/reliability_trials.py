@@ -1,0 +1,141 @@
+"""Trials of `metaevo.optimize` that misbehave, are killed, or are stopped early.
+
+    python -m benchmarks.reliability hostile_trials
+    python -m benchmarks.reliability stopped_trials
+
+The first needs Stable-Baselines3: `make .venv-torch/.installed`.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import metaevo
+from metaevo import spaces
+from metaevo.storage import jsonl
+from strategies.pbt import pbt
+from strategies.random_search import random_search
+from strategies.snes import snes
+
+ROOT = Path(__file__).parents[1]
+TRAINER = Path(__file__).with_name("hostile_trainer.py")
+TORCH = ROOT / ".venv-torch" / "bin" / "python"
+HAND_MADE = {"learning_rate": 3e-4, "clip_range": 0.2}
+RANGES = spaces.prior(
+    learning_rate=spaces.log_uniform(1e-4, 1e-2), clip_range=spaces.uniform(0.1, 0.4)
+)
+AROUND = spaces.tune(learning_rate=spaces.log(), clip_range=spaces.log())
+THIRDS = metaevo.Halving(3)
+SEARCHES: dict[str, tuple] = {
+    "random search": (RANGES, random_search(RANGES, 12), None),
+    "SNES": (AROUND, snes(AROUND, 12, sigma=0.3), None),
+    "ASHA": (RANGES, random_search(RANGES, 12), THIRDS),
+    "PBT": (RANGES, pbt(RANGES, 12), None),
+}
+
+
+def hostile(kind: str, directory: str) -> None:
+    """Search PPO's numbers for two generations, 12 trials at once."""
+    space, strategy, stopping = SEARCHES[kind]
+    metaevo.optimize(
+        space, strategy, f"{TRAINER}:hostile_ppo", python=TORCH, num_generations=2,
+        directory=directory, defaults=HAND_MADE, budget=512, stopping=stopping,
+        workers=12, timeout=120, memory=1 << 30, held_out_seeds=0, wandb="disabled",
+    )  # fmt: skip
+
+
+def hostile_trials(only: str = "") -> Iterator[dict[str, Any]]:
+    """Searches of PPO's numbers whose driver is killed -9 while trials misbehave.
+
+    Args:
+        only: name of one of `SEARCHES`; empty: all.
+    """
+    for kind in [only] if only else SEARCHES:
+        with tempfile.TemporaryDirectory() as folder:
+            directory = Path(folder) / "run"
+            program = [sys.executable, "-m", "benchmarks.reliability_trials", kind]
+            command = [*program, str(directory)]
+            began, log = time.monotonic(), directory / "trials.jsonl"
+            # By this variable the processes of the run, and theirs, are found.
+            given: Any = {"cwd": ROOT, "stdout": subprocess.DEVNULL}
+            given["env"] = {**os.environ, "HOSTILE_TRIALS": folder}
+            driver = subprocess.Popen(command, **given)
+            while not (log.exists() and log.read_bytes().count(b"\n") >= 5):
+                assert driver.poll() is None, "it ended by itself"
+                time.sleep(0.1)
+            driver.kill()
+            driver.wait()
+            time.sleep(2)
+            left, before = _processes(folder), jsonl.read(log)
+            subprocess.run(command, **given, check=True)
+            found = jsonl.read(log)
+            problems = [x["problem"].partition(":")[0] for x in found]
+            yield {
+                "strategy": kind,
+                "trials": len(found),
+                "before the kill": len(before),
+                "kept": found[: len(before)] == before,
+                "doubled": len(found) - len({x["trial"] for x in found}),
+                "processes left": left,
+                "processes left at the end": _processes(folder),
+                "problems": dict(collections.Counter(filter(None, problems))),
+                "stopped": sum(x.get("stopped", False) for x in found),
+                "generations": len(jsonl.read(directory / "metrics.jsonl")),
+                "seconds": round(time.monotonic() - began),
+            }
+
+
+def _processes(text: str) -> int:
+    """Live processes in whose environment a text is."""
+    found = 0
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            found += text.encode() in (entry / "environ").read_bytes()
+    return found
+
+
+def stopped_trials(members: int = 27, repeats: int = 3) -> Iterator[dict[str, Any]]:
+    """Lives of nine trials of unlike length on eight workers, stopped or not."""
+    space = spaces.prior(rate=spaces.log_uniform(0.01, 0.5))
+    rules = {
+        "whole lives": None,
+        "successive halving": metaevo.Halving(9, wait=True),
+        "ASHA": metaevo.Halving(9),
+    }
+    for seed in range(repeats):
+        for name, rule in rules.items():
+            with tempfile.TemporaryDirectory() as folder:
+                # A horizon of nine without a rung is a whole life.
+                given = rule or metaevo.Halving(9, first=8, keep=1.0)
+                began = time.monotonic()
+                metaevo.optimize(
+                    space, random_search(space, members), f"{TRAINER}:waits",
+                    num_generations=1, directory=folder, seed=seed, stopping=given,
+                    workers=8, held_out_seeds=0, wandb="disabled",
+                )  # fmt: skip
+                seconds = time.monotonic() - began
+                found = jsonl.read(Path(folder) / "trials.jsonl")
+                (record,) = jsonl.read(Path(folder) / "metrics.jsonl")
+                rates = record["numbers/rate"]
+                best = max(range(members), key=record["population"].__getitem__)
+                yield {
+                    "rule": name,
+                    "seed": seed,
+                    "trials": len(found),
+                    "seconds": round(seconds, 1),
+                    "work": round(sum(x["seconds"] for x in found) / seconds / 8, 3),
+                    "rank of the one found": sorted(rates)[::-1].index(rates[best]) + 1,
+                }
+
+
+if __name__ == "__main__":
+    hostile(*sys.argv[1:])
