@@ -312,10 +312,11 @@ def test_a_push_that_is_refused_is_none(machine, run):
 
 
 def test_a_push_without_a_server_is_none(machine, run):
+    # Bound, so that nobody else listens there meanwhile.
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{closed.getsockname()[1]}"
-    check_not_sent(machine, run, "", WANDB_BASE_URL=url)
+        check_not_sent(machine, run, "", WANDB_BASE_URL=url)
 
 
 def test_what_the_server_has_not_got_is_not_sent(machine, run):
