@@ -224,17 +224,18 @@ def test_online_without_a_key_continues_offline(tmp_path, plain):
 
 
 def test_a_server_that_is_not_there(tmp_path, plain):
+    # Bound, so that nobody else listens there meanwhile.
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{closed.getsockname()[1]}"
-    process = start(
-        tmp_path / "run",
-        "run.wandb=online",
-        program=IMPATIENT,
-        WANDB_BASE_URL=url,
-        WANDB_API_KEY="0" * 40,
-    )
-    check_offline(process, tmp_path / "run", plain)
+        process = start(
+            tmp_path / "run",
+            "run.wandb=online",
+            program=IMPATIENT,
+            WANDB_BASE_URL=url,
+            WANDB_API_KEY="0" * 40,
+        )
+        check_offline(process, tmp_path / "run", plain)
 
 
 def test_a_server_that_hangs(tmp_path, plain):
