@@ -31,22 +31,28 @@ ROOT = Path(__file__).parents[1]
 TRAINER = Path(__file__).parent / "trainers" / "hostile.py"
 TORCH = ROOT / ".venv-torch" / "bin" / "python"
 HAND_MADE = {"learning_rate": 3e-4, "clip_range": 0.2}
-RANGES = spaces.prior(
-    learning_rate=spaces.log_uniform(1e-4, 1e-2), clip_range=spaces.uniform(0.1, 0.4)
-)
-AROUND = spaces.tune(learning_rate=spaces.log(), clip_range=spaces.log())
-THIRDS = metaevo.Halving(3)
-SEARCHES: dict[str, tuple] = {
-    "random search": (RANGES, random_search(RANGES, 12), None),
-    "SNES": (AROUND, snes(AROUND, 12, sigma=0.3), None),
-    "ASHA": (RANGES, random_search(RANGES, 12), THIRDS),
-    "PBT": (RANGES, pbt(RANGES, 12), None),
-}
+KINDS = ("random search", "SNES", "ASHA", "PBT")
+
+
+def searched(kind: str) -> tuple:
+    """Return space, strategy of 12 members and rule of stopping.
+
+    They are made where they are needed, since that starts JAX.
+    """
+    ranges = spaces.prior(
+        learning_rate=spaces.log_uniform(1e-4, 1e-2),
+        clip_range=spaces.uniform(0.1, 0.4),
+    )
+    if kind == "SNES":
+        around = spaces.tune(learning_rate=spaces.log(), clip_range=spaces.log())
+        return around, snes(around, 12, sigma=0.3), None
+    strategy = (pbt if kind == "PBT" else random_search)(ranges, 12)
+    return ranges, strategy, metaevo.Halving(3) if kind == "ASHA" else None
 
 
 def hostile(kind: str, directory: str) -> None:
     """Search PPO's numbers for two generations, 12 trials at once."""
-    space, strategy, stopping = SEARCHES[kind]
+    space, strategy, stopping = searched(kind)
     metaevo.optimize(
         space, strategy, f"{TRAINER}:hostile_ppo", python=TORCH, num_generations=2,
         directory=directory, defaults=HAND_MADE, budget=512, stopping=stopping,
@@ -58,9 +64,9 @@ def hostile_trials(only: str = "") -> Iterator[dict[str, Any]]:
     """Searches of PPO's numbers whose driver is killed -9 while trials misbehave.
 
     Args:
-        only: name of one of `SEARCHES`; empty: all.
+        only: one of `KINDS`; empty: all.
     """
-    for kind in [only] if only else SEARCHES:
+    for kind in [only] if only else KINDS:
         with tempfile.TemporaryDirectory() as folder:
             directory = Path(folder) / "run"
             program = [sys.executable, "-m", "benchmarks.reliability_trials", kind]
