@@ -114,18 +114,16 @@ def stopped_trials(members: int = 27, repeats: int = 3) -> Iterator[dict[str, An
     """Lives of nine trials of unlike length on eight workers, stopped or not."""
     space = spaces.prior(rate=spaces.log_uniform(0.01, 0.5))
     rules = {
-        "whole lives": None,
+        "whole lives": metaevo.Halving(9, first=8, keep=1.0),  # all go on
         "successive halving": metaevo.Halving(9, wait=True),
         "ASHA": metaevo.Halving(9),
     }
     for seed in range(repeats):
         for name, rule in rules.items():
             with tempfile.TemporaryDirectory() as folder:
-                # A horizon of nine without a rung is a whole life.
-                given = rule or metaevo.Halving(9, first=8, keep=1.0)
                 metaevo.optimize(
                     space, random_search(space, members), f"{TRAINER}:waits",
-                    num_generations=1, directory=folder, seed=seed, stopping=given,
+                    num_generations=1, directory=folder, seed=seed, stopping=rule,
                     workers=8, held_out_seeds=0, wandb="disabled",
                 )  # fmt: skip
                 found = jsonl.read(Path(folder) / "trials.jsonl")

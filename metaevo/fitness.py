@@ -161,6 +161,14 @@ class Halving(NamedTuple):
             age = age * self.factor if self.factor > 1 else age + 1
         return tuple(found)
 
+    def kept(self, seen: int) -> int:
+        """Return how many of the lives that were seen at a rung go on.
+
+        >>> [Halving(9).kept(seen) for seen in (1, 3, 4)]
+        [1, 1, 2]
+        """
+        return math.ceil(self.share * seen - 1e-9)  # .1 * 30 is above 3
+
     def stops(self, better: int, seen: int) -> bool:
         """Return True if a life is stopped.
 
@@ -171,7 +179,7 @@ class Halving(NamedTuple):
         >>> [Halving(9).stops(better, 4) for better in range(4)]
         [False, False, True, True]
         """
-        return better >= math.ceil(self.share * seen - 1e-9)  # .1 * 30 is above 3
+        return better >= self.kept(seen)
 
     def check(self) -> None:
         """Check the fields.

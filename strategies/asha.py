@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from metaevo.fitness import Halving
 from metaevo.types import Proposal, Space, Strategy, remakeable
@@ -93,6 +94,7 @@ def asha(
     halving = Halving(horizon, first, factor, keep)
     halving.check()
     ages = jnp.asarray(halving.ages, jnp.int32)
+    kept = np.array([halving.kept(seen) for seen in range(memory + 1)], np.int32)
     last = len(ages)  # number of the rung that is a whole life
 
     def init(key):
@@ -126,9 +128,9 @@ def asha(
         counts = state.counts + at.sum(1, dtype=jnp.int32)
         there = jnp.arange(memory)[None] < counts[:, None]
         above = (scores[:, None, :] > fitness[None, :, None]) & there[:, None]
-        better = above.sum(-1, dtype=jnp.float32)
-        seen = there.sum(-1, dtype=jnp.float32)
-        stays = better < jnp.ceil(halving.share * seen)[:, None]
+        better = above.sum(-1, dtype=jnp.int32)
+        seen = there.sum(-1, dtype=jnp.int32)
+        stays = better < jnp.asarray(kept)[seen][:, None]
         stopped = (at & ~stays).any(0)
         done = age >= horizon
 

@@ -58,7 +58,7 @@ def _fitting(before: list[str], word: str) -> list[str]:
         taken = keys.get(key, [])
         if key == "env":
             taken = [*_kept(["environments"], _all_environments), *_own_environments()]
-        elif key == "strategy" and taken:
+        elif key == "strategy" and key in keys:
             taken = [*taken, *_files("strategies")]
         return [f"{key}={x} " for x in taken]
     flags = [f"{x} " for x in keys.get("", []) if x.startswith("--")]
@@ -85,8 +85,7 @@ def _keys_of_file(folder: str, name: str, given: list[str]) -> Keys:
         return _kept([folder, name, *chosen], lambda: _of_file(folder, name, chosen))
     like = _keys_of_file(LOOPS, "ppo", [])
     shared = {x: y for x, y in like.items() if x in ("", "env") or x[:4] == "run."}
-    strategies = {"strategy": [*_files("strategies")]}
-    return {**shared, **strategies, **{key: [] for key in _parsed(path)}}
+    return {**shared, **{key: [] for key in ("strategy", *_parsed(path))}}
 
 
 def _body(path: Path) -> list[ast.stmt]:

@@ -42,7 +42,7 @@ def test_a_line_at_a_rung_says_why_its_member_went_on(tmp_path, workers):
     for record in runs.records(tmp_path):
         assert record["failed"] == 0
         assert 0 < record["train/stopped"] < 1
-    # What a member wrote that was stopped, or was continued, is removed.
+    # The files of a member that was stopped or continued are removed.
     left = {x.parent.name for x in tmp_path.glob("trials/*/files")}
     assert left
     assert not left & {name for name, x in found.items() if x.get("stopped")}
@@ -60,7 +60,7 @@ def test_in_step_a_half_goes_on_at_each_rung(tmp_path):
     rate = record["numbers/rate"][best]
     assert rate == max(record["numbers/rate"])  # who grows fast does so early
     assert record["population"][best] == pytest.approx(1 - (1 - rate) ** 4, rel=1e-4)
-    # What follows the search trains whole lives.
+    # The comparison trains whole lives.
     hand_made = result.held_out["hand-made"].fitness
     np.testing.assert_allclose(hand_made, 1 - 0.9**4, rtol=1e-5)
 

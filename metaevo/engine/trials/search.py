@@ -113,8 +113,8 @@ def optimize(
         budget: any finite number, handed to each trial, such as a number of steps. With
             `pbt` it is of one generation.
         stopping: stops newborn members early. A life is then `stopping.horizon` trials,
-            each of the budget, which continue each other as those of `pbt` do. What
-            follows the search trains whole lives. None: a life is one trial.
+            each of the budget, which continue each other as those of `pbt` do. The
+            comparison trains whole lives. None: a life is one trial.
         workers: trials that run at a time, at least 1; on all hosts together.
         timeout: seconds, > 0, after which a trial is killed; None: no limit.
         memory: bytes, > 0, that the processes of a trial may hold; None: no limit. On

@@ -1,4 +1,4 @@
-"""Who comes to the rungs of a generation, and who goes on.
+"""Decide which members of a generation go on at its rungs.
 
 A decision depends on the trials that ended before it, in the order of the log, and on
 nothing else. So a run that is resumed reads the log and decides the same, and each line
