@@ -360,6 +360,9 @@ class Search(NamedTuple):
         chunk_size: members in one vmap. None: 8 on CPU, on an accelerator as many as
             the devices divide the population into. The bits depend on it, so it is
             fixed before generation 0 and kept in the run's manifest.
+        seeds_at_once: seeds of a member in one vmap. None: all, or, where there are
+            more devices than chunks of members, so few that all devices have work.
+            Fixed and kept like `chunk_size`.
         vary: a `spaces.prior` over numbers of the inner loop, drawn for each world and
             common to its members; their own params are bound after it. None: all
             worlds have the numbers of the loop.
@@ -381,6 +384,7 @@ class Search(NamedTuple):
     segments_per_generation: int | None = None
     common_random_numbers: bool | None = None
     chunk_size: int | None = None
+    seeds_at_once: int | None = None
     vary: Space | None = None
     hurdles: Sequence[float] = ()
     world_per_member: bool = False
@@ -396,6 +400,12 @@ class Search(NamedTuple):
     def coupled(self) -> bool:
         """True if any of the inner loops is coupled: members cannot train alone."""
         return any(loop.coupled for loop in self.tasks)
+
+    @property
+    def seeds_alone(self) -> bool:
+        """True if a member's seeds can train apart, and their scores join after it."""
+        together = self.coupled or self.hurdles or self.segments_per_generation
+        return not together and self.space.inherit is keep
 
 
 class Evaluated(NamedTuple):

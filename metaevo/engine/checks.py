@@ -133,6 +133,17 @@ def check(search: Search) -> Proposal:
             raise ConfigError(f"{key}={getattr(search, key)} must be at least 1")
     if search.chunk_size is not None and search.chunk_size < 1:
         raise ConfigError(f"chunk_size={search.chunk_size} must be at least 1")
+    seeds = search.seeds_at_once
+    if seeds is not None and not 1 <= seeds <= search.num_seeds:
+        raise ConfigError(
+            f"seeds_at_once={seeds}: expected 1 to num_seeds, {search.num_seeds}"
+        )
+    if seeds not in (None, search.num_seeds) and not search.seeds_alone:
+        raise ConfigError(
+            f"seeds_at_once={seeds}: the seeds of a member can train apart only where "
+            "members are newborn, not coupled and not Lamarckian, and there are no "
+            "hurdles; leave it None"
+        )
     per = search.segments_per_generation
     for loop in search.tasks:
         if loop.env is not None:

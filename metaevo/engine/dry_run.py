@@ -127,9 +127,7 @@ def _timed(
     evaluator = chunking.plan(
         LocalEvaluator(search, devices, False, should_stop), shapes
     )
-    search = search._replace(
-        chunk_size=None if evaluator.coupled else evaluator.chunk_size
-    )
+    search = evaluator.sized
     with (
         tempfile.TemporaryDirectory(prefix=".dry-run-", dir=folder) as temporary,
         contextlib.closing(ConsoleLogger(0)) as console,

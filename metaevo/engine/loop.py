@@ -55,12 +55,12 @@ from metaevo.storage import (
     checkpoint,
     history,
     jsonl,
+    manifests,
     own_runs,
     owner,
     provenance,
     run_directory,
 )
-from metaevo.storage.manifests import Settings
 from metaevo.types import Search
 
 __all__ = ["Result", "run"]
@@ -125,7 +125,7 @@ def run(
     prepared = preparation.prepare(search, config)
     if config.distributed and not distributed.is_coordinator():
         return choose.run_worker(*prepared[:2], config, should_stop)
-    given = Settings(settings or {}, defaults or {})
+    given = manifests.Settings(settings or {}, defaults or {})
     given = preparation.settings(prepared, config, given)
     given = prepared, config, name, given, changes, should_stop, source
     with opened(*given, evaluators) as job:
@@ -137,7 +137,7 @@ def opened(
     prepared: preparation.Prepared,
     config: RunConfig,
     name: str,
-    settings: Settings,
+    settings: manifests.Settings,
     changes: Sequence[str] = (),
     should_stop: Callable[[], bool] = lambda: False,
     source: own_runs.Source | None = None,
@@ -166,16 +166,15 @@ def opened(
         if run_directory.has_manifest(directory):
             manifest = run_directory.read_manifest(directory)
             run_directory.check_same_run(directory, manifest, name, config, settings)
-            search = search._replace(chunk_size=manifest["chunk_size"])
+            search = manifests.sized(search, manifest)
             done = max(checkpoint.of_run(directory).generations(), default=0)
         if manifest is None or done < search.num_generations:
-            evaluator, chunk_size = factory.plan(search, proposal)
+            evaluator, search = factory.plan(search, proposal)
         else:
-            evaluator, chunk_size = factory.make(search), search.chunk_size
+            evaluator = factory.make(search)
         if manifest is None:
-            search = search._replace(chunk_size=chunk_size)
             manifest = run_directory.create_manifest(
-                directory, name, config, settings, chunk_size, device, changes, files
+                directory, name, config, settings, search, device, changes, files
             )
         if source is not None:
             own_runs.remember(directory, manifest, source, changes)

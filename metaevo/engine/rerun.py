@@ -33,7 +33,7 @@ from metaevo.engine.loggers.console import ConsoleLogger
 from metaevo.errors import ConfigError
 from metaevo.evaluators import choose, stepwise
 from metaevo.evaluators.stepwise import Segment
-from metaevo.storage import checkpoint, jsonl, run_directory
+from metaevo.storage import checkpoint, jsonl, manifests, run_directory
 from metaevo.types import Proposal, Search, keep, mean
 
 
@@ -122,7 +122,7 @@ def rerun(
     start_from = manifest.get("run", {}).get("start_from")
     if start_from is not None:
         search = checks.starting_from(search, start_from)
-    search = search._replace(chunk_size=manifest["chunk_size"])
+    search = manifests.sized(search, manifest)
     job = _job(search, Path(directory), manifest)
     progress = _before(job, generation, logged, say)
     asking, training, _ = roles(job.keys, generation)

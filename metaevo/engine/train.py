@@ -81,8 +81,7 @@ def train(
         return load(config.directory, inner_loop)
     search, proposal, stop = preparation.prepare(search, config)
     factory = choose.local_factory(choose_devices(config))
-    evaluator, chunk_size = factory.plan(search, proposal)
-    search = search._replace(chunk_size=chunk_size)
+    evaluator, search = factory.plan(search, proposal)
     with contextlib.closing(
         ConsoleLogger(search.num_generations, unit="segment")
     ) as console:

@@ -94,19 +94,47 @@ def healthy(tree: PyTree, size: int) -> np.ndarray:
     return healthy
 
 
-def join(rounds: Sequence[PyTree], size: int) -> PyTree:
+def join(rounds: Sequence[PyTree], real: Sequence[np.ndarray]) -> PyTree:
     """Join rounds of [S, width, ...] leaves to [S, P, ...], without the padding.
 
     Args:
         rounds: The rounds, in order.
-        size: P.
+        real: [width] of each round, False where it is padding.
     """
+    kept = np.flatnonzero(np.concatenate(real))
 
     def join(*x):
         on_host = isinstance(x[0], np.ndarray)
-        return (np if on_host else jnp).concatenate(x, 1)[:, :size]
+        whole = (np if on_host else jnp).concatenate(x, 1)
+        return whole if len(kept) == whole.shape[1] else take(whole, kept, 1)
 
     return jax.tree.map(join, *rounds)
+
+
+def folded(tree: PyTree, num_groups: int, num_seeds: int, axis: int = 0) -> PyTree:
+    """Return leaves [S, P, ...] of those of lanes, [seeds of a group, G * P, ...].
+
+    Args:
+        tree: Leaves, group by group; the last seeds of the last group may be padding.
+        num_groups: G.
+        num_seeds: S.
+        axis: That of the seeds; the lanes follow.
+
+    >>> folded(np.array([[0, 0, 2, 2], [1, 1, 2, 2]]), 2, 3).tolist()
+    [[0, 0], [1, 1], [2, 2]]
+    """
+    if num_groups == 1:
+        return tree
+
+    def fold(x):
+        seeds, lanes = x.shape[axis : axis + 2]
+        before, after = x.shape[:axis], x.shape[axis + 2 :]
+        x = x.reshape(*before, seeds, num_groups, lanes // num_groups, *after)
+        x = x.swapaxes(axis, axis + 1)
+        x = x.reshape(*before, num_groups * seeds, lanes // num_groups, *after)
+        return x[(slice(None),) * axis + (slice(num_seeds),)]
+
+    return jax.tree.map(fold, tree)
 
 
 def scatter(tree: PyTree, ids: np.ndarray, size: int) -> PyTree:

@@ -17,7 +17,7 @@ from metaevo import population
 from metaevo.config import RunConfig
 from metaevo.evaluators import chunking, distributed
 from metaevo.evaluators.devices import choose_devices
-from metaevo.evaluators.layout import default_chunk_size
+from metaevo.evaluators.layout import default_chunk_size, default_seeds
 from metaevo.evaluators.local import LocalEvaluator
 from metaevo.types import Evaluator, Proposal, Search
 
@@ -38,9 +38,9 @@ class EvaluatorFactory(NamedTuple):
         make: `(search, evaluate=False, keep_agents=False) -> Evaluator` for the
             generations of a search; see `LocalEvaluator`.
         make_after: The same for what follows the last generation.
-        plan: `(search, proposal) -> (Evaluator, chunk size)`, for use before
-            generation 0. The chunk size is the number of members that train at once,
-            None if a loop is coupled.
+        plan: `(search, proposal) -> (Evaluator, Search)`, for use before generation 0:
+            the search with the number of members, and of a member's seeds, that train
+            in one vmap; None each if a loop is coupled.
         num_devices: Number of devices on all hosts.
         platform: `cpu`, `gpu` or `tpu`.
         device: Description of the devices for the manifest.
@@ -48,7 +48,7 @@ class EvaluatorFactory(NamedTuple):
 
     make: Callable[..., Evaluator]
     make_after: Callable[..., Evaluator]
-    plan: Callable[[Search, Proposal], tuple[Evaluator, int | None]]
+    plan: Callable[[Search, Proposal], tuple[Evaluator, Search]]
     num_devices: int
     platform: str
     device: str
@@ -113,10 +113,10 @@ def local_factory(
 
 def _plan_by_memory(
     make: Callable[..., LocalEvaluator], search: Search, proposal: Proposal
-) -> tuple[Evaluator, int | None]:
+) -> tuple[Evaluator, Search]:
     """Train as many members at once as fit; the compiled programs are kept."""
     evaluator = chunking.plan(make(search), proposal)
-    return evaluator, None if evaluator.coupled else evaluator.chunk_size
+    return evaluator, evaluator.sized
 
 
 def _plan_by_devices(
@@ -125,13 +125,16 @@ def _plan_by_devices(
     platform: str,
     search: Search,
     proposal: Proposal,
-) -> tuple[Evaluator, int | None]:
+) -> tuple[Evaluator, Search]:
     """Divide the members among the devices; the memory of other hosts is unknown."""
-    size = search.chunk_size
-    if size is None and not search.coupled:
+    if not search.coupled:
         members = population.size(proposal.params)
-        size = default_chunk_size(members, num_devices, platform)
-    return make(search._replace(chunk_size=size)), size
+        size = search.chunk_size
+        size = size or default_chunk_size(members, num_devices, platform)
+        seeds = search.seeds_at_once
+        seeds = seeds or default_seeds(search, -(-members // size), num_devices)
+        search = search._replace(chunk_size=size, seeds_at_once=seeds)
+    return make(search), search
 
 
 def _distributed(should_stop: Callable[[], bool]) -> EvaluatorFactory:
@@ -166,9 +169,9 @@ def run_worker(
         should_stop: Asked often; True in one process stops all.
     """
 
-    def make(chunk_size: int | None) -> LocalEvaluator:
+    def make(chunk_size: int | None, seeds: int | None) -> LocalEvaluator:
         return LocalEvaluator(
-            search._replace(chunk_size=chunk_size),
+            search._replace(chunk_size=chunk_size, seeds_at_once=seeds),
             jax.devices(),
             should_stop=distributed.any_of(should_stop),
         )

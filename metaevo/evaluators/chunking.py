@@ -1,8 +1,8 @@
-"""Planning of memory: as many members train at once as fit.
+"""Planning of memory: as many members, and of a member as many seeds, train as fit.
 
-The chunk size is chosen once, before generation 0, from the memory analysis of the
-compiled program. It is kept in the run's manifest, because it changes the last bits. A
-run that continues is checked with the chunk size that it has.
+The sizes are chosen once, before generation 0, from the memory analysis of the compiled
+program. They are kept in the run's manifest, because they change the last bits. A run
+that continues is checked with the sizes that it has.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def plan(evaluator: LocalEvaluator, proposal: Proposal) -> LocalEvaluator:
         proposal: Proposal of the whole population, or its shapes.
 
     Returns:
-        The evaluator, or one like it with smaller chunks.
+        The evaluator, or one like it with smaller chunks, at last of few seeds.
 
     Raises:
         ConfigError: The population's params do not fit, or one member at a time, or
@@ -94,7 +94,8 @@ def plan(evaluator: LocalEvaluator, proposal: Proposal) -> LocalEvaluator:
     """
     have = available(evaluator.devices[0])
     _check_population(evaluator, proposal, have)
-    asked = evaluator.search.chunk_size is not None
+    search = evaluator.search  # as asked
+    asked = search.chunk_size is not None
     platform = evaluator.devices[0].platform
     while True:
         memory = evaluator.announced = needed(evaluator, proposal)
@@ -105,8 +106,9 @@ def plan(evaluator: LocalEvaluator, proposal: Proposal) -> LocalEvaluator:
             more = -(-memory.peak // len(evaluator.devices))
         if have is None or more <= SHARE * have:
             return evaluator
-        chunk = evaluator.chunk_size
-        if evaluator.coupled or asked or chunk == 1:
+        chunk, seeds = evaluator.chunk_size, evaluator.layout.seeds
+        divisible = search.seeds_alone and search.seeds_at_once is None and seeds > 1
+        if evaluator.coupled or asked or (chunk == 1 and not divisible):
             size = population.size(proposal.params)
             carried = memory.carried
             kept = f", {byte_size(carried)} of it members that live on" * bool(carried)
@@ -116,7 +118,10 @@ def plan(evaluator: LocalEvaluator, proposal: Proposal) -> LocalEvaluator:
                 f"{byte_size(more)}{kept}, and {byte_size(have)} are available. "
                 f"{_remedy(evaluator, asked)}"
             )
-        evaluator = evaluator.with_chunk(max(1, chunk // 2))
+        if chunk > 1:
+            evaluator = evaluator.with_chunk(chunk // 2, search.seeds_at_once)
+        else:
+            evaluator = evaluator.with_chunk(1, seeds // 2)
 
 
 def _check_population(
@@ -168,4 +173,5 @@ def _remedy(evaluator: LocalEvaluator, asked: bool) -> str:
         )
     if evaluator.coupled:
         return "A coupled population cannot be cut: lower its size or the buffer's."
-    return "Lower num_seeds, or the sizes in inner.*, such as buffer_size."
+    fewer = "" if evaluator.search.seeds_alone else "num_seeds, or "
+    return f"Lower {fewer}the sizes in inner.*, such as buffer_size."

@@ -136,7 +136,8 @@ class CoordinatorEvaluator:
         self.template, self.state_bytes = inner.template, inner.state_bytes
         self.collected = inner.collected
         self._last: PyTree = ()
-        send({"do": "begin", "chunk_size": inner.search.chunk_size})
+        sizes = inner.search.chunk_size, inner.search.seeds_at_once
+        send({"do": "begin", "sizes": sizes})
 
     def __call__(
         self,
@@ -207,13 +208,13 @@ def _exit_at_once(error: BaseException) -> None:
 
 
 def run_worker(
-    make: Callable[[int | None], LocalEvaluator], shapes: Proposal, config: RunConfig
+    make: Callable[..., LocalEvaluator], shapes: Proposal, config: RunConfig
 ) -> None:
     """Evaluate what the coordinator sends, until the search is over.
 
     Args:
         make: Makes the search's evaluator on the devices of all processes, from its
-            chunk size.
+            sizes, `Search.chunk_size` and `seeds_at_once`.
         shapes: Shapes of a proposal.
         config: Configuration of the run.
     """
@@ -224,12 +225,12 @@ def run_worker(
         _exit_at_once(error)
 
 
-def _work(make: Callable[[int | None], LocalEvaluator], shapes: Proposal) -> None:
+def _work(make: Callable[..., LocalEvaluator], shapes: Proposal) -> None:
     last: PyTree = ()
     evaluator = None
     while (message := receive())["do"] != "end":
         if message["do"] == "begin":
-            evaluator = make(message["chunk_size"])
+            evaluator = make(*message["sizes"])
             continue
         assert evaluator is not None, "the first message is `begin`"
         with watched():

@@ -3,6 +3,10 @@
 The population is cut into chunks of `chunk_size` members; a round gives each device
 one chunk. A chunk's program does not depend on the number of devices, so neither do
 its bits. A coupled population is never cut: each device gets an equal part.
+
+Where members are fewer than devices their seeds are divided, too. A *lane* is then a
+member on a group of `seeds` seeds. P members on G groups are G · P lanes, group by
+group, and it is lanes that are cut into chunks, each within a group.
 """
 
 from __future__ import annotations
@@ -29,29 +33,50 @@ STATE = InnerState(SEEDS_MEMBERS, SEEDS_MEMBERS, ALL, ALL)
 """Specs of arrays [P, ...], [S, P, ...], without a member axis, of an InnerState."""
 
 
+class Round(NamedTuple):
+    """Lanes that train at once, one chunk per device.
+
+    Attributes:
+        ids: [width] lanes; those that fill up a chunk, or a device, repeat others.
+        real: [width] bool, False of repeated ones.
+    """
+
+    ids: np.ndarray
+    real: np.ndarray
+
+
 class Layout(NamedTuple):
     """Layout of a population on devices.
 
     Attributes:
         mesh: Devices that the population fills, in one axis.
         chunk_size: Members in one vmap.
+        seeds: Seeds of a member in one vmap.
         exchange: Gives every process the whole of an array that all of them hold.
             None if the devices belong to one process.
     """
 
     mesh: Mesh
     chunk_size: int
+    seeds: int
     exchange: Callable[[PyTree], PyTree] | None
 
-    def rounds(self, size: int) -> Iterator[np.ndarray]:
-        """Yield the ids of each round's members; the last one is repeated as padding.
+    def rounds(self, size: int, groups: np.ndarray | None = None) -> Iterator[Round]:
+        """Yield the rounds of some lanes, in order.
 
         Args:
-            size: Number of members.
+            size: Number of lanes.
+            groups: [size] group of seeds of each lane; None: all have the same.
         """
-        width = self.chunk_size * self.mesh.size
-        for first in range(0, size, width):
-            yield np.minimum(np.arange(first, first + width), size - 1)
+        chunks = cut(size, self.chunk_size, groups)
+        for i in range(0, len(chunks), self.mesh.size):
+            some = chunks[i : i + self.mesh.size]
+            padding = self.mesh.size - len(some)
+            ids = [_filled(x, self.chunk_size) for x in some]
+            real = [np.arange(self.chunk_size) < len(x) for x in some]
+            ids += ids[-1:] * padding
+            real += [np.zeros(self.chunk_size, bool)] * padding
+            yield Round(np.concatenate(ids), np.concatenate(real))
 
     def put(self, tree: PyTree, spec: PartitionSpec) -> PyTree:
         """Return arrays on the devices, distributed as `spec` says."""
@@ -103,6 +128,54 @@ class Layout(NamedTuple):
         return jax.tree.map(partial(_arrays.on_host, consume=consume), tree)
 
 
+def cut(
+    size: int, chunk_size: int, groups: np.ndarray | None = None
+) -> list[np.ndarray]:
+    """Return the lanes of each chunk; a chunk has lanes of one group.
+
+    Args:
+        size: Number of lanes.
+        chunk_size: Most lanes of a chunk.
+        groups: [size] group of seeds of each lane, in order; None: all have the same.
+
+    >>> [x.tolist() for x in cut(6, 2, np.array([0, 0, 0, 1, 1, 1]))]
+    [[0, 1], [2], [3, 4], [5]]
+    """
+    ends = [] if groups is None else 1 + np.flatnonzero(np.diff(groups))
+    return [
+        lanes[first : first + chunk_size]
+        for lanes in np.split(np.arange(size), ends)
+        for first in range(0, len(lanes), chunk_size)
+    ]
+
+
+def _filled(lanes: np.ndarray, size: int) -> np.ndarray:
+    """Return lanes and, up to `size`, the last of them."""
+    return lanes[np.minimum(np.arange(size), len(lanes) - 1)]
+
+
+def num_groups(search: Search) -> int:
+    """Return into how many groups the seeds of a search with its sizes are divided."""
+    return -(-search.num_seeds // (search.seeds_at_once or search.num_seeds))
+
+
+def default_seeds(search: Search, num_chunks: int, num_devices: int) -> int:
+    """Return the number of a member's seeds in one vmap if a search does not give it.
+
+    Args:
+        search: Search.
+        num_chunks: Chunks of members.
+        num_devices: Devices that are to have work.
+
+    Returns:
+        All seeds if there are as many chunks as devices, or the seeds of a member must
+        train together; else so few that no device waits.
+    """
+    if not search.seeds_alone or num_chunks > num_devices:
+        return search.num_seeds
+    return -(-search.num_seeds // (num_devices // num_chunks))
+
+
 def default_chunk_size(
     population_size: int, num_devices: int, platform: str | None = None
 ) -> int:
@@ -139,10 +212,12 @@ def choose_layout(search: Search, devices: list, size: int, part: bool) -> Layou
     across = len({d.process_index for d in devices}) > 1
     if search.coupled:
         num = _coupled_devices(search, len(devices), size, across)
-        chunk_size = size // num
+        chunk_size, seeds = size // num, search.num_seeds
     else:
         chunk_size = search.chunk_size or default_chunk_size(size, len(devices))
         num_chunks = -(-size // chunk_size)
+        seeds = search.seeds_at_once or default_seeds(search, num_chunks, len(devices))
+        num_chunks *= -(-search.num_seeds // seeds)
         num = len(devices) if part or across else min(len(devices), num_chunks)
     mesh = jax.make_mesh(
         (num,), (DEVICES,), axis_types=(AxisType.Auto,), devices=devices[:num]
@@ -151,7 +226,7 @@ def choose_layout(search: Search, devices: list, size: int, part: bool) -> Layou
     if across:
         everywhere = NamedSharding(mesh, ALL)
         exchange = jax.jit(_arrays.identity, out_shardings=everywhere)
-    return Layout(mesh, chunk_size, exchange)
+    return Layout(mesh, chunk_size, seeds, exchange)
 
 
 def _coupled_devices(search: Search, available: int, size: int, across: bool) -> int:

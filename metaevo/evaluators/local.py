@@ -24,6 +24,7 @@ from metaevo.evaluators.layout import (
     STATE,
     Layout,
     choose_layout,
+    num_groups,
 )
 from metaevo.evaluators.lift import Outcome
 from metaevo.evaluators.memory import MemoryNeed
@@ -63,7 +64,8 @@ class LocalEvaluator:
     """Evaluates proposals of one search; an `Evaluator`.
 
     Args:
-        search: Search; `chunk_size` None means `layout.default_chunk_size`.
+        search: Search; `chunk_size` None means `layout.default_chunk_size`, and
+            `seeds_at_once` None `layout.default_seeds`.
         devices: JAX devices to use; None: all of the default backend.
         evaluate: Run `InnerLoop.evaluate` even if the fitness does not need it.
         should_stop: Asked after each round; True abandons the generation.
@@ -107,6 +109,7 @@ class LocalEvaluator:
         carried: PyTree,
         places: np.ndarray | None = None,
         sources: Sequence[Sources | None] | None = None,
+        groups: np.ndarray | None = None,
     ) -> tuple[Evaluated, PyTree]:
         """Train and score every member of `proposal`.
 
@@ -118,6 +121,8 @@ class LocalEvaluator:
                 chunks; None: the members are the population.
             sources: Per task the entries of `carried` that the members continue, for
                 a part of a population; None: the proposal's parents say it.
+            groups: [P] group of seeds on which each member is trained, ascending; S is
+                then the seeds of a group. None: all members are on all groups.
 
         Returns:
             The evaluation, and the state to be given to the next call: one InnerState
@@ -134,7 +139,7 @@ class LocalEvaluator:
             old = carried[task] if carried and lives_on else None
             if len(going_on) == population.size(proposal.params):
                 given = None if sources is None else sources[task]
-                result = self._train(task, key, proposal, old, places, given)
+                result = self._train(task, key, proposal, old, places, given, groups)
             else:
                 result = self._train_some(task, key, proposal, going_on, places)
             results.append(result)
@@ -181,8 +186,8 @@ class LocalEvaluator:
         scored, agents = [], []
         for task, programs in enumerate(self._programs):
             arguments = self.arguments(key, task, proposal, places)
-            rounds = []
-            for ids in self.layout.rounds(size):
+            rounds, real = [], []
+            for ids, whole in self.layout.rounds(*self._lanes(size)):
                 args = arguments(ids)
                 if carried:
                     agent = self.layout.put_members(carried[task].agent, ids)
@@ -190,7 +195,8 @@ class LocalEvaluator:
                     agent = programs.members(*args).agent
                 metrics = programs.evaluate(*args, InnerState(agent, ()))
                 rounds.append(self.layout.gathered((metrics, agent)))
-            metrics, agent = _arrays.join(rounds, size)
+                real.append(whole)
+            metrics, agent = self._folded(_arrays.join(rounds, real))
             scored.append(metrics)
             agents.append(agent)
         return scored, agents
@@ -259,10 +265,19 @@ class LocalEvaluator:
         )
         return on_each_device * len(self.devices)
 
-    def with_chunk(self, chunk_size: int) -> LocalEvaluator:
-        """Return an evaluator like this one, with another chunk size."""
+    @property
+    def sized(self) -> Search:
+        """The search, with the members and the seeds in one vmap that it has here."""
+        if self.coupled:
+            return self.search._replace(chunk_size=None, seeds_at_once=None)
+        return self.search._replace(
+            chunk_size=self.chunk_size, seeds_at_once=self.layout.seeds
+        )
+
+    def with_chunk(self, chunk_size: int, seeds: int | None = None) -> LocalEvaluator:
+        """Return an evaluator like this one, with other sizes of a vmap."""
         return LocalEvaluator(
-            self.search._replace(chunk_size=chunk_size),
+            self.search._replace(chunk_size=chunk_size, seeds_at_once=seeds),
             self.all_devices,
             self.evaluate,
             self.should_stop,
@@ -275,16 +290,18 @@ class LocalEvaluator:
         They lie where the arrays will, so that JAX traces the program once.
         """
         self.prepare(proposal)
-        ids = next(self.layout.rounds(population.size(proposal.params)))
-        seed_keys, *of_members = jax.eval_shape(
+        size = population.size(proposal.params)
+        ids, _ = next(self.layout.rounds(size))
+        num_keys = self.layout.seeds * self.layout.mesh.size
+        args = jax.eval_shape(
             lambda params: (
-                jax.random.split(jax.random.key(0), self.search.num_seeds),
+                jax.random.split(jax.random.key(0), num_keys),
                 jnp.asarray(ids),
                 population.take(params, ids),
             ),
             proposal.params,
         )
-        return (seed_keys, *self.layout.put_shapes(of_members, MEMBERS))
+        return self.layout.put_shapes(args, MEMBERS)
 
     # --- one generation ---
 
@@ -305,6 +322,8 @@ class LocalEvaluator:
                 "a Lamarckian space inherits from one agent: num_seeds and the number "
                 f"of tasks must be 1, not {search.num_seeds} and {len(search.tasks)}"
             )
+        if self.keep_agents:  # rounds of agents are joined as they come
+            search = search._replace(seeds_at_once=search.num_seeds)
         self.layout = choose_layout(search, self.all_devices, size, part)
         self.devices = self.all_devices[: self.layout.mesh.size]
         self.chunk_size = self.layout.chunk_size
@@ -327,6 +346,7 @@ class LocalEvaluator:
         old: InnerState | None,
         places: np.ndarray | None,
         sources: Sources | None = None,
+        groups: np.ndarray | None = None,
     ) -> tuple[Outcome, InnerState | None]:
         """Train all members on one task, round by round.
 
@@ -334,19 +354,21 @@ class LocalEvaluator:
             The outcome, and the state that is carried on; None if there is none.
         """
         size = population.size(proposal.params)
-        arguments = self.arguments(key, task, proposal, places)
+        arguments = self.arguments(key, task, proposal, places, groups)
         if old is not None and self.layout.exchange is None:
             old = self.layout.gathered(old)  # a restored state lies on a device
         if sources is None and old is not None:
             loop = self.search.tasks[task]
             sources = continued_sources(loop, proposal.parents, healthy(old, size))
-        outcomes, kept = [], None
-        for ids in self.layout.rounds(size):
+        outcomes, real, kept = [], [], None
+        lanes = self._lanes(size) if groups is None else (size, groups)
+        for ids, whole in self.layout.rounds(*lanes):
             args = arguments(ids)
             start = self.start(task, args, ids, sources, old)
             state, outcome = self._programs[task].run(*args, start)
             # Waiting after each round bounds the memory and lets the caller stop.
             outcomes.append(self.layout.gathered(outcome))
+            real.append(whole)
             if self.should_stop():
                 raise InterruptedRunError
             carried = self._carried(state, proposal)
@@ -360,7 +382,8 @@ class LocalEvaluator:
                 kept = carried._replace(agent=agent, experience=experience)
                 del carried, agent, experience
                 gc.collect(0)  # JAX lets go of arrays that it has copied only then
-        return _arrays.join(outcomes, size), kept
+        outcome = _arrays.join(outcomes, real)
+        return outcome if groups is not None else self._folded(outcome), kept
 
     def _train_some(
         self,
@@ -392,21 +415,61 @@ class LocalEvaluator:
             return state._replace(agent=(), experience=())
         return state
 
+    def _lanes(self, size: int) -> tuple[int, np.ndarray | None]:
+        """Return the number of a population's lanes, and the group of each."""
+        groups = self._num_groups
+        if groups == 1:
+            return size, None
+        return size * groups, np.repeat(np.arange(groups), size)
+
+    @property
+    def _num_groups(self) -> int:
+        return num_groups(self.search._replace(seeds_at_once=self.layout.seeds))
+
+    def _folded(self, tree: PyTree) -> PyTree:
+        """Return leaves [S, P, ...] of those of all lanes."""
+        return _arrays.folded(tree, self._num_groups, self.search.num_seeds)
+
     def arguments(
-        self, key: Key, task: int, proposal: Proposal, places: np.ndarray | None
+        self,
+        key: Key,
+        task: int,
+        proposal: Proposal,
+        places: np.ndarray | None,
+        groups: np.ndarray | None = None,
     ) -> Callable[[np.ndarray], tuple]:
-        """Return a function from the ids of a round to the programs' arguments."""
-        put = self.layout.put
+        """Return a function from the ids of a round to the programs' arguments.
+
+        Args:
+            key, proposal, places: As in a call.
+            task: Index of the task.
+            groups: Group of each lane; None: those of all members on all groups.
+        """
+        put, mesh, width = self.layout.put, self.layout.mesh, self.layout.seeds
+        size = population.size(proposal.params)
         seed_keys = jax.vmap(jax.random.fold_in, (None, 0))(
             jax.random.fold_in(key, task), jnp.arange(self.search.num_seeds)
         )
-        if self.layout.exchange is not None:
-            seed_keys = put(seed_keys, ALL)
+        if groups is None:
+            groups = self._lanes(size)[1]
+
+        def keys_of(groups: np.ndarray) -> Key:
+            """Return the seeds' keys on the devices, of each device's group."""
+            seeds = groups[:, None] * width + np.arange(width)
+            return put(
+                seed_keys[np.minimum(seeds, len(seed_keys) - 1).ravel()], MEMBERS
+            )
+
+        common = keys_of(np.zeros(mesh.size, int)) if groups is None else None
 
         def arguments(ids):
-            taken = put(population.take(proposal.params, ids), MEMBERS)
-            there = ids if places is None else places[ids]
-            return seed_keys, put(jnp.asarray(there), MEMBERS), taken
+            members = ids % size
+            taken = put(population.take(proposal.params, members), MEMBERS)
+            there = members if places is None else places[members]
+            of_seeds = common
+            if groups is not None:
+                of_seeds = keys_of(groups[ids[:: self.chunk_size]])
+            return of_seeds, put(jnp.asarray(there), MEMBERS), taken
 
         return arguments
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.sharding import Mesh
 
-from metaevo.evaluators.layout import ALL, MEMBERS, SEEDS_MEMBERS, STATE
+from metaevo.evaluators.layout import MEMBERS, SEEDS_MEMBERS, STATE
 from metaevo.evaluators.lift import lift
 from metaevo.types import InnerLoop, Proposal, Search
 
@@ -16,8 +16,8 @@ from metaevo.types import InnerLoop, Proposal, Search
 class TaskPrograms(NamedTuple):
     """Programs of one task, each compiled once.
 
-    All take `(seed_keys [S], ids [width], params [width, ...])`, the last two also a
-    state; see `Lifted`. `run` consumes its state.
+    All take `(seed_keys [devices x seeds], ids [width], params [width, ...])`, the last
+    two also a state; see `Lifted`. `run` consumes its state.
     """
 
     init: Any
@@ -69,7 +69,7 @@ def make_programs(
         )
         return jax.jit(fn, donate_argnums=donate)
 
-    inputs = (ALL, MEMBERS, MEMBERS)
+    inputs = (MEMBERS, MEMBERS, MEMBERS)
     return TaskPrograms(
         init=program(lifted.init, inputs, STATE),
         members=program(lifted.members, inputs, STATE),

@@ -27,7 +27,8 @@ import numpy as np
 
 from metaevo import keys, population
 from metaevo.errors import ConfigError, HostError, InterruptedRunError
-from metaevo.evaluators._arrays import num_bytes, on_host
+from metaevo.evaluators._arrays import folded, num_bytes, on_host
+from metaevo.evaluators.layout import cut, num_groups
 from metaevo.evaluators.local import (
     LocalEvaluator,
     Sources,
@@ -114,6 +115,10 @@ class RayEvaluator:
         **options: Any,
     ):
         check(search)
+        seeds = search.seeds_at_once or search.num_seeds
+        if options.get("keep_agents"):  # as `LocalEvaluator` has it
+            seeds = search.num_seeds
+        search = search._replace(seeds_at_once=seeds)
         self.search, self.hosts, self.should_stop = search, hosts, should_stop
         self.programs: dict[str, Any] = {}
         self.num_devices = max(1, hosts.num_devices)
@@ -137,16 +142,22 @@ class RayEvaluator:
                 self._states(carried), partial(self._live, key, proposal)
             )
 
+        size, num_groups = population.size(proposal.params), self._num_groups
+
         def send(actor: Actor, ids: list[np.ndarray]) -> tuple[Any, list[Kept]]:
-            there = np.concatenate(ids)
+            lanes = np.concatenate(ids)
+            there = lanes % size
             given = _params(proposal, there)
             there = there if places is None else places[there]
+            groups = None if num_groups == 1 else lanes // size
+            sent = self.payload, "__call__", data
             work = actor.handle.work
-            return work.remote(self.payload, "__call__", data, there, given), []
+            return work.remote(*sent, there, given, groups), []
 
         data = np.asarray(keys.to_data(key))
-        answers = self._answers(proposal, send)
+        answers = self._answers(proposal, send, num_groups)
         evaluated, agents = _joined(_AXES["__call__"], answers)
+        evaluated = _folded(evaluated, num_groups, self.search.num_seeds)
         carried = tuple(InnerState(agent, ()) for agent in agents)
         return self._with_params(evaluated, proposal), carried
 
@@ -321,12 +332,18 @@ class RayEvaluator:
         assert self.search.chunk_size is not None, "chosen before generation 0"
         return self.search.chunk_size
 
-    def _chunks(self, size: int) -> list[np.ndarray]:
-        ends = range(0, size, self._width)
-        return [np.arange(first, min(first + self._width, size)) for first in ends]
+    @property
+    def _num_groups(self) -> int:
+        return num_groups(self.search)
 
-    def _answers(self, proposal: Proposal, send: Send) -> list[Answer]:
-        chunks = self._chunks(population.size(proposal.params))
+    def _chunks(self, size: int, num_groups: int = 1) -> list[np.ndarray]:
+        groups = np.repeat(np.arange(num_groups), size)
+        return cut(size * num_groups, self._width, groups)
+
+    def _answers(
+        self, proposal: Proposal, send: Send, num_groups: int = 1
+    ) -> list[Answer]:
+        chunks = self._chunks(population.size(proposal.params), num_groups)
         return _Generation(self, chunks, send).answered()
 
     def _with_params(self, evaluated: Evaluated, proposal: Proposal) -> Evaluated:
@@ -389,6 +406,20 @@ def _joined(axes: PyTree, answers: list[Answer]) -> PyTree:
         lambda axis, *parts: jax.tree.map(partial(join, axis), *parts),
         axes,
         *(answer.value for answer in answers),
+    )
+
+
+def _folded(evaluated: Evaluated, num_groups: int, num_seeds: int) -> Evaluated:
+    """Return the evaluation of members of that of their lanes, see `layout`."""
+
+    def fold(tree: PyTree, axis: int) -> PyTree:
+        return folded(tree, num_groups, num_seeds, axis)
+
+    return evaluated._replace(
+        fitness=fold(evaluated.fitness, 1),
+        healthy=fold(evaluated.healthy, 1),
+        train=fold(evaluated.train, 0),
+        evaluation=fold(evaluated.evaluation, 0),
     )
 
 

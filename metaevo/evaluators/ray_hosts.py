@@ -60,6 +60,7 @@ class _Host:
         key: np.ndarray,
         places: np.ndarray,
         params: PyTree,
+        groups: np.ndarray | None = None,
     ) -> PyTree:
         """Evaluate whole chunks of members.
 
@@ -69,10 +70,12 @@ class _Host:
             key: Data of the generation's key.
             places: Places of the members in the population.
             params: Their params.
+            groups: Groups of seeds on which each is trained; None: on all.
         """
         evaluator = self._evaluator(payload)
         call = getattr(evaluator, method)
-        found = call(_key(key), Proposal(params), (), places)
+        some = {} if groups is None else {"groups": groups}
+        found = call(_key(key), Proposal(params), (), places, **some)
         if method == "__call__":
             evaluated, carried = found
             found = (

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from metaevo import population
+from metaevo.evaluators.layout import num_groups
 from metaevo.evaluators.lift import lift
 from metaevo.evaluators.local import LocalEvaluator, continued_sources, healthy
 from metaevo.evaluators.programs import common_random_numbers, make_programs
@@ -56,8 +57,6 @@ def segments(
     evaluator.prepare(proposal, places is not None)
     search, layout = evaluator.search, evaluator.layout
     size = population.size(proposal.params)
-    ids = next(ids for ids in layout.rounds(size) if member in ids)
-    column = int(np.argmax(ids == member))
     shared = common_random_numbers(search, proposal)
     for task, loop in enumerate(search.tasks):
         one = search._replace(segments_per_generation=1)
@@ -76,28 +75,46 @@ def segments(
         if old is not None:
             alive = healthy(old, size)
             sources = continued_sources(loop, proposal.parents, alive)
-        args = evaluator.arguments(key, task, proposal, places)(ids)
-        state = evaluator.start(task, args, ids, sources, old)
-        place = int(ids[column] if places is None else places[member])
-        params = jax.tree.map(lambda x: x[column], args[2])
-        for index in range(search.segments_per_generation or loop.num_segments):
-            before = jax.tree.map(jnp.copy, state)  # `run` consumes its input
-            state, outcome = programs.run(*args, state)
-            after = jax.tree.map(jnp.copy, state)
-            finite = np.asarray(outcome.healthy)
-            for seed in range(search.num_seeds):
-                train_key, here, meta = alone(args[0][seed], jnp.int32(place), params)
-                yield Segment(
-                    task,
-                    seed,
-                    index,
-                    _of_member(before, seed, column),
-                    _of_member(after, seed, column),
-                    bool(finite[seed, column]),
-                    train_key,
-                    here,
-                    meta,
-                )
+        arguments = evaluator.arguments(key, task, proposal, places)
+        for ids, column in _rounds_of(evaluator, member, size):
+            args = arguments(ids)
+            # A device has the keys of its own lanes' seeds.
+            first_key = column // layout.chunk_size * layout.seeds
+            first_seed = ids[column] // size * layout.seeds
+            num_seeds = min(layout.seeds, search.num_seeds - first_seed)
+            state = evaluator.start(task, args, ids, sources, old)
+            place = int(member if places is None else places[member])
+            params = jax.tree.map(lambda x, at=column: x[at], args[2])
+            for index in range(search.segments_per_generation or loop.num_segments):
+                before = jax.tree.map(jnp.copy, state)  # `run` consumes its input
+                state, outcome = programs.run(*args, state)
+                after = jax.tree.map(jnp.copy, state)
+                finite = np.asarray(outcome.healthy)
+                for seed in range(num_seeds):
+                    seed_key = args[0][first_key + seed]
+                    train_key, here, meta = alone(seed_key, jnp.int32(place), params)
+                    yield Segment(
+                        task,
+                        first_seed + seed,
+                        index,
+                        _of_member(before, seed, column),
+                        _of_member(after, seed, column),
+                        bool(finite[seed, column]),
+                        train_key,
+                        here,
+                        meta,
+                    )
+
+
+def _rounds_of(
+    evaluator: LocalEvaluator, member: int, size: int
+) -> Iterator[tuple[np.ndarray, int]]:
+    """Yield the rounds in which a member trains, and its place in each."""
+    groups = num_groups(evaluator.sized)
+    lanes = np.repeat(np.arange(groups), size)
+    for ids, real in evaluator.layout.rounds(groups * size, lanes):
+        for column in np.flatnonzero((ids % size == member) & real):
+            yield ids, int(column)
 
 
 def _of_member(state: InnerState, seed: int, column: int) -> InnerState:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from metaevo.config import RunConfig
 from metaevo.errors import printable
 from metaevo.storage import folders
+from metaevo.types import Search
 
 SCHEMA = 2
 """Schema of `manifest.json`."""
@@ -17,6 +18,12 @@ MAX_NAME = 200  # characters
 MAX_CHANGES, MAX_CHANGE = 1000, 20_000  # and characters of one
 
 MAY_CHANGE = "num_generations"  # a larger value extends a run
+
+
+def sized(search: Search, manifest: Mapping[str, Any]) -> Search:
+    """Return a search with the members and the seeds in one vmap of a run of it."""
+    seeds = manifest.get("seeds_at_once", search.num_seeds)
+    return search._replace(chunk_size=manifest["chunk_size"], seeds_at_once=seeds)
 
 
 def check(manifest: Any) -> None:
@@ -33,7 +40,7 @@ def check(manifest: Any) -> None:
     def is_int(x):
         return isinstance(x, int) and not isinstance(x, bool)
 
-    identity, chunk_size = manifest["identity"], manifest["chunk_size"]
+    identity = manifest["identity"]
     changes, schema = manifest["changes"], manifest["schema"]
     name = identity["search"]
     require(
@@ -43,10 +50,10 @@ def check(manifest: Any) -> None:
     for key in ("settings", "defaults"):
         require(isinstance(identity.get(key, {}), dict), f"the {key} are not an object")
     require(is_int(identity["seed"]), "the seed is not a whole number")
-    require(
-        chunk_size is None or (is_int(chunk_size) and chunk_size > 0),
-        "chunk_size is not a number of members",
-    )
+    for key, unit in (("chunk_size", "members"), ("seeds_at_once", "seeds")):
+        value = manifest.get(key)
+        sound = value is None or (is_int(value) and value > 0)
+        require(sound, f"{key} is not a number of {unit}")
     require(
         isinstance(changes, list) and all(isinstance(x, str) for x in changes),
         "the changes are not a list of texts",

@@ -45,6 +45,7 @@ from metaevo.storage._files import (
     replace_file,
 )
 from metaevo.storage.verified import CARD, FILES, MAX_ARTIFACT, MAX_JSON, ZOO_PREFIX
+from metaevo.types import Search
 
 _FOLDERS_OF_OTHERS = ("wandb", "tensorboard", "play", "compare")
 _BEFORE_THE_MANIFEST = re.compile(r"\.lock|\.probe-\d+|\..*\.tmp")
@@ -294,7 +295,7 @@ def create_manifest(
     name: str,
     config: RunConfig,
     settings: manifests.Settings,
-    chunk_size: int | None,
+    search: Search,
     device: str,
     changes: Sequence[str],
     source_files: Sequence[Path] = (),
@@ -304,7 +305,7 @@ def create_manifest(
     Args:
         name: name of the search.
         settings: by which the run is told from others.
-        chunk_size: members in one vmap.
+        search: search, with its members and seeds in one vmap.
         device: description of the devices.
         changes: `key=value` of what differs from the search's defaults.
         source_files: the source files that the search is made of.
@@ -313,7 +314,8 @@ def create_manifest(
         "schema": manifests.SCHEMA,
         "identity": manifests.identity(name, config, settings),
         "sources": provenance.digests(source_files),
-        "chunk_size": chunk_size,
+        "chunk_size": search.chunk_size,
+        "seeds_at_once": search.seeds_at_once,
         "run": json.loads(json.dumps(asdict(config))) | {"directory": None},
         **provenance.surroundings(device),
         **provenance.git_state(source_files),

@@ -518,6 +518,7 @@ def test_search_that_cannot_run_is_refused_before_compilation(tmp_path, monkeypa
         ({"num_generations": 0}, "num_generations=0"),
         ({"num_seeds": 0}, "num_seeds=0"),
         ({"chunk_size": 0}, "chunk_size=0"),
+        ({"seeds_at_once": 2}, "seeds_at_once=2: expected 1 to num_seeds, 1"),
         ({"segments_per_generation": 9}, "segments_per_generation=9"),
         ({"space": spaces.tune(lrr=spaces.log())}, "Did you mean 'lr'"),
         ({"strategy": toys.pbt()}, "set segments_per_generation"),

@@ -324,6 +324,7 @@ HOSTILE = {
         "chunk size that is not a number": manifest(chunk_size=NAN),
         "chunk size of text": manifest(chunk_size="$(touch x)"),
         "negative chunk size": manifest(chunk_size=-1),
+        "seeds in one vmap as text": manifest(seeds_at_once="2"),
         "versions as a list": manifest(versions=[1]),
         "schema of text": manifest(schema="2"),
         "device of lists": manifest(device=[[]], git={}, python=[]),

@@ -160,13 +160,14 @@ def fill(folder: Path) -> None:
     zoo = verified.ZOO / "value_loss"
     shutil.copytree(zoo, folder / "artifact")
     given, lines, _ = api._arguments(ppo_value_loss.search, {"population_size": 8})
-    made = identity.identity(ppo_value_loss.search(**given))
+    search = ppo_value_loss.search(**given)._replace(chunk_size=4)
+    made = identity.identity(search)
     settings = config.settings(ppo_value_loss.search, given)
     settings = settings._replace(values=settings.values | {"search": made})
     for name in ("unfinished", "finished", "truncated", *(f"runs/{x}" for x in RUNS)):
         (folder / name).mkdir(parents=True)
         run_directory.create_manifest(
-            folder / name, "ppo_value_loss", RunConfig(), settings, 4, "cpu", lines
+            folder / name, "ppo_value_loss", RunConfig(), settings, search, "cpu", lines
         )
     for name in RUNS:
         (folder / "runs" / name / "wandb").mkdir()

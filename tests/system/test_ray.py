@@ -99,6 +99,20 @@ def test_what_follows_the_search_is_the_same_too(pool, tmp_path):
         jax.tree.map(np.testing.assert_array_equal, a, b)
 
 
+def test_seeds_are_divided_among_hosts(pool):
+    """The driver's sizes, the same bits on one device; also of scores of policies."""
+    search = tiny.search(population_size=2)._replace(num_seeds=5, strategy=None)
+    search = search._replace(chunk_size=1, seeds_at_once=2)
+    key, proposal = jax.random.key(3), Proposal({"lr": jax.numpy.linspace(-1, 0, 2)})
+    here = LocalEvaluator(search, jax.devices()[:1])
+    there = RayEvaluator(search, pool)
+    a, b = here(key, proposal, ())[0], there(key, proposal, ())[0]
+    assert a.fitness.shape == (1, 5, 2)
+    jax.tree.map(np.testing.assert_array_equal, a, b)
+    a, b = here.score(key, proposal, ()), there.score(key, proposal, ())
+    jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
 def test_members_that_are_computed_when_needed(pool):
     rule = population.Rule(6, _member, np.float32(0.5))
     search = tiny.search(population_size=6)

@@ -12,6 +12,7 @@ import toys
 
 from metaevo import fitness, population, spaces
 from metaevo.errors import ConfigError
+from metaevo.evaluators import stepwise
 from metaevo.evaluators.lift import lift
 from metaevo.evaluators.local import LocalEvaluator
 from metaevo.types import InnerState, Proposal, Search
@@ -84,6 +85,60 @@ def test_devices_do_not_change_the_bits(size):
     assert runs[0].fitness.shape == (1, 2, size)
     for run in runs[1:]:
         assert_same_bits((runs[0].fitness, runs[0].train), (run.fitness, run.train))
+
+
+def test_seeds_are_divided_where_members_are_fewer_than_devices():
+    """One member and three, on 1, 2 and 4 devices, with seeds that do not divide."""
+    key, loop = jax.random.key(1), toys.quadratic()
+    for size, num_seeds, expected in ((1, 7, 2), (3, 5, 5), (2, 5, 3)):
+        proposal = learning_rates(size)
+        spread = evaluator(loop, 4, num_seeds=num_seeds)
+        runs = [spread(key, proposal, ())[0]]
+        assert spread.sized.seeds_at_once == expected
+        assert len(spread.devices) == -(-num_seeds // expected) * size
+        for n in (1, 2):  # what its manifest keeps, on another machine
+            again = LocalEvaluator(spread.sized, jax.devices()[:n])
+            runs.append(again(key, proposal, ())[0])
+        assert runs[0].fitness.shape == (1, num_seeds, size)
+        for run in runs[1:]:
+            assert_same_bits(runs[0], run)
+        whole = evaluator(loop, 1, num_seeds=num_seeds, chunk_size=1)
+        together, _ = whole(key, proposal, ())
+        assert whole.sized.seeds_at_once == num_seeds
+        for x, y in zip(*map(jax.tree.leaves, (together, runs[0])), strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-5)
+
+
+def test_a_divided_member_is_scored_and_traced_as_it_trained():
+    """`score` of newborn policies, and `segments`, which trains one member again."""
+    key, proposal = jax.random.key(1), learning_rates(2)
+    one, four = (
+        evaluator(toys.quadratic(), n, num_seeds=5, chunk_size=1, seeds_at_once=s)
+        for n, s in ((1, 5), (4, 2))
+    )
+    (a, agents_a), (b, agents_b) = (x.score(key, proposal, ()) for x in (one, four))
+    for x, y in zip(*map(jax.tree.leaves, ((a, agents_a), (b, agents_b))), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-5)
+    evaluated, _ = four(key, proposal, ())
+    found = list(stepwise.segments(four, key, proposal, (), 1))
+    last = [x for x in found if x.index == toys.quadratic().num_segments - 1]
+    assert [x.seed for x in last] == [0, 1, 2, 3, 4]
+    for x in last:
+        metrics = x.loop.evaluate(x.key, x.meta, x.after)
+        np.testing.assert_allclose(
+            metrics["return"], evaluated.fitness[0, x.seed, 1], rtol=1e-5
+        )
+
+
+def test_seeds_that_must_train_together_are_not_divided():
+    key = jax.random.key(0)
+    for options in ({"segments_per_generation": 1}, {"hurdles": (0.0,)}):
+        evaluate = evaluator(toys.quadratic(), 4, num_seeds=4, **options)
+        evaluate(key, learning_rates(1), ())
+        assert evaluate.sized.seeds_at_once == 4
+    coupled = evaluator(toys.shared_critic(), 2, num_seeds=4)
+    coupled(key, learning_rates(2)._replace(parents=jnp.full(2, -1)), ())
+    assert coupled.sized.seeds_at_once is None
 
 
 def test_two_half_lifetimes_equal_one_whole_to_the_bit():

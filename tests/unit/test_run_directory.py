@@ -15,12 +15,14 @@ from metaevo.config import RunConfig
 from metaevo.errors import CheckpointError, ConfigError
 from metaevo.storage import manifests, nearby, provenance, run_directory, verified
 from metaevo.storage.manifests import Settings
+from metaevo.types import Search
 
 
 def create(directory, settings=None, name="toy", **config):
     settings = Settings(settings or {"sigma": 0.5})
+    search = Search(None, None, None, 1, None, chunk_size=2)
     return run_directory.create_manifest(
-        directory, name, RunConfig(**config), settings, 2, "1 x cpu", ["sigma=0.5"]
+        directory, name, RunConfig(**config), settings, search, "1 x cpu", ["sigma=0.5"]
     )
 
 

@@ -184,7 +184,8 @@ def optimize(
 
             def plan(search, proposal):
                 _try(where, limits)
-                return make(search), population.size(proposal.params)
+                size = population.size(proposal.params)
+                return make(search), search._replace(chunk_size=size)
 
             try:
                 what = "trials on Ray" if config.evaluator == "ray" else "processes"
