@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from metaevo.engine.result import Result
     from metaevo.engine.train import Training, train
     from metaevo.engine.trials.ask_tell import AskTell
+    from metaevo.engine.trials.own_loop import train_trial
     from metaevo.engine.trials.search import optimize
     from metaevo.engine.trials.trial import Trial
     from metaevo.errors import (
@@ -81,6 +82,7 @@ __all__ = [
     "run",
     "train",
     "train_main",
+    "train_trial",
 ]
 
 _MODULES = {
@@ -90,6 +92,7 @@ _MODULES = {
     "engine.result": ["Result"],
     "engine.train": ["Training", "train"],
     "engine.trials.ask_tell": ["AskTell"],
+    "engine.trials.own_loop": ["train_trial"],
     "engine.trials.search": ["optimize"],
     "engine.trials.trial": ["Trial"],
     "errors": [
