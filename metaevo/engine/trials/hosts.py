@@ -23,6 +23,7 @@ from metaevo.engine.trials.processes import OUTPUT, POLL, Ended, Limits, Run, Ta
 from metaevo.evaluators.ray_hosts import connected, import_ray
 
 MAX_LOSSES = 5  # hosts that may be lost with one trial
+PAUSE = 2.0  # seconds before it starts again, and twice as many each further time
 PATIENCE = 60.0  # seconds beyond its timeout after which a trial's host is given up
 
 
@@ -55,6 +56,9 @@ def _run(
     began = time.monotonic()
     path = [x or os.getcwd() for x in sys.path]
     for loss in range(MAX_LOSSES):
+        # For up to half a minute Ray gives tasks to a host that has died.
+        if loss and stopped.wait(PAUSE * 2 ** (loss - 1)):
+            return None
         if loss and trial is not None:
             own = Path(trial["folder"])
             shutil.rmtree(own, ignore_errors=True)
