@@ -56,6 +56,7 @@ _RANGES = (
 
 FLAGS = {
     "--dry-run": "compile, time a generation, print the plan, start nothing",
+    "--pilot": "the same, and what one generation can tell, evaluated twice",
     "--cfg": "print the configuration, start nothing",
     "--cfg-diff": "print what differs from the defaults, start nothing",
     "--multirun": "run each combination of KEY=A,B,... in turn; a list has brackets",

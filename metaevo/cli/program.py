@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from metaevo.engine.result import Result
     from metaevo.types import InnerLoop, Search
 
-FLAGS = ("-h", "--help", "--cfg", "--cfg-diff", "--dry-run", "--multirun")
+FLAGS = ("-h", "--help", "--cfg", "--cfg-diff", "--dry-run", "--pilot", "--multirun")
 DISK_EXIT_CODE = 6
 _DISK_ERRORS = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS),
@@ -158,7 +158,7 @@ def run(
     from metaevo.engine import dry_run
     from metaevo.engine import loop as engine
 
-    dry = "--dry-run" in flags
+    dry = "--dry-run" in flags or "--pilot" in flags
     if run_config.distributed and not dry and not shown:
         from metaevo.evaluators import distributed
 
@@ -181,7 +181,7 @@ def run(
         prepared = preparation.prepare(made, run_config)
         for one in several.each(run_config):
             preparation.check_directory(prepared, one, name, settings)
-        print(dry_run.plan(made, run_config, should_stop))
+        print(dry_run.plan(made, run_config, should_stop, "--pilot" in flags))
         return []
     results = []
 

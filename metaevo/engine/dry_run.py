@@ -16,7 +16,7 @@ import jax
 from metaevo import population
 from metaevo.analysis import holdout, results
 from metaevo.config import RunConfig
-from metaevo.engine import checks, costs, loop, preparation
+from metaevo.engine import checks, costs, loop, pilot, preparation
 from metaevo.engine.job import Job, Progress, initial_state, make
 from metaevo.engine.loggers.console import ConsoleLogger
 from metaevo.evaluators import choose, chunking, memory
@@ -48,7 +48,10 @@ class Times(NamedTuple):
 
 
 def plan(
-    search: Search, config: RunConfig, should_stop: Callable[[], bool] = lambda: False
+    search: Search,
+    config: RunConfig,
+    should_stop: Callable[[], bool] = lambda: False,
+    signal: bool = False,
 ) -> str:
     """Compile a search at its real size and time some generations of it.
 
@@ -56,16 +59,23 @@ def plan(
 
     Args:
         should_stop: asked after each round of training; True ends the dry run.
+        signal: evaluate one generation twice, and say what it can tell.
 
     Returns:
-        lines of text: population, devices, frames, memory, time, disk.
+        lines of text: population, devices, frames, memory, time, signal, disk.
 
     Raises:
         ConfigError: the search cannot run.
         InterruptedRunError: `should_stop` returned True.
     """
+    if signal:
+        pilot.check(search)
     job, evaluator, times, saved = _timed(search, config, should_stop)
     search = job.search
+    told = []
+    if signal:
+        seeds = search.num_seeds, config.held_out_seeds
+        told = pilot.lines(pilot.measure(job), *seeds)
     shapes = checks.proposal_shapes(search.strategy)
     devices, size = evaluator.devices, population.size(shapes.params)
     folder = run_directory.existing_parent(config.directory or "runs")
@@ -91,6 +101,7 @@ def plan(
         f"{each:.2g} s a generation ({frames / each:,.0f} frames/s), "
         f"{duration(each * generations)} for {generations}",
         *_following(job, times, each * generations),
+        *told,
         f"disk         {byte_size(saved)} a checkpoint, {times.saving:.2g} s to write, "
         f"3 are kept; {byte_size(shutil.disk_usage(folder).free)} free",
         *several,
