@@ -27,6 +27,7 @@ __all__ = [
     "minus",
     "normalized",
     "not_scored",
+    "of_stopped",
     "rank_sum",
     "reached",
     "sanitize",
@@ -118,6 +119,23 @@ def with_hurdles(search: Search, evaluated: Evaluated) -> Evaluated:
         scores[task] = np.where(there, scores[task], least)
         healthy[task] |= ~there
     return evaluated._replace(fitness=scores, healthy=healthy)
+
+
+def of_stopped(last: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    """Return the fitness of members of which some were stopped early.
+
+    A member that was stopped has its last score, or the least of whole lives with the
+    same seed where that is lower. So it is never above a whole life.
+
+    Args:
+        last: [S, P] last score of each; NaN of those that failed.
+        whole: [P] bool, whether it lived to the end.
+
+    >>> of_stopped(np.array([[5.0, 7.0]]), np.array([True, False])).tolist()
+    [[5.0, 5.0]]
+    """
+    least = np.where(whole & np.isfinite(last), last, np.inf).min(1, keepdims=True)
+    return np.where(whole, last, np.minimum(last, least))
 
 
 class Halving(NamedTuple):

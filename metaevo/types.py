@@ -369,6 +369,9 @@ class Search(NamedTuple):
         hurdles: fitness, a mean over seeds, that a member needs on the first, the
             second ... task to be trained on those after it. One that is stopped counts
             as the worst of the generation there.
+        stopping: a `metaevo.Halving` by which members of a generation are stopped
+            early; None: all live whole lives. `horizon` stages of equal length are a
+            lifetime, and at each rung all wait: `wait` has no effect.
         world_per_member: True if each member is in a world of its own, as in the
             comparison on held-out seeds. It is then the member's place, too, that
             determines what `vary` and `Env.task` draw.
@@ -387,6 +390,7 @@ class Search(NamedTuple):
     seeds_at_once: int | None = None
     vary: Space | None = None
     hurdles: Sequence[float] = ()
+    stopping: Any = None
     world_per_member: bool = False
 
     @property
@@ -405,7 +409,7 @@ class Search(NamedTuple):
     def seeds_alone(self) -> bool:
         """True if a member's seeds can train apart, and their scores join after it."""
         together = self.coupled or self.hurdles or self.segments_per_generation
-        return not together and self.space.inherit is keep
+        return not (together or self.stopping) and self.space.inherit is keep
 
 
 class Evaluated(NamedTuple):

@@ -233,6 +233,7 @@ def alone(search: Search, space: Space) -> Search:
         space=space._replace(inherit=keep),
         num_seeds=1,
         hurdles=(),
+        stopping=None,
         common_random_numbers=False,
         segments_per_generation=None,
         world_per_member=True,

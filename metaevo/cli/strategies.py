@@ -5,6 +5,8 @@ strategy that the search makes; a name replaces it by that of `strategies/NAME.p
 the same space. An argument that has the name and the type of a key of the search, such
 as `sigma`, is set by that key. An optimizer is set by a `learning_rate`, that of Adam.
 
+`halving=N` stops members of a generation early, by `Search.stopping`.
+
 `space.NUMBER=RANGE` replaces the space, too: the numbers for which a range is given
 evolve, and nothing else; see `ranges`.
 """
@@ -27,6 +29,7 @@ import optax
 from metaevo import slots, spaces
 from metaevo.cli import docstrings, listing, ranges, resolve, values
 from metaevo.errors import ConfigError
+from metaevo.fitness import Halving
 from metaevo.types import Search, Strategy
 
 KEY = "strategy"
@@ -49,6 +52,15 @@ class FurtherKey(NamedTuple):
     default: Any
     description: str
     required: bool = False
+
+
+HALVING = FurtherKey(
+    "halving",
+    int | None,
+    None,
+    "parts of a lifetime; after one, two, four of them the worse half is stopped",
+)
+"""The key of `Search.stopping`."""
 
 
 def in_arguments(
@@ -111,7 +123,7 @@ def in_search(
     own = own_name(search)
     about = "strategy in place of the search's own" + (f", {own}" if own else "")
     kind: Any = Literal[names]
-    keys = [FurtherKey(KEY, kind | None, None, about), *arguments.values()]
+    keys = [FurtherKey(KEY, kind | None, None, about), HALVING, *arguments.values()]
     keys += numbers.values()
     further = {x.name: x for x in keys if x.name not in parameters}
 
@@ -120,6 +132,8 @@ def in_search(
         made = search(**{k: x for k, x in given.items() if k not in further})
         if not isinstance(made, Search):
             return made
+        if (horizon := given[HALVING.name]) is not None:
+            made = made._replace(stopping=Halving(horizon, factor=2))
         texts = {x: given[key.name] for x, key in numbers.items()}
         if texts := {x: text for x, text in texts.items() if text is not None}:
             made = _over(made, texts, make is None)

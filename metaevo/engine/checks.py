@@ -16,9 +16,10 @@ from metaevo import population, slots, spaces
 from metaevo.config import Stop
 from metaevo.engine import elements
 from metaevo.errors import ArtifactError, ConfigError
+from metaevo.evaluators import stages
 from metaevo.rl import config_checks
 from metaevo.storage import artifacts
-from metaevo.types import InnerLoop, Params, Proposal, Search, Space, Strategy
+from metaevo.types import InnerLoop, Params, Proposal, Search, Space, Strategy, keep
 
 
 def frames_per_generation(search: Search, population_size: int) -> int:
@@ -27,7 +28,10 @@ def frames_per_generation(search: Search, population_size: int) -> int:
         loop.frames_per_segment * (search.segments_per_generation or loop.num_segments)
         for loop in search.tasks
     )
-    return per_member * population_size * search.num_seeds
+    if search.stopping is None:
+        return per_member * population_size * search.num_seeds
+    trained = sum(stages.lengths(search, population_size))
+    return per_member // search.stopping.horizon * trained * search.num_seeds
 
 
 def proposal_shapes(strategy: Strategy) -> Proposal:
@@ -170,6 +174,7 @@ def check(search: Search) -> Proposal:
     elements.check_own(spec, params)
     _check_optimizer(search.strategy)
     _check_hurdles(search)
+    _check_stopping(search)
     proposal = proposal_shapes(search.strategy)
     _check_aggregate(search, population.size(proposal.params))
     if proposal.parents is not None and per is None:
@@ -187,6 +192,37 @@ def check(search: Search) -> Proposal:
         for loop in search.tasks:
             check_episodes_fit(loop, per)
     return proposal
+
+
+def _check_stopping(search: Search) -> None:
+    """Check that members of a generation can be stopped early.
+
+    Raises:
+        ConfigError: they cannot, or not at such ages.
+    """
+    rule = search.stopping
+    if rule is None:
+        return
+    rule.check()
+    alone = search.segments_per_generation is None and not search.coupled
+    if not alone or search.space.inherit is not keep or search.hurdles:
+        raise ConfigError(
+            f"stopping (halving={rule.horizon}): only newborn members are stopped "
+            "early, which neither train together nor inherit, and without hurdles"
+        )
+    if search.fitness.needs_evaluation:
+        raise ConfigError(
+            f"stopping (halving={rule.horizon}): {search.fitness.name} is known at the "
+            "end of a life alone; give a fitness of training, such as "
+            "fitness.area_under_curve"
+        )
+    for loop in search.tasks:
+        if loop.num_segments % rule.horizon:
+            raise ConfigError(
+                f"stopping (halving={rule.horizon}): the horizon must divide the "
+                f"{loop.num_segments} segments of a lifetime"
+            )
+        check_episodes_fit(loop, loop.num_segments // rule.horizon * rule.ages[0])
 
 
 def _check_hurdles(search: Search) -> None:

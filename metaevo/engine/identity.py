@@ -73,6 +73,7 @@ def identity(search: Search) -> dict[str, Plain]:
         "num_seeds": search.num_seeds,
         "segments_per_generation": search.segments_per_generation,
         "common_random_numbers": search.common_random_numbers,
+        **({"stopping": plain(search.stopping)} if search.stopping else {}),
         **lifetime(search),
     }
 

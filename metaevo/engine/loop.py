@@ -50,7 +50,7 @@ from metaevo.errors import (
     InterruptedRunError,
     NumericalError,
 )
-from metaevo.evaluators import choose, distributed
+from metaevo.evaluators import choose, distributed, stages
 from metaevo.storage import (
     checkpoint,
     history,
@@ -376,6 +376,8 @@ def generation(job: Job, progress: Progress) -> tuple[State, dict[str, Any]]:
         carried = state.carried
     if search.hurdles:
         counts["stopped"] = int((~fitness.reached(search, evaluated.fitness)).sum())
+    if search.stopping is not None:
+        counts["stopped"] = len(raw) - stages.lengths(search, len(raw))[-1]
     record = {
         "generation": progress.generation,
         **records.summary(raw[scored]),

@@ -132,7 +132,8 @@ def rerun(
     say(f"training member {member} of generation {generation}")
     column, places = member, None
     # Other aggregates may see all members, as ranks do.
-    alone = search.aggregate is mean and not search.coupled and not search.hurdles
+    alone = search.aggregate is mean and not search.coupled
+    alone &= not search.hurdles and search.stopping is None
     if proposal.parents is None and alone:
         size = search.chunk_size or population.size(proposal.params)
         first = member // size * size

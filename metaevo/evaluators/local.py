@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -17,7 +18,7 @@ import numpy as np
 
 from metaevo import population
 from metaevo.errors import ConfigError, InterruptedRunError
-from metaevo.evaluators import _arrays
+from metaevo.evaluators import _arrays, stages
 from metaevo.evaluators.layout import (
     ALL,
     MEMBERS,
@@ -137,7 +138,10 @@ class LocalEvaluator:
         going_on = np.arange(population.size(proposal.params))
         for task in range(len(self.search.tasks)):
             old = carried[task] if carried and lives_on else None
-            if len(going_on) == population.size(proposal.params):
+            if self.search.stopping is not None:
+                stage = partial(self._stage, task, key, proposal, places)
+                result = stages.train(self.search, len(going_on), key, stage), None
+            elif len(going_on) == population.size(proposal.params):
                 given = None if sources is None else sources[task]
                 result = self._train(task, key, proposal, old, places, given, groups)
             else:
@@ -211,6 +215,14 @@ class LocalEvaluator:
         """Return the shapes of what a call carries on, to restore a checkpoint."""
         if self.search.segments_per_generation is None:
             return ()
+        return self._kept(proposal)
+
+    def _kept(self, proposal: Proposal) -> PyTree:
+        """Return the shapes of what is kept of all members, once they have trained."""
+        lives_on = self.search.segments_per_generation is not None
+        in_stages = self.search.stopping is not None
+        if not lives_on and not in_stages:
+            return ()
         size = population.size(proposal.params)
         args = self._round_shapes(proposal)
 
@@ -220,7 +232,7 @@ class LocalEvaluator:
         states = []
         for programs in self._programs:
             state = jax.eval_shape(programs.init, *args)
-            if proposal.parents is None:
+            if proposal.parents is None and not in_stages:
                 state = state._replace(agent=(), experience=())
             states.append(
                 state._replace(
@@ -237,12 +249,15 @@ class LocalEvaluator:
         return max(_arrays.num_bytes((x.agent, x.experience, x.shared)) for x in states)
 
     def carried_bytes(self, proposal: Proposal) -> int:
-        """Return the bytes that all members keep between generations, 0 if newborn."""
-        return _arrays.num_bytes(self.template(proposal))
+        """Return the bytes that all members keep between generations, or stages.
+
+        It is 0 if they are newborn and live whole lives.
+        """
+        return _arrays.num_bytes(self._kept(proposal))
 
     def largest(self, proposal: Proposal) -> int:
-        """Return the bytes of the largest array that all members keep, 0 if newborn."""
-        leaves = jax.tree.leaves(self.template(proposal))
+        """Return the bytes of the largest array that all members keep, or 0."""
+        leaves = jax.tree.leaves(self._kept(proposal))
         return max(map(_arrays.num_bytes, leaves), default=0)
 
     def memory(self, proposal: Proposal) -> int:
@@ -405,8 +420,40 @@ class LocalEvaluator:
         outcome, _ = self._train(task, key, some, None, there)
         return _arrays.scatter(jax.device_get(outcome), members, size), None
 
+    def _stage(
+        self,
+        task: int,
+        key: Key,
+        proposal: Proposal,
+        places: np.ndarray | None,
+        members: np.ndarray,
+        old: InnerState | None,
+    ) -> tuple[Outcome, InnerState]:
+        """Train some of the members for a stage of their lives.
+
+        Args:
+            task: Index of the task.
+            key, proposal, places: As in a call.
+            members: [M] those that train.
+            old: Their states after the stage before, [S, M, ...]; None: newborn.
+
+        Returns:
+            The outcome and their states, [S, M, ...].
+        """
+        each = np.arange(len(members))
+        sources = None
+        if old is not None:
+            sources = Sources(each, each, np.zeros(len(members), bool))
+        there = members if places is None else np.asarray(places)[members]
+        some = Proposal(population.take(proposal.params, members))
+        outcome, state = self._train(task, key, some, old, there, sources)
+        assert state is not None, "`_carried` keeps it"
+        return outcome, state
+
     def _carried(self, state: InnerState, proposal: Proposal) -> InnerState | None:
-        """Return the part of a trained state that outlives the generation."""
+        """Return the part of a trained state that outlives the generation, or stage."""
+        if self.search.stopping is not None:
+            return state
         if self.keep_agents:
             return state._replace(experience=())
         if self.search.segments_per_generation is None:

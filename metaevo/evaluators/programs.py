@@ -51,11 +51,14 @@ def make_programs(
         shared_numbers: Whether members draw common random numbers.
         evaluate: Run `InnerLoop.evaluate` even if the fitness does not need it.
     """
+    segments = search.segments_per_generation or loop.num_segments
+    if search.stopping is not None:
+        segments = loop.num_segments // search.stopping.horizon
     lifted = lift(
         loop,
         search.space,
         search.fitness,
-        search.segments_per_generation or loop.num_segments,
+        segments,
         shared_numbers,
         evaluate,
         search.vary,

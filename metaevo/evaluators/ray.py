@@ -80,6 +80,12 @@ def check(search: Search) -> None:
             "must run together, and a host may be lost with them. Use "
             "run.evaluator=local, over several hosts with run.distributed=true"
         )
+    if search.stopping is not None:
+        raise ConfigError(
+            "run.evaluator=ray cannot stop members early, since at a rung all are "
+            "compared; leave `halving` (Search.stopping) out, or use "
+            "run.evaluator=local, over several hosts with run.distributed=true"
+        )
     import_ray()
 
 

@@ -59,7 +59,7 @@ def segments(
     size = population.size(proposal.params)
     shared = common_random_numbers(search, proposal)
     for task, loop in enumerate(search.tasks):
-        one = search._replace(segments_per_generation=1)
+        one = search._replace(segments_per_generation=1, stopping=None)
         programs = make_programs(one, loop, layout.mesh, shared, False)
         alone = lift(
             loop,

@@ -18,7 +18,7 @@ import numpy as np
 
 from metaevo.engine.trials.log import Given, TrialLog
 from metaevo.engine.trials.processes import Ended
-from metaevo.fitness import Halving
+from metaevo.fitness import Halving, of_stopped
 
 Life = Sequence[Sequence[Given]]
 """[S, K] trials of a member: for each seed those that continue each other."""
@@ -124,9 +124,6 @@ def ahead(
 def fitness(scores: np.ndarray, ran: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the fitness of members of which some were stopped.
 
-    A member that was stopped has its last score, or the least of whole lives with the
-    same seed where that is lower. So it is never above a whole life.
-
     Args:
         scores: [S, P, K], NaN of a trial that failed or did not run.
         ran: [S, P, K] bool.
@@ -141,6 +138,5 @@ def fitness(scores: np.ndarray, ran: np.ndarray) -> tuple[np.ndarray, np.ndarray
     healthy = np.broadcast_to(~failed, scores.shape[:2])
     last = np.maximum(ran.sum(-1, keepdims=True) - 1, 0)
     found = np.where(healthy, np.take_along_axis(scores, last, -1)[..., 0], np.nan)
-    whole = ran.all((0, 2)) & ~failed
-    least = np.where(whole, found, np.inf).min(1, keepdims=True)
-    return np.where(whole, found, np.minimum(found, least)), healthy
+    whole = np.asarray(ran.all((0, 2)) & ~failed)
+    return of_stopped(found, whole), healthy
