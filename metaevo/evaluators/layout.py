@@ -217,6 +217,7 @@ def choose_layout(search: Search, devices: list, size: int, part: bool) -> Layou
         chunk_size = search.chunk_size or default_chunk_size(size, len(devices))
         num_chunks = -(-size // chunk_size)
         seeds = search.seeds_at_once or default_seeds(search, num_chunks, len(devices))
+        seeds = min(seeds, search.num_seeds)  # a comparison has one for each member
         num_chunks *= -(-search.num_seeds // seeds)
         num = len(devices) if part or across else min(len(devices), num_chunks)
     mesh = jax.make_mesh(

@@ -121,7 +121,7 @@ class RayEvaluator:
         **options: Any,
     ):
         check(search)
-        seeds = search.seeds_at_once or search.num_seeds
+        seeds = min(search.seeds_at_once or search.num_seeds, search.num_seeds)
         if options.get("keep_agents"):  # as `LocalEvaluator` has it
             seeds = search.num_seeds
         search = search._replace(seeds_at_once=seeds)

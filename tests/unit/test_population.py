@@ -11,6 +11,7 @@ import pytest
 import toys
 
 from metaevo import fitness, population, spaces
+from metaevo.analysis import holdout
 from metaevo.errors import ConfigError
 from metaevo.evaluators import stepwise
 from metaevo.evaluators.lift import lift
@@ -128,6 +129,17 @@ def test_a_divided_member_is_scored_and_traced_as_it_trained():
         np.testing.assert_allclose(
             metrics["return"], evaluated.fitness[0, x.seed, 1], rtol=1e-5
         )
+
+
+def test_a_comparison_of_a_search_with_divided_seeds_trains_one_seed_a_member():
+    alone = holdout.alone(
+        evaluator(toys.quadratic(), 4, num_seeds=8, seeds_at_once=2).search,
+        toys.space(),
+    )
+    evaluate = LocalEvaluator(alone, jax.devices()[:1])
+    evaluated, _ = evaluate(jax.random.key(0), learning_rates(3), ())
+    assert evaluated.fitness.shape == (1, 1, 3)
+    assert evaluate.layout.seeds == 1
 
 
 def test_seeds_that_must_train_together_are_not_divided():
