@@ -66,10 +66,10 @@ def test_what_cannot_be_trained_is_refused(tmp_path):
 
 def test_lives_of_a_loop_are_stopped_as_they_arrive(tmp_path):
     space = spaces.prior(lr=spaces.log_uniform(1e-3, 0.5))
-    rule = Halving(4, first=2, factor=2)
+    rule = Halving(2, factor=2)
     optimize(
-        tmp_path, space, random_search(space, 4), loop_trials.score, budget=1,
-        stopping=rule, num_generations=1,
+        tmp_path, space, random_search(space, 4), loop_trials.score, budget=2,
+        stopping=rule, num_generations=1, workers=1,
     )  # fmt: skip
     found = trials(tmp_path)
     explained(found, rule, num_seeds=1, population_size=4)

@@ -89,9 +89,9 @@ def test_failed_members_are_stopped_first_and_stay_failed():
 def test_equal_members_are_stopped_by_lot():
     """By place the mirror images, which are the second half, would always be."""
     stopped = np.zeros(10)
+    given = search(stopping=Halving(2, factor=2), common_random_numbers=True)
+    evaluator = LocalEvaluator(given)
     for seed in range(20):
-        evaluator = LocalEvaluator(search(chunk_size=10, stopping=Halving(2, factor=2)))
-        evaluator.search = evaluator.search._replace(common_random_numbers=True)
         equal = Proposal({"lr": jnp.full(10, -1.0)})
         found, _ = evaluator(jax.random.key(seed), equal, ())
         stopped += np.isnan(np.asarray(found.train[0]["return"]))[0, :, -1]
