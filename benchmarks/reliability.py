@@ -42,7 +42,11 @@ from benchmarks.reliability_stops import (
     small_memory,
     two_codes,
 )
-from benchmarks.reliability_trials import hostile_trials, stopped_trials
+from benchmarks.reliability_trials import (
+    hostile_trials,
+    stopped_loops,
+    stopped_trials,
+)
 
 RESULTS = Path(__file__).parent / "results" / "reliability.jsonl"
 
@@ -69,6 +73,7 @@ def commands() -> dict[str, Callable]:
             large_run,
             hostile_trials,
             stopped_trials,
+            stopped_loops,
         )
     }
     try:

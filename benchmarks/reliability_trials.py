@@ -2,6 +2,7 @@
 
     python -m benchmarks.reliability hostile_trials
     python -m benchmarks.reliability stopped_trials
+    python -m benchmarks.reliability stopped_loops
 
 The first needs Stable-Baselines3: `make .venv-torch/.installed`.
 """
@@ -11,13 +12,17 @@ from __future__ import annotations
 import collections
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 import metaevo
 from metaevo import spaces
@@ -29,6 +34,7 @@ from strategies.snes import snes
 ROOT = Path(__file__).parents[1]
 # In a folder of its own, which its interpreter imports from first.
 TRAINER = Path(__file__).parent / "trainers" / "hostile.py"
+LOOPS = TRAINER.with_name("loops.py")
 TORCH = ROOT / ".venv-torch" / "bin" / "python"
 HAND_MADE = {"learning_rate": 3e-4, "clip_range": 0.2}
 KINDS = ("random search", "SNES", "ASHA", "PBT")
@@ -139,6 +145,96 @@ def stopped_trials(members: int = 27, repeats: int = 3) -> Iterator[dict[str, An
                     "workers busy": round(busy, 3),
                     "rank of the one found": sorted(rates)[::-1].index(rates[best]) + 1,
                 }
+
+
+def stopped_loops(members: int = 12, repeats: int = 5) -> Iterator[dict[str, Any]]:
+    """ASHA, as they arrive, of PPO's step size: two workers here, or three Ray hosts.
+
+    One of the hosts is lost with all that runs on it, and every 30 seconds the process
+    in which Ray runs a trial is killed -9.
+    """
+    from benchmarks.reliability_hosts import cluster
+
+    space = spaces.prior(lr=spaces.log_uniform(1e-5, 1e-1))
+    rule = metaevo.Halving(4, factor=2)
+    given: dict[str, Any] = {
+        "num_generations": 1, "stopping": rule, "budget": 1, "held_out_seeds": 0,
+        "wandb": "disabled",
+    }  # fmt: skip
+    for seed in range(repeats):
+        for layout in ("two workers", "three hosts"):
+            with contextlib.ExitStack() as stack:
+                folder = stack.enter_context(tempfile.TemporaryDirectory())
+                over, lost = threading.Event(), []
+                stack.callback(over.set)
+                options: dict[str, Any] = {"workers": 2}
+                if layout == "three hosts":
+                    hosts = stack.enter_context(cluster(3))
+                    options = {
+                        "workers": 3, "evaluator": "ray", "ray_address": hosts.address,
+                    }  # fmt: skip
+                    last = [x for x in hosts.list_all_nodes() if not x.head][-1]
+
+                    def disturb(hosts=hosts, last=last, over=over, lost=lost):
+                        while not over.wait(30):
+                            if not lost:
+                                hosts.remove_node(last, allow_graceful=False)
+                                lost.append("host")
+                            elif pids := busy_workers():
+                                with contextlib.suppress(ProcessLookupError):
+                                    os.kill(pids[0], signal.SIGKILL)
+                                    lost.append("worker")
+
+                    threading.Thread(target=disturb, daemon=True).start()
+                metaevo.optimize(
+                    space, random_search(space, members), f"{LOOPS}:short_ppo",
+                    directory=folder, seed=seed, **given, **options,
+                )  # fmt: skip
+                over.set()
+                found = jsonl.read(Path(folder) / "trials.jsonl")
+                (record,) = jsonl.read(Path(folder) / "metrics.jsonl")
+                best = np.argmax(
+                    [-np.inf if x is None else x for x in record["population"]]
+                )
+                yield {
+                    "layout": layout,
+                    "seed": seed,
+                    "trials": len(found),
+                    "doubled": len(found) - len({x["trial"] for x in found}),
+                    "explained": unexplained(found, rule) == 0,
+                    "hosts lost": lost.count("host"),
+                    "workers killed": lost.count("worker"),
+                    "failed": sum(x["score"] is None for x in found),
+                    "seconds": round(record["seconds"], 1),
+                    "best score": round(record["population"][best], 1),
+                    "its lr": record["numbers/lr"][best],
+                }
+
+
+def busy_workers() -> list[int]:
+    """Processes in which Ray runs a trial."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (entry / "cmdline").read_bytes().startswith(b"ray::_trial"):
+                found.append(int(entry.name))
+    return found
+
+
+def unexplained(found: list[dict], rule: metaevo.Halving) -> int:
+    """Lines at a rung whose decision does not follow from the lines before them."""
+    age, there, wrong = {}, {}, 0
+    for x in found:
+        parent = x["parent"]
+        age[x["trial"]] = mine = 1 if parent is None else age[parent] + 1
+        if mine not in rule.ages or "rung" not in x:
+            continue
+        seen = there.setdefault(mine, [])
+        seen.append(-np.inf if x["score"] is None else x["score"])
+        better = sum(y > seen[-1] for y in seen)
+        told = x["seen"], x["better"], x["stopped"]
+        wrong += told != (len(seen), better, rule.stops(better, len(seen)))
+    return wrong
 
 
 if __name__ == "__main__":
