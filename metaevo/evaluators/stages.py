@@ -62,7 +62,8 @@ def train(search: Search, size: int, key: Key, stage: Stage) -> Outcome:
         return jax.device_get(outcome), after
 
     told, state = next_stage()
-    told = jax.tree.map(np.array, told)  # to be written to
+    healthy = np.array(told.healthy)  # a copy, to be written to
+    told = told._replace(healthy=healthy, evaluation={})  # no fitness needs one
     scores = np.where(told.healthy, scored(search.fitness, told.train), np.nan)
     for num in lengths(search, size)[1:]:
         if num < len(going):
@@ -76,19 +77,11 @@ def train(search: Search, size: int, key: Key, stage: Stage) -> Outcome:
         more = _arrays.scatter(outcome.train, going, size)
         train = {k: np.concatenate([told.train[k], more[k]], 2) for k in more}
         told = told._replace(train=train)
-        for whole, part in zip(
-            *map(jax.tree.leaves, (_at_last(told), _at_last(outcome))), strict=True
-        ):
-            whole[:, going] = part
+        told.healthy[:, going] = outcome.healthy
         found = np.where(told.healthy, scored(search.fitness, train), np.nan)
         scores[:, going] = found[:, going]
     lived = np.isin(np.arange(size), going)
     return told._replace(fitness=fitness.of_stopped(scores, lived))
-
-
-def _at_last(outcome: Outcome) -> tuple:
-    """Return what an outcome says of the end of a life."""
-    return outcome.healthy, outcome.evaluation
 
 
 def _best(
