@@ -29,7 +29,6 @@ import optax
 from metaevo import slots, spaces
 from metaevo.cli import docstrings, listing, ranges, resolve, values
 from metaevo.errors import ConfigError
-from metaevo.fitness import Halving
 from metaevo.types import Search, Strategy
 
 KEY = "strategy"
@@ -133,6 +132,8 @@ def in_search(
         if not isinstance(made, Search):
             return made
         if (horizon := given[HALVING.name]) is not None:
+            from metaevo.fitness import Halving  # imports JAX, which help need not
+
             made = made._replace(stopping=Halving(horizon, factor=2))
         texts = {x: given[key.name] for x, key in numbers.items()}
         if texts := {x: text for x, text in texts.items() if text is not None}:

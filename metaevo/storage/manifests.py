@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from metaevo.config import RunConfig
 from metaevo.errors import printable
 from metaevo.storage import folders
-from metaevo.types import Search
+
+if TYPE_CHECKING:  # it imports JAX, which commands that read runs need not
+    from metaevo.types import Search
 
 SCHEMA = 2
 """Schema of `manifest.json`."""

@@ -28,7 +28,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import filelock
 
@@ -45,7 +45,9 @@ from metaevo.storage._files import (
     replace_file,
 )
 from metaevo.storage.verified import CARD, FILES, MAX_ARTIFACT, MAX_JSON, ZOO_PREFIX
-from metaevo.types import Search
+
+if TYPE_CHECKING:  # it imports JAX, which commands that read runs need not
+    from metaevo.types import Search
 
 _FOLDERS_OF_OTHERS = ("wandb", "tensorboard", "play", "compare")
 _BEFORE_THE_MANIFEST = re.compile(r"\.lock|\.probe-\d+|\..*\.tmp")

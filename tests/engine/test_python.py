@@ -135,10 +135,11 @@ def test_function_of_no_file_is_run_with_a_warning(tmp_path, capsys, monkeypatch
     _, _, name, settings, changes, _, source, defaults = made["given"]
     assert (name, settings, changes) == (
         "local",
-        {"num_generations": 3, "strategy": None},
+        {"num_generations": 3, "strategy": None, "halving": None},
         ["num_generations=3"],
     )
-    assert (source, defaults) == (None, {"num_generations": 2, "strategy": None})
+    expected = {"num_generations": 2, "strategy": None, "halving": None}
+    assert (source, defaults) == (None, expected)
 
 
 CELL = """
