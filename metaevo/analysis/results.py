@@ -294,6 +294,15 @@ def policies(
     return found.pop(_RETURNS), {SOLUTION: found}
 
 
+def scored(
+    search: Search, evaluator: Evaluator, proposal: Proposal, key: Key
+) -> np.ndarray:
+    """Evaluate newborn members once; return their fitness, [P]."""
+    evaluated, _ = evaluator(key, proposal, ())
+    evaluated = with_hurdles(search, evaluated)
+    return np.asarray(search.aggregate(jnp.asarray(evaluated.fitness)))
+
+
 def noise(
     steps: Steps,
     search: Search,
@@ -308,9 +317,7 @@ def noise(
     """
 
     def fitness(key):
-        evaluated, _ = evaluator(key, proposal, ())
-        evaluated = with_hurdles(search, evaluated)
-        return {"fitness": np.asarray(search.aggregate(jnp.asarray(evaluated.fitness)))}
+        return {"fitness": scored(search, evaluator, proposal, key)}
 
     first, second = (
         steps.step(f"noise/{i}", partial(fitness, key), checkpoint.to_arrays(key))

@@ -145,8 +145,8 @@ def check(search: Search) -> Proposal:
     if seeds not in (None, search.num_seeds) and not search.seeds_alone:
         raise ConfigError(
             f"seeds_at_once={seeds}: the seeds of a member can train apart only where "
-            "members are newborn, not coupled and not Lamarckian, and there are no "
-            "hurdles; leave it None"
+            "members are newborn, not coupled and not Lamarckian, and none is stopped, "
+            "by hurdles or early; leave it None"
         )
     per = search.segments_per_generation
     for loop in search.tasks:

@@ -1,4 +1,4 @@
-"""What one generation can tell, from two evaluations of it, before a search starts."""
+"""Evaluate one generation twice, to say what a search of its size can tell."""
 
 from __future__ import annotations
 
@@ -7,11 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
-from metaevo import fitness
-from metaevo.analysis import verdicts
+from metaevo.analysis import results, verdicts
 from metaevo.engine.job import Job, initial_state
 from metaevo.errors import ConfigError
 from metaevo.types import Search
@@ -38,13 +35,10 @@ def measure(job: Job) -> dict[str, Any]:
     """Evaluate generation 0 twice, on unlike seeds; see `verdicts.noise`."""
     keys = [jax.random.fold_in(job.keys.noise, i) for i in range(3)]
     proposal, _ = job.programs.ask(keys[0], initial_state(job).strategy)
-
-    def scores(key: jax.Array) -> np.ndarray:
-        evaluated, _ = job.evaluator(key, proposal, ())
-        evaluated = fitness.with_hurdles(job.search, evaluated)
-        return np.asarray(job.search.aggregate(jnp.asarray(evaluated.fitness)))
-
-    return verdicts.noise(scores(keys[1]), scores(keys[2]))
+    first, second = (
+        results.scored(job.search, job.evaluator, proposal, key) for key in keys[1:]
+    )
+    return verdicts.noise(first, second)
 
 
 def lines(found: Mapping[str, Any], num_seeds: int, held_out_seeds: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""What one generation can tell, before a search starts."""
+"""Two evaluations of one generation, before a search starts."""
 
 import re
 

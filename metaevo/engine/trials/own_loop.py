@@ -1,8 +1,8 @@
 """An inner loop of metaevo as the trainer of `metaevo.optimize`.
 
 Its trials are then processes, on one machine or on the hosts of a Ray cluster, and
-`Halving` stops them as they arrive. A population of one program is faster where lives
-are short, see `strategies.asha`: a trial starts JAX anew.
+`Halving` stops them as they arrive. Each trial starts JAX anew, so where lives are
+short, `strategies.asha`, which trains a population in one program, is faster.
 """
 
 from __future__ import annotations
