@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metaevo import fitness
-from metaevo.analysis import differences
+from metaevo.analysis import differences, stats
 from metaevo.analysis.holdout import HeldOut
 from metaevo.fitness import final_return as FINAL_RETURN  # noqa: N812
 from metaevo.learned import operations
@@ -260,8 +260,6 @@ def noise(first: np.ndarray, second: np.ndarray) -> dict[str, Any]:
         estimated from the variance components. All but the number are None for fewer
         than three members, or equal ones.
     """
-    from scipy.stats import spearmanr
-
     both = np.isfinite(first) & np.isfinite(second)
     first, second = first[both], second[both]
     names = ("rank_correlation", "p_value", "sd_members", "sd_noise")
@@ -272,11 +270,10 @@ def noise(first: np.ndarray, second: np.ndarray) -> dict[str, Any]:
     centred = first - first.mean(), second - second.mean()
     covariance = float((centred[0] * centred[1]).sum() / (len(first) - 1))
     variance = float(np.var(centred[0] - centred[1], ddof=1) / 2)
-    test = spearmanr(first, second, alternative="greater")
-    correlation, p = (np.asarray(x) for x in (test[0], test[1]))
+    correlation, p = stats.rank_correlation(first, second)
     return found | {
-        "rank_correlation": float(correlation),
-        "p_value": float(p),
+        "rank_correlation": correlation,
+        "p_value": p,
         "sd_members": max(covariance, 0.0) ** 0.5,
         "sd_noise": variance**0.5,
     }

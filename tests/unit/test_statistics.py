@@ -550,3 +550,14 @@ def test_the_range_visited_is_of_all_tasks_in_the_units_of_the_loss():
     del tasks[1]["return_std"]
     assert verdicts.visited(held_out, spec, {}).keys() == {"td_loss"}
     assert verdicts.visited({}, spec, {}) == {}
+
+
+@pytest.mark.parametrize("num", [3, 4, 8, 33])
+def test_rank_correlations_are_scipys(num):
+    rng = np.random.default_rng(num)
+    for _ in range(20):
+        first, second = rng.integers(0, 5, (2, num)).astype(float)  # some are equal
+        first[:2], second[-2:] = (0, 9), (0, 9)
+        expected = scipy_stats.spearmanr(first, second, alternative="greater")
+        found = stats.rank_correlation(first, second)
+        np.testing.assert_allclose(found, tuple(expected), rtol=1e-9, atol=1e-12)
