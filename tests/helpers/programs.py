@@ -5,15 +5,18 @@ A plugin of pytest. `--programs=check` compares the counts of the files that ran
 Most of the time of the tests is spent on tracing, lowering and compiling, or on
 fetching what is compiled. Counts do not depend on the machine, as seconds do.
 
-The counts of a file do not depend on what ran before either: tests that share programs
-are one group, run in one process, and programs and cached results are released between
-groups.
+Tests that share programs are one group, run in one process, and cached results are
+released between groups. `--programs=write` releases programs too, so that the counts
+that it writes do not depend on what ran before. Otherwise they are kept while there is
+room: a third are single operations that the next group needs again. A file then makes
+at most as many as are written.
 """
 
 import collections
 import functools
 import gc
 import json
+import resource
 import sys
 from pathlib import Path
 
@@ -33,6 +36,7 @@ file set up its fixtures each, and releases of memory make programs again."""
 # A process may have 65,530 memory maps, and XLA takes some for every program: up to
 # 6,000 in one test. A process that has more of them than allowed is killed.
 MAPS = 30_000
+RESIDENT = 2 << 30  # bytes of a process, of which there are three
 
 COUNTS = collections.defaultdict(collections.Counter)
 _current = {"file": None}
@@ -104,7 +108,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item, nextitem):
-    """Count for this test's file, and release what the next group does not share."""
+    """Count for this test's file, and release what later tests have no room for."""
     _current["file"] = item.location[0]
     try:
         return (yield)
@@ -112,14 +116,23 @@ def pytest_runtest_protocol(item, nextitem):
         _current["file"] = None
         if nextitem is None or group_of(nextitem) != group_of(item):
             forget_results()
-            forget_programs()
-        elif _many_maps():
+            if item.config.option.programs == "write" or _full(RESIDENT):
+                forget_programs()
+        if _many_maps():
             forget_programs()
 
 
 def _many_maps():
     maps = Path("/proc/self/maps")
     return maps.exists() and maps.read_bytes().count(b"\n") > MAPS
+
+
+def _full(limit):
+    """Return True if this process holds more bytes than `limit`, where it is known."""
+    pages = Path("/proc/self/statm")
+    if not pages.exists():
+        return False
+    return int(pages.read_text().split()[1]) * resource.getpagesize() > limit
 
 
 # --- the budget -----------------------------------------------------------------------
