@@ -763,7 +763,7 @@ READERS = {
     "rerun": ("rerun", "evil", "generation=1", "member=0"),
     "wandb-push": ("wandb-push", "evil"),
 }
-QUICK = [x for i, x in enumerate(planted.CASES) if i % 41 == 5]
+QUICK = [x for i, x in enumerate(planted.CASES) if i % 71 == 5]
 SLOW = [
     pytest.param(x, marks=pytest.mark.slow) for x in planted.CASES if x not in QUICK
 ]
