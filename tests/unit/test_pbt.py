@@ -11,11 +11,13 @@ import numpy as np
 import optax
 import pytest
 from climbing import compiled
+from runs import write_short_reports
 
 import metaevo
 from inner_loops import ppo, td3
 from metaevo import envs, spaces
 from metaevo.analysis import lineage
+from metaevo.analysis.plots import figures
 from metaevo.engine import checks
 from metaevo.errors import ConfigError
 from metaevo.evaluators.local import LocalEvaluator
@@ -39,9 +41,13 @@ def box(num=2):
 
 def told(strategy, fitness, key=0):
     """One generation with this fitness."""
-    key = jax.random.key(key)
-    proposal, state = strategy.ask(key, strategy.init(key))
-    return proposal, strategy.tell(key, state, proposal, jnp.asarray(fitness))
+
+    @jax.jit
+    def generation(key, fitness):
+        proposal, state = strategy.ask(key, strategy.init(key))
+        return proposal, strategy.tell(key, state, proposal, fitness)
+
+    return generation(jax.random.key(key), np.float32(fitness))
 
 
 # --- the paper's toy ------------------------------------------------------------------
@@ -56,7 +62,8 @@ def told(strategy, fitness, key=0):
         ({}, 1.2),
     ],
 )
-def test_figure_2_of_the_paper(settings, expected, tmp_path):
+def test_figure_2_of_the_paper(settings, expected, tmp_path, monkeypatch):
+    write_short_reports(monkeypatch)
     config = metaevo.RunConfig(
         directory=str(tmp_path), held_out_seeds=8, wandb="disabled", devices=1
     )
@@ -238,16 +245,16 @@ def test_pb2_explores_where_it_expects_improvement():
     strategy = pb2(box(1), 16)
     ask, tell = jax.jit(strategy.ask), jax.jit(strategy.tell)
     key = jax.random.key(0)
-    state, score = strategy.init(key), jnp.zeros(16)
+    state, score = jax.jit(strategy.init)(key), np.zeros(16, np.float32)
     chosen = []
     for i in range(12):
         proposal, state = ask(key, state)
-        parents = jnp.maximum(proposal.parents, 0)
+        parents = np.maximum(proposal.parents, 0)
         inherited = score[parents] if i else score
-        score = inherited + proposal.params["n0"]
+        score = inherited + np.asarray(proposal.params["n0"])
         state = tell(jax.random.fold_in(key, i), state, proposal, score)
-        moved = state.parents != jnp.arange(16)
-        chosen.append(float(state.params["n0"][moved].mean()))
+        moved = np.asarray(state.parents) != np.arange(16)
+        chosen.append(np.asarray(state.params["n0"])[moved].mean())
     assert np.mean(chosen[4:]) > 0.7
     assert tell._cache_size() == 1
 
@@ -262,21 +269,30 @@ def explored(strategy, gain, generations, keys):
 
     An agent's fitness grows in each generation by the gain of its numbers.
     """
-    ask, tell = jax.jit(strategy.ask), jax.jit(strategy.tell)
+
+    def generation(carry, i):
+        key, state, score = carry
+        proposal, state = strategy.ask(jax.random.fold_in(key, 2 * i), state)
+        gained = gain(jnp.stack(list(proposal.params.values()), 1))
+        score = jnp.where(i == 0, 0, score[proposal.parents]) + gained
+        told = jax.random.fold_in(key, 2 * i + 1)
+        state = strategy.tell(told, state, proposal, score)
+        moved = state.parents != jnp.arange(len(score))
+        chosen = gain(jnp.stack(list(state.params.values()), 1))
+        return (key, state, score), (chosen, moved)
+
+    @jax.jit
+    def search(seed):
+        key = jax.random.key(seed)
+        state = strategy.init(key)
+        size = jax.eval_shape(strategy.ask, key, state)[0].parents.size
+        carry = (key, state, jnp.zeros(size))
+        return jax.lax.scan(generation, carry, jnp.arange(generations))[1]
+
     means = []
     for seed in range(keys):
-        key = jax.random.key(seed)
-        state, score, gains = strategy.init(key), None, []
-        for i in range(generations):
-            proposal, state = ask(jax.random.fold_in(key, 2 * i), state)
-            gained = gain(jnp.stack(list(proposal.params.values()), 1))
-            score = gained if score is None else score[proposal.parents] + gained
-            state = tell(jax.random.fold_in(key, 2 * i + 1), state, proposal, score)
-            moved = np.asarray(state.parents) != np.arange(len(score))
-            chosen = gain(jnp.stack(list(state.params.values()), 1))
-            if i >= generations // 2:
-                gains.append(np.asarray(chosen)[moved].mean())
-        means.append(np.mean(gains))
+        late = [np.asarray(x)[generations // 2 :] for x in search(seed)]
+        means.append(np.mean([x[moved].mean() for x, moved in zip(*late, strict=True)]))
     return np.array(means)
 
 
@@ -414,7 +430,8 @@ def test_the_switches_of_pbt_are_keys_of_its_searches(name):
         small(name, factors=())
 
 
-def test_a_run_leaves_its_lineage_and_a_schedule_to_replay(tmp_path):
+def test_a_run_leaves_its_lineage_and_a_schedule_to_replay(tmp_path, monkeypatch):
+    monkeypatch.setattr(figures, "png", lambda *_: b"")  # the page has its own pictures
     search = small("dqn_pbt")
     config = metaevo.RunConfig(
         directory=str(tmp_path), held_out_seeds=4, wandb="disabled", devices=2

@@ -1,5 +1,7 @@
 """Recurrent PPO: probes, memory, equality of rollout and replay."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -40,17 +42,18 @@ def unrolled(agent, *obs):
     """Memory and value after each observation of an episode, from the weights: not
     through the code under test. Equations of Cho et al., 2014, as flax has them."""
     params = {k: v["params"] for k, v in agent.params.items() if k != "log_std"}
-    cell, memory, out = params["cell"], 0.0, []
-    for x in jnp.asarray(obs, jnp.float32):
-        x = jnp.tanh(dense(params["embedding"]["Dense_0"], x))
-        memory = jnp.broadcast_to(memory, x.shape)
+    params = jax.tree.map(np.asarray, params)
+    cell, memory, out = params["cell"], np.float32(0.0), []
+    for x in np.asarray(obs, np.float32):
+        x = np.tanh(dense(params["embedding"]["Dense_0"], x))
+        memory = np.broadcast_to(memory, x.shape)
         reset, keep = (
-            jax.nn.sigmoid(dense(cell["i" + g], x) + dense(cell["h" + g], memory))
+            1 / (1 + np.exp(-dense(cell["i" + g], x) - dense(cell["h" + g], memory)))
             for g in "rz"
         )
-        new = jnp.tanh(dense(cell["in"], x) + reset * dense(cell["hn"], memory))
+        new = np.tanh(dense(cell["in"], x) + reset * dense(cell["hn"], memory))
         memory = (1 - keep) * new + keep * memory
-        h = jnp.tanh(dense(params["critic"]["Dense_0"], memory))
+        h = np.tanh(dense(params["critic"]["Dense_0"], memory))
         out.append((memory, float(dense(params["critic"]["Dense_1"], h)[0])))
     return out
 
@@ -61,9 +64,9 @@ def values(agent, *obs):
 
 def actions(loop, agent, *obs):
     """Of an episode with these observations."""
-    carry, taken = loop.initial_carry(), []
+    carry, taken, act = loop.initial_carry(), [], jax.jit(loop.act)
     for x in obs:
-        action, carry = loop.act(jax.random.key(0), META, agent, carry, jnp.array(x))
+        action, carry = act(jax.random.key(0), META, agent, carry, np.float32(x))
         taken.append(action)
     return taken
 
@@ -127,22 +130,29 @@ def recall(delay=4):
 def test_probe_memory(module):
     """Nothing but memory solves it: without it the mean is 0."""
     loop, state = trained(recall(), module=module, num_eval_envs=256)
-    score = loop.evaluate(jax.random.key(2), loop.meta, state)["return"]
+    evaluate = jax.jit(lambda state: loop.evaluate(jax.random.key(2), loop.meta, state))
+    score = evaluate(state)["return"]
     assert score > 0.9 if module is ppo_rnn else abs(score) < 0.3
 
 
 # --- rollout and replay ---------------------------------------------------------------
 
 
-def largest_log_ratio(monkeypatch, broken_replay=None):
-    """max |log π_replayed − log π_stored| over three updates without learning, in
-    which episodes end and rollouts begin in the middle of others."""
-    if broken_replay:
-        correct = ppo_rnn.replay
-        monkeypatch.setattr(
-            ppo_rnn, "replay", lambda *args: correct(*broken_replay(*args))
-        )
-    seen = []
+BUGS = {
+    # The reset one step late, or early; none; another beginning.
+    "late": lambda memory, done: (memory, jnp.roll(done, 1, 0)),
+    "early": lambda memory, done: (memory, jnp.roll(done, -1, 0)),
+    "never": lambda memory, done: (memory, done & False),
+    "blank": lambda memory, done: (0 * memory, done),
+}
+
+
+@functools.cache
+def replaying():
+    """A program of three updates without learning, in which episodes end and rollouts
+    begin in the middle of others. It takes which bug its replay has, and returns what
+    was seen of |log π_replayed − log π_stored|."""
+    seen, correct = [], ppo_rnn.replay
 
     @slots.function
     def observe(log_prob, log_ratio, advantage, entropy, context):
@@ -152,34 +162,41 @@ def largest_log_ratio(monkeypatch, broken_replay=None):
     meta = META._replace(lr=0.0, policy_loss=observe)
     config = ppo_rnn.Config(3 * 4 * 50, 4, 50, num_segments=1)
     loop = ppo_rnn.make(envs.make("gymnax/CartPole-v1"), config, meta)
-    state = loop.init(jax.random.key(0), meta)
-    # A policy that heeds its memory: born, it is all but uniform.
-    params = jax.tree.map(lambda x: 3 * x, state.agent.params)
-    state = state._replace(agent=state.agent._replace(params=params))
-    state, metrics = jax.jit(loop.train)(jax.random.key(1), meta, state)
-    jax.effects_barrier()
-    assert metrics["episodes"] >= 8
-    assert len(seen) == 3 * config.num_epochs * config.num_minibatches
-    return max(seen)
+
+    @jax.jit
+    def program(bug):
+        def replay(cell, memory, x, done):
+            for i, broken in enumerate(BUGS.values()):
+                pairs = zip(broken(memory, done), (memory, done), strict=True)
+                memory, done = (jnp.where(bug == i, *pair) for pair in pairs)
+            return correct(cell, memory, x, done)
+
+        state = loop.init(jax.random.key(0), meta)
+        # A policy that heeds its memory: born, it is all but uniform.
+        params = jax.tree.map(lambda x: 3 * x, state.agent.params)
+        state = state._replace(agent=state.agent._replace(params=params))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ppo_rnn, "replay", replay)
+            return loop.train(jax.random.key(1), meta, state)[1]
+
+    def run(bug):
+        seen.clear()
+        metrics = program(bug)
+        jax.effects_barrier()
+        assert metrics["episodes"] >= 8
+        assert len(seen) == 3 * config.num_epochs * config.num_minibatches
+        return seen
+
+    return run
 
 
-def test_before_learning_the_replay_is_the_rollout(monkeypatch):
-    assert largest_log_ratio(monkeypatch) < 1e-5
+def test_before_learning_the_replay_is_the_rollout():
+    assert max(replaying()(-1)) < 1e-5
 
 
-@pytest.mark.parametrize(
-    "bug",
-    [
-        # The reset one step late, or early; none; another beginning.
-        lambda cell, memory, x, done: (cell, memory, x, jnp.roll(done, 1, 0)),
-        lambda cell, memory, x, done: (cell, memory, x, jnp.roll(done, -1, 0)),
-        lambda cell, memory, x, done: (cell, memory, x, done & False),
-        lambda cell, memory, x, done: (cell, 0 * memory, x, done),
-    ],
-    ids=["late", "early", "never", "blank"],
-)
-def test_a_replay_with_a_bug_is_another(monkeypatch, bug):
-    assert largest_log_ratio(monkeypatch, bug) > 1e-2
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_replay_with_a_bug_is_another(bug):
+    assert max(replaying()(list(BUGS).index(bug))) > 1e-2
 
 
 def test_memories_are_those_of_the_equations_and_end_with_the_episode():
@@ -187,17 +204,19 @@ def test_memories_are_those_of_the_equations_and_end_with_the_episode():
     meta, key = META._replace(lr=0.0), jax.random.key(3)
     config = ppo_rnn.Config(24, 4, 3, num_segments=2, hidden=8)
     loop = ppo_rnn.make(probes.discount(), config, meta)
-    state = loop.init(key, meta)
+    state = jax.jit(loop.init)(key, meta)
     # Born, biases are zero, and so is the memory of the first observation, zero.
-    params = jax.tree.map(lambda x: x + 0.1, state.agent.params)
+    params = jax.tree.map(lambda x: np.asarray(x) + np.float32(0.1), state.agent.params)
     state = state._replace(agent=state.agent._replace(params=params))
     expected = unrolled(state.agent, [0.0])[0][0]
-    assert jnp.abs(expected).min() > 1e-2
-    for memory in (expected, jnp.zeros(8)):
-        state, _ = jax.jit(loop.train)(key, meta, state)
+    assert np.abs(expected).min() > 1e-2
+    train = jax.jit(loop.train)
+    for memory in (expected, np.zeros(8)):
+        state, _ = train(key, meta, state)
         for mine in state.experience.memory:
             np.testing.assert_allclose(mine, memory, rtol=1e-5, atol=1e-6)
-    _, carry = loop.act(key, meta, state.agent, loop.initial_carry(), jnp.zeros(1))
+    start = loop.initial_carry()
+    _, carry = jax.jit(loop.act)(key, meta, state.agent, start, np.zeros(1, np.float32))
     np.testing.assert_allclose(carry, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -217,7 +236,7 @@ def test_advantages_see_the_last_observation_with_its_own_memory():
         normalize_reward=False,
     )  # fmt: skip
     loop = ppo_rnn.make(probes.truncated(horizon=3), config, meta)
-    state = loop.init(jax.random.key(0), meta)
+    state = jax.jit(loop.init)(jax.random.key(0), meta)
     jax.jit(loop.train)(jax.random.key(1), meta, state)
     jax.effects_barrier()
     value = values(state.agent, probes.START, *[probes.LATER] * 3)
