@@ -1,5 +1,6 @@
 """Programs that evolve, from a start to formulas in an artifact; hurdles; the judge."""
 
+import functools
 import itertools
 import json
 import shutil
@@ -23,13 +24,20 @@ from strategies.regularized_evolution import regularized_evolution
 from strategies.snes import snes
 
 
-def search(aim=0.5, num_generations=6, tasks=1, hurdles=(), **options):
+@functools.cache
+def evolution(**options):
+    """A space and its strategy, the same objects each time: JAX traces them once."""
     space = spaces.replace(td_loss=formulas.expression("td_loss", length=6))
     options = {"ring": 64, "tournament": 4, "least_looks": 3, "memory": 256} | options
+    return space, regularized_evolution(space, 16, **options)
+
+
+def search(aim=0.5, num_generations=6, tasks=1, hurdles=(), **options):
+    space, strategy = evolution(**options)
     return metaevo.Search(
         [toys.values(aim=aim)] * tasks if tasks > 1 else toys.values(aim=aim),
         space,
-        regularized_evolution(space, 16, **options),
+        strategy,
         num_generations,
         fitness.final_return,
         num_seeds=2,
