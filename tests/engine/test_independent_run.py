@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import toys
+from runs import write_short_reports
 
 import metaevo
 from metaevo import envs, fitness, losses, spaces
@@ -81,7 +82,9 @@ def test_a_finished_run_is_judged_once_and_keeps_its_comparison(tmp_path, capsys
     assert files(tmp_path) == before
 
 
-def test_a_run_that_is_stopped_while_it_is_judged_goes_on(tmp_path):
+def test_a_run_that_is_stopped_while_it_is_judged_goes_on(tmp_path, monkeypatch):
+    write_short_reports(monkeypatch)
+
     def made():
         """What is kept of the solution, a step size each."""
         return sorted(tmp_path.glob("conclusion/independent/solution0/*/arrays*"))
@@ -127,7 +130,8 @@ def test_the_frames_of_the_independent_agent_are_counted():
     assert with_it > without
 
 
-def test_lost_or_damaged_scores_are_found_and_made_again(tmp_path):
+def test_lost_or_damaged_scores_are_found_and_made_again(tmp_path, monkeypatch):
+    write_short_reports(monkeypatch)
     run(tmp_path, independent=True)
     scores = tmp_path / "independent/arrays.safetensors"
     whole = scores.read_bytes()
