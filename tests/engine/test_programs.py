@@ -120,8 +120,9 @@ def test_the_ancestors_of_a_solution_lead_back_to_the_start():
         )
 
 
-def test_a_run_goes_on_to_the_bit(finished, tmp_path):
+def test_a_run_goes_on_to_the_bit(finished, tmp_path, monkeypatch):
     """Two generations, stopped, and two more are the first four of a longer run."""
+    files.write_short_reports(monkeypatch)
     for num_generations in (2, 4):
         run = metaevo.RunConfig(
             directory=str(tmp_path / "run"),
@@ -134,8 +135,9 @@ def test_a_run_goes_on_to_the_bit(finished, tmp_path):
     assert records == files.records(finished.directory)[:4]
 
 
-def test_formulas_of_others_enter_a_run(tmp_path):
+def test_formulas_of_others_enter_a_run(tmp_path, monkeypatch):
     """Once each; with the scores of their members; and resumed to the bit."""
+    files.write_short_reports(monkeypatch)
     ideas = tmp_path / "ideas"
     ideas.mkdir()
     (ideas / "good.txt").write_text("gate(d*y, -0.3)")
