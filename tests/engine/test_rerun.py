@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tiny_search
 import toys
+from runs import write_short_reports
 
 import metaevo
 from metaevo import fitness
@@ -24,7 +25,9 @@ GENERATIONS = 6
 
 def run(directory, search, **options):
     options = {"held_out_seeds": 0, "wandb": "disabled", "devices": 1} | options
-    metaevo.run(search, RunConfig(directory=str(directory), **options), "toy")
+    with pytest.MonkeyPatch.context() as patch:
+        write_short_reports(patch)
+        metaevo.run(search, RunConfig(directory=str(directory), **options), "toy")
     lines = (directory / "metrics.jsonl").read_text().splitlines()
     return directory, [json.loads(line)["population"] for line in lines]
 

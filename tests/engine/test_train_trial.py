@@ -64,7 +64,8 @@ def test_what_cannot_be_trained_is_refused(tmp_path):
     refused("shape", 1, tmp_path / "born", loop=toys.quadratic(dim=5))
 
 
-def test_lives_of_a_loop_are_stopped_as_they_arrive(tmp_path):
+def test_lives_of_a_loop_are_stopped_as_they_arrive(tmp_path, monkeypatch):
+    runs.write_short_reports(monkeypatch)
     space = spaces.prior(lr=spaces.log_uniform(1e-3, 0.5))
     rule = Halving(2, factor=2)
     optimize(
