@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tiny_search
 import toys
-from runs import solution_bytes, write_short_reports
+from runs import solution_bytes, undrawn, write_short_reports
 
 import metaevo
 from metaevo.analysis import holdout, report
@@ -287,7 +287,8 @@ def test_horizon_is_the_largest_asked_for_since_the_run_finished(copied):
     assert history.generations_done(copied) == 4
 
 
-def test_report_of_an_unfinished_run_says_how_far_it_is(tmp_path, copied):
+def test_report_of_an_unfinished_run_says_how_far_it_is(tmp_path, copied, monkeypatch):
+    undrawn(monkeypatch)
     with pytest.raises(InterruptedRunError):
         run(tmp_path / "new", 4, should_stop=after(3))
     page = report.write(tmp_path / "new").read_text()

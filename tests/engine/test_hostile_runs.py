@@ -18,11 +18,10 @@ import planted
 import pytest
 import wandb_server
 from planted import nested
-from runs import sign
+from runs import sign, undrawn
 
 import metaevo
 from metaevo.analysis import holdout, results
-from metaevo.analysis.plots import figures
 from metaevo.cli import main, runs, verify
 from metaevo.engine import compare, finish
 from metaevo.engine.loggers import wandb_push
@@ -526,12 +525,6 @@ def harmless(place, capsys):
         ours = path.is_file() and not path.is_symlink() and path.stat().st_nlink == 1
         if ours and path != place.run / "manifest.json":
             assert SECRET.encode() not in path.read_bytes(), path
-
-
-def undrawn(monkeypatch):
-    """Let reports have no figures: drawing takes seconds."""
-    monkeypatch.setattr(figures, "png", lambda *args: b"")
-    monkeypatch.setattr(figures, "_svgs", lambda *args: [])
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import toys
-from runs import write_short_reports
+from runs import undrawn, write_short_reports
 
 import metaevo
 from metaevo import envs, fitness, losses, spaces
@@ -61,7 +61,10 @@ def files(directory):
     }
 
 
-def test_a_finished_run_is_judged_once_and_keeps_its_comparison(tmp_path, capsys):
+def test_a_finished_run_is_judged_once_and_keeps_its_comparison(
+    tmp_path, capsys, monkeypatch
+):
+    undrawn(monkeypatch)
     assert run(tmp_path).independent == ()
     held_out = (tmp_path / "held_out/arrays.safetensors").read_bytes()
     judged = run(tmp_path, independent=True).independent

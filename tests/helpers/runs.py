@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
+from metaevo.analysis.plots import figures
 from metaevo.engine import finish, training
 from metaevo.storage import jsonl, run_directory, verified
 
@@ -31,6 +32,12 @@ def write_short_reports(monkeypatch) -> None:
 
     for module in (finish, training):
         monkeypatch.setattr(module, "report", SimpleNamespace(write=write))
+
+
+def undrawn(monkeypatch) -> None:
+    """Let reports have no figures: drawing takes seconds."""
+    monkeypatch.setattr(figures, "png", lambda *args: b"")
+    monkeypatch.setattr(figures, "_svgs", lambda *args: [])
 
 
 def sign(directory, log=False) -> None:
