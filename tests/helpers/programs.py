@@ -8,7 +8,7 @@ fetching what is compiled. Counts do not depend on the machine, as seconds do.
 Tests that share programs are one group, run in one process, and cached results are
 released between groups. `--programs=write` releases programs too, so that the counts
 that it writes do not depend on what ran before. Otherwise they are kept while there is
-room: a third are single operations that the next group needs again. A file then makes
+room: a fifth are single operations that the next group needs again. A file then makes
 at most as many as are written.
 """
 
