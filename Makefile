@@ -24,11 +24,12 @@ lint: install
 	$(BIN)/python scripts/check_words.py
 	$(BIN)/basedpyright
 
-# Three processes for two cores, since some tests wait. Tests that share programs run in
-# one process; see tests/helpers/programs.py.
 # A test that hangs, its fixtures included, ends its process after 15 minutes and fails,
 # with the lines where its threads are.
 LIMIT := -o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true
+
+# Three processes for two cores, since some tests wait. Tests that share programs run in
+# one process; see tests/helpers/programs.py.
 PYTEST := $(BIN)/python -m pytest -m "not slow and not gpu" -n 3 $(LIMIT)
 
 # Units, contracts, the engine and doctests: what a change must keep, in minutes. All

@@ -116,7 +116,7 @@ def pytest_runtest_protocol(item, nextitem):
         _current["file"] = None
         if nextitem is None or group_of(nextitem) != group_of(item):
             forget_results()
-            if item.config.option.programs == "write" or _full(RESIDENT):
+            if item.config.option.programs == "write" or _full():
                 forget_programs()
         if _many_maps():
             forget_programs()
@@ -127,12 +127,12 @@ def _many_maps():
     return maps.exists() and maps.read_bytes().count(b"\n") > MAPS
 
 
-def _full(limit):
-    """Return True if this process holds more bytes than `limit`, where it is known."""
+def _full():
+    """Return True if this process holds more than `RESIDENT`, where that is known."""
     pages = Path("/proc/self/statm")
     if not pages.exists():
         return False
-    return int(pages.read_text().split()[1]) * resource.getpagesize() > limit
+    return int(pages.read_text().split()[1]) * resource.getpagesize() > RESIDENT
 
 
 # --- the budget -----------------------------------------------------------------------
