@@ -27,6 +27,35 @@ def drawn(game, num=32):
 # --- values ---------------------------------------------------------------------------
 
 
+def test_values_are_those_of_a_linear_system_in_float64():
+    """By numpy, of 512 pairs of policies, some of them nearly certain."""
+    own, other = np.asarray(4 * drawn(DILEMMA, 512), np.float64)
+    p, q = 1 / (1 + np.exp(-own)), 1 / (1 + np.exp(-other))
+    q = q[:, [0, 1, 3, 2, 4]]  # the other's CD is the own DC
+    outcome = np.stack([p * q, p * (1 - q), (1 - p) * q, (1 - p) * (1 - q)], -1)
+    system = np.eye(4) - 0.96 * outcome[:, 1:]
+    paid = np.array([[-1.0, -1], [-3, 0], [0, -3], [-2, -2]])
+    expected = outcome[:, :1] @ np.linalg.solve(system, paid)
+    found = jax.jit(jax.vmap(DILEMMA.values))(np.float32(own), np.float32(other))
+    np.testing.assert_allclose(found, expected[:, 0], rtol=1e-5, atol=1e-4)
+
+
+def test_second_derivatives_of_values_are_those_of_differences():
+    first, second = np.float64(drawn(DILEMMA, 1)[:, 0])
+
+    def slope(own):
+        return jax.grad(lambda x: DILEMMA.values(x, second)[0])(np.float32(own))
+
+    step = 1e-2
+    about = [
+        (slope(first + d) - slope(first - d)) / (2 * step) for d in step * np.eye(5)
+    ]
+    found = jax.hessian(lambda x: DILEMMA.values(x, np.float32(second))[0])(
+        np.float32(first)
+    )
+    np.testing.assert_allclose(found, np.stack(about), rtol=2e-2, atol=2e-3)
+
+
 def test_fixed_policies_have_their_payoffs():
     payoffs = jax.jit(DILEMMA.payoffs)
     for first, second, expected in (
