@@ -43,11 +43,11 @@ class _OfError(NamedTuple):
 
     Attributes:
         init: `key -> params`.
-        apply: `(params, error [...], context) -> [...]`.
+        apply: `(params, error [...], target [...], context) -> [...]`.
     """
 
     init: Callable[[Key], Params]
-    apply: Callable[[Params, jax.Array, Context | None], jax.Array]
+    apply: Callable[[Params, jax.Array, jax.Array, Context | None], jax.Array]
 
 
 def _guarantees(op: Mapping[str, Any]) -> tuple[str, ...]:
@@ -73,7 +73,11 @@ def _facts(op: Mapping[str, Any], params: Params) -> dict[str, float]:
     reads=lambda op: ("return_std",),
     guarantees=_guarantees,
     facts=_facts,
-    examples=({}, {"convex": True, "features": (8,)}, {"max_bias": 0.0}),
+    examples=(
+        {},
+        {"convex": True, "features": (8,)},
+        {"max_bias": 0.0, "signed": True},
+    ),
 )
 def weighted_square(
     features: Sequence[int] = (16,),
@@ -82,6 +86,7 @@ def weighted_square(
     max_bias: float = 1.0,
     limit: float = 3.0,
     temporal: bool = False,
+    signed: bool = False,
 ) -> Learned:
     """A value loss ½ w(e / s) e², e = v − g − s b, that starts at the squared error.
 
@@ -102,16 +107,19 @@ def weighted_square(
             target; 0 keeps it at the target.
         limit: L, in standard deviations; w is nearly constant beyond.
         temporal: True if n also sees `context.progress`.
+        signed: True if n also sees the target's sign and scale: x sign(g), negative
+            where the critic's value is to move away from zero, and |g| / (s + |g|). Not
+            for convex members.
 
     Raises:
         ValueError: a setting has a wrong type, or is out of its range. The function
             raises it where `context.return_std` is missing.
     """
-    loss = _weighted(features, convex, max_weight, max_bias, limit, temporal)
+    loss = _weighted(features, convex, max_weight, max_bias, limit, temporal, signed)
 
     def apply(params, value, target, old_value, context: Context | None = None):
         del old_value
-        return loss.apply(params, value - target, context)
+        return loss.apply(params, value - target, target, context)
 
     return Learned(loss.init, apply, starts_hand_made=True)
 
@@ -124,7 +132,11 @@ def weighted_square(
     reads=lambda op: ("return_std",),
     guarantees=_guarantees,
     facts=_facts,
-    examples=({}, {"convex": True, "features": (8,)}),
+    examples=(
+        {},
+        {"convex": True, "features": (8,)},
+        {"features": (8,), "signed": True},
+    ),
 )
 def td_weighted_square(
     features: Sequence[int] = (16,),
@@ -133,6 +145,7 @@ def td_weighted_square(
     max_bias: float = 1.0,
     limit: float = 3.0,
     temporal: bool = False,
+    signed: bool = False,
 ) -> Learned:
     """A loss of a temporal difference, `weighted_square` of e = Q − target − s b.
 
@@ -140,17 +153,18 @@ def td_weighted_square(
     the gradient of a member up to a factor, that with a constant w and s b = −0.05.
 
     Args:
-        features, convex, max_weight, max_bias, limit, temporal: as in
-            `weighted_square`.
+        features, convex, max_weight, max_bias, limit, temporal, signed: as in
+            `weighted_square`. Of what a signed member sees `losses.td_reluctant` reads
+            x sign(g) alone, and of that the sign.
 
     Raises:
         ValueError: as `weighted_square`.
     """
-    loss = _weighted(features, convex, max_weight, max_bias, limit, temporal)
+    loss = _weighted(features, convex, max_weight, max_bias, limit, temporal, signed)
 
     def apply(params, td_error, q, target, context: Context | None = None):
-        del q, target
-        return loss.apply(params, -td_error, context)
+        del q
+        return loss.apply(params, -td_error, target, context)
 
     return Learned(loss.init, apply, starts_hand_made=True)
 
@@ -162,13 +176,16 @@ def _weighted(
     max_bias: float,
     limit: float,
     temporal: bool,
+    signed: bool,
 ) -> _OfError:
     """The loss that both operations share; see `weighted_square`."""
     positive(limit=limit)
     above_one(max_weight=max_weight)
     if not isinstance(max_bias, int | float) or not 0 <= max_bias < math.inf:
         raise ConfigError(f"max_bias={max_bias!r}: expected a finite number >= 0")
-    network = functions.network(1 + bool(temporal), features)
+    if convex and signed:
+        raise ConfigError("signed=True: convex members see the error alone")
+    network = functions.network(1 + bool(temporal) + 2 * bool(signed), features)
     edges = limit * np.arange(NUM_CELLS) / NUM_CELLS
     centers = edges + 0.5 * limit / NUM_CELLS
 
@@ -176,18 +193,23 @@ def _weighted(
         params = {"network": network.init(key)}
         return params | ({"bias": jnp.zeros(())} if max_bias else {})
 
-    def weight(params, x, context):
-        y = network.apply(params["network"], functions.inputs([x], temporal, context))
+    def weight(params, seen, context):
+        y = network.apply(params["network"], functions.inputs(seen, temporal, context))
         return jnp.exp(math.log(max_weight) * jnp.tanh(y.squeeze(-1)))
 
-    def of_weight(params, error, std, context):
+    def of_weight(params, error, target, std, context):
         x = limit * jnp.tanh(error / (limit * std))
-        return 0.5 * error**2 * weight(params, x, context)
+        seen = [x]
+        if signed:
+            size = jnp.abs(target)
+            seen += [x * jnp.sign(target), size / (std + size)]
+        return 0.5 * error**2 * weight(params, seen, context)
 
-    def of_curvature(params, error, std, context):
+    def of_curvature(params, error, target, std, context):
+        del target
         # Where the curvature changes by c, ½ c max(|e| − edge, 0)² is added.
         x = jnp.asarray(np.stack([centers, -centers]), error.dtype)
-        curvature = weight(params, x, context)
+        curvature = weight(params, [x], context)
         before = jnp.concatenate([jnp.ones_like(curvature[:, :1]), curvature], 1)
         above, below = curvature - before[:, :-1]
         cells = (1,) * error.ndim + (NUM_CELLS,)
@@ -200,13 +222,13 @@ def _weighted(
 
     loss = of_curvature if convex else of_weight
 
-    def apply(params, error, context):
+    def apply(params, error, target, context):
         if temporal:
             functions.progress(context)  # without a context its error is the first
         std = functions.return_std(context)
         error = jnp.asarray(error, jnp.result_type(float))
         if max_bias:
             error = error - std * max_bias * jnp.tanh(params["bias"])
-        return loss(params, error, std, context)
+        return loss(params, error, jax.lax.stop_gradient(target), std, context)
 
     return _OfError(init, apply)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from metaevo import critic_losses, losses
+from metaevo.errors import ConfigError
 from metaevo.slots import Context
 
 S = 2.5
@@ -19,9 +20,10 @@ G = jnp.linspace(4.0, -3.0, 241)
 
 
 def weights(params, x, settings):
-    """W ** tanh(n(x)) in float64, of a network of one hidden layer."""
+    """W ** tanh(n(x)) in float64, x [N] or [N, inputs], of one hidden layer."""
     net = {name: np.float64(p) for name, p in params["network"].items()}
-    hidden = np.tanh(np.asarray(x)[:, None] @ net["w0"] + net["b0"])
+    seen = np.asarray(x).reshape(len(x), -1)
+    hidden = np.tanh(seen @ net["w0"] + net["b0"])
     n = (hidden @ net["w1"] + net["b1"])[:, 0]
     return settings.get("max_weight", 8.0) ** np.tanh(n)
 
@@ -50,6 +52,44 @@ def test_a_weighted_square_by_hand():
     expected = 0.5 * e**2 * weights(params, x, settings)
     found = learned.bind(params)(V, G, V, NOW)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_signed_weighted_square_by_hand():
+    settings = {"max_bias": 0.0, "signed": True}
+    learned = critic_losses.td_weighted_square((6,), **settings)
+    params = helper.away(learned, 1.0)
+    e, g = np.float64(V - G), np.float64(G)
+    x = 3.0 * np.tanh(e / (3.0 * S))
+    seen = np.stack([x, x * np.sign(g), np.abs(g) / (S + np.abs(g))], 1)
+    expected = 0.5 * e**2 * weights(params, seen, settings)
+    found = learned.bind(params)(G - V, V, G, NOW)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    # The same errors about targets of the other sign are weighed otherwise.
+    other = learned.bind(params)(G - V, V - 2 * G, -G, NOW)
+    assert np.abs(other - found)[np.abs(e) > 1].max() > 0.1
+
+
+def test_a_signed_member_knows_the_reluctant_square():
+    """Of a steep weight of x sign(g), which losses.td_reluctant has as a step."""
+    learned = critic_losses.td_weighted_square(
+        (1,), max_weight=16.0, max_bias=0.0, signed=True
+    )
+    least = np.arctanh(np.log(0.1) / np.log(16.0))  # of the network, for a tenth
+    network = {
+        "w0": np.float32([[0.0], [1e3], [0.0]]),
+        "b0": np.float32([0.0]),
+        "w1": np.float32([[-least / 2]]),
+        "b1": np.float32([least / 2]),
+    }
+    loss = learned.bind({"network": network})
+    far = np.abs(V - G) > 0.1
+    reluctant = losses.td_reluctant(G - V, V, G)
+    np.testing.assert_allclose(loss(G - V, V, G, NOW)[far], reluctant[far], rtol=1e-3)
+
+
+def test_a_convex_member_sees_no_sign():
+    with pytest.raises(ConfigError, match="signed=True: convex members"):
+        critic_losses.weighted_square(convex=True, signed=True)
 
 
 def test_the_curvature_of_a_convex_member_by_hand():

@@ -1,0 +1,43 @@
+"""The lists of tasks: what is in them, and that no search touches the second."""
+
+import importlib
+import inspect
+import pkgutil
+
+import pytest
+
+import searches
+from metaevo import envs
+from metaevo.envs.suites import TRAINING, UNTOUCHED
+
+NAMES = [x.name for x in pkgutil.iter_modules(searches.__path__)]
+
+
+def test_there_are_ten_and_six_and_none_is_in_both():
+    assert len(set(TRAINING)) == len(TRAINING) == 10
+    assert len(set(UNTOUCHED)) == len(UNTOUCHED) == 6
+    # Nor is one a variant of the other, as sparse/gymnax/CartPole-v1 of CartPole.
+    assert not {x.rsplit("/", 1)[-1] for x in TRAINING} & {
+        x.rsplit("/", 1)[-1] for x in UNTOUCHED
+    }
+
+
+@pytest.mark.parametrize("name", [*TRAINING, *UNTOUCHED])
+def test_each_is_an_environment_with_discrete_actions(name):
+    assert isinstance(envs.make(name).action, envs.Discrete)
+
+
+@pytest.mark.parametrize("name", [x for x in NAMES if not x.startswith("_")])
+def test_no_search_evolves_on_what_others_are_judged_on(name):
+    search = importlib.import_module(f"searches.{name}").search
+    defaults = [x.default for x in inspect.signature(search).parameters.values()]
+    told = str(defaults)
+    assert not [task for task in UNTOUCHED if task in told]
+
+
+def test_a_search_that_touched_one_would_be_found():
+    from searches import dqn_td_loss_for_many
+
+    parameters = inspect.signature(dqn_td_loss_for_many.search).parameters
+    told = str([x.default for x in parameters.values()])
+    assert "gymnax/CartPole-v1" in told
