@@ -4,7 +4,8 @@
 
 A row is what `metaevo train NAME env=ENV ARGUMENTS num_seeds=N` trains. One that is
 in the results is not run again, so a run that was stopped continues; `again=true`
-replaces it. Without `only` all rows take some eight hours on 2 cores.
+replaces it. Without `only` all rows take some eight hours on 2 cores, beside
+those that were trained on a GPU, which nobody has tried on a CPU.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ CHAIN = "gymnax/MemoryChain-bsuite"
 
 CONTROL, MINATAR, BRAX = ("preset=control",), ("preset=minatar",), ("preset=brax",)
 MLP = (*MINATAR, "inner.torso=mlp", "inner.features=[64,64]")
+EIGHT = (*MINATAR, "inner.num_envs=8")
+FOUR = (*MINATAR, "inner.num_envs=4", "inner.num_steps=10", "meta.lr=0.0005")
 ONE_PLAYER, SHORT = ("preset=one_player",), ("inner.total_timesteps=20000",)
 TEN = "(at 10,000,000 frames)"
 
@@ -103,18 +106,26 @@ ROWS = {
     "ppo-Breakout-cnn": Row("ppo", BREAKOUT, MINATAR, 8, f"28 {TEN}", BLINES),
     "pqn-Breakout": Row("pqn", BREAKOUT, MINATAR, beside="ppo-Breakout"),
     "impala-Breakout": Row("impala", BREAKOUT, MINATAR, 4, beside="ppo-Breakout-cnn"),
-    "dqn-Breakout": Row("dqn", BREAKOUT, MINATAR, 4, beside="ppo-Breakout-cnn"),
-    "apex-Breakout": Row("apex", BREAKOUT, MINATAR, 4, beside="dqn-Breakout"),
-    "gorila-Breakout": Row("gorila", BREAKOUT, MINATAR, 4, beside="dqn-Breakout"),
-    "r2d2-Breakout": Row("r2d2", BREAKOUT, MINATAR, 4, beside="dqn-Breakout"),
+    "impala-Breakout-eight": Row("impala", BREAKOUT, EIGHT, beside="impala-Breakout"),
+    "impala-Breakout-slow": Row(
+        "impala", BREAKOUT, (*EIGHT, "meta.lr=0.0005"), beside="impala-Breakout-eight"
+    ),
+    "impala-Breakout-prompt": Row(
+        "impala", BREAKOUT, (*EIGHT, "meta.delay=0.0"), beside="impala-Breakout-eight"
+    ),
+    "impala-Breakout-four": Row(
+        "impala", BREAKOUT, FOUR, beside="impala-Breakout-eight"
+    ),
+    "dqn-Breakout": Row("dqn", BREAKOUT, MINATAR, beside="ppo-Breakout-cnn"),
+    "apex-Breakout": Row("apex", BREAKOUT, MINATAR, beside="dqn-Breakout"),
+    "gorila-Breakout": Row("gorila", BREAKOUT, MINATAR, beside="dqn-Breakout"),
+    "r2d2-Breakout": Row("r2d2", BREAKOUT, MINATAR, beside="dqn-Breakout"),
     "ppo-SpaceInvaders": Row("ppo", INVADERS, MLP, 8, f"131 {TEN}", BLINES),
     "ppo-SpaceInvaders-cnn": Row("ppo", INVADERS, MINATAR, 8, f"131 {TEN}", BLINES),
-    "ppo-reacher": Row("ppo", REACHER, BRAX, 4),
-    "sac-reacher": Row("sac", REACHER, BRAX, 4, beside="ppo-reacher"),
-    "ppo-inverted_pendulum": Row("ppo", POLE, (*BRAX, "meta.gamma=0.97"), 4),
-    "ppo-inverted_pendulum-far": Row(
-        "ppo", POLE, BRAX, 4, beside="ppo-inverted_pendulum"
-    ),
+    "ppo-reacher": Row("ppo", REACHER, BRAX),
+    "sac-reacher": Row("sac", REACHER, BRAX, beside="ppo-reacher"),
+    "ppo-inverted_pendulum": Row("ppo", POLE, (*BRAX, "meta.gamma=0.97")),
+    "ppo-inverted_pendulum-far": Row("ppo", POLE, BRAX, beside="ppo-inverted_pendulum"),
 }
 
 
