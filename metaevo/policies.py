@@ -224,23 +224,27 @@ def _shaper_portrait(op: Mapping[str, Any]) -> Portrait:
     for_env=lambda game: {"num_situations": game.num_situations},
     examples=(
         {"num_situations": 5, "features": (8,), "scale": 4.0},
-        {"num_situations": 1, "features": (8,), "scale": 2.0},
+        {"num_situations": 1, "features": (8,), "scale": 2.0, "centered": False},
     ),
 )
 def shaper(
-    num_situations: int = 5, features: Sequence[int] = (16,), scale: float = 4.0
+    num_situations: int = 5,
+    features: Sequence[int] = (16,),
+    scale: float = 4.0,
+    centered: bool = True,
 ) -> Learned:
     """A player that chooses its next policy by the two policies just played.
 
     The meta-policy of M-FOS (Lu et al., 2022, https://arxiv.org/abs/2205.01447),
     `(params, own [..., n], other [..., n], context) -> [..., n]`: logits to logits. Its
-    input is 2 p - 1 of all 2 n probabilities p, its output `scale` times that of a tanh
-    network with a linear last layer. It starts at even odds.
+    input is 2 p - 1 of all 2 n probabilities p, or p itself, its output `scale` times
+    that of a tanh network with a linear last layer. It starts at even odds.
 
     Args:
         num_situations: n, logits of a policy, at least 1.
         features: sizes of the hidden layers, at most 8.
         scale: factor of the outputs, > 0. Logits of 4 are probabilities of 0.98.
+        centered: False for inputs p, as in the authors' code.
 
     Raises:
         ValueError, TypeError: a setting has a wrong type or value.
@@ -252,6 +256,7 @@ def shaper(
     def apply(params, own, other, context=None):
         del context
         both = jnp.concatenate([own, other], -1)
-        return scale * net.apply(params, jnp.tanh(both / 2))  # 2 sigmoid(x) - 1
+        seen = jnp.tanh(both / 2) if centered else jax.nn.sigmoid(both)
+        return scale * net.apply(params, seen)  # tanh(x / 2) is 2 sigmoid(x) - 1
 
     return Learned(net.init, apply, {"scale": float(scale)})

@@ -24,6 +24,7 @@ def search(
     learning_rate: float = 0.03,
     features: tuple[int, ...] = (16,),
     scale: float = 4.0,
+    centered: bool = True,
     inner: opponents.Config = opponents.Config(),
 ) -> metaevo.Search:
     """
@@ -32,10 +33,11 @@ def search(
             as `tit_for_tat`.
         scale: factor of the player's outputs, > 0; logits of 4 are probabilities of
             0.98.
+        centered: show the player 2 p - 1 of all probabilities p; False: p.
     """
     played = matrix.make(game)
     meta = opponents.Meta(**game_players.opponent(opponent, played))
-    shaper = policies.shaper(played.num_situations, features, scale)
+    shaper = policies.shaper(played.num_situations, features, scale, centered)
     space = spaces.replace(shaper=shaper)
     strategy = open_es(space, population_size, sigma, optax.adam(learning_rate))
     return metaevo.Search(
@@ -44,7 +46,6 @@ def search(
         strategy=strategy,
         num_generations=num_generations,
         fitness=fitness.area_under_curve,
-        chunk_size=population_size,
     )
 
 

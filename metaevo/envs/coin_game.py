@@ -24,7 +24,7 @@ from metaevo.errors import ConfigError
 
 SIDE = 3
 CELLS = SIDE * SIDE
-MAX_STEPS = 16
+MAX_STEPS = 15  # the authors' episodes have 16 steps, the last of which is a reset
 MOVES = np.array([(0, 1), (0, -1), (1, 0), (-1, 0)])  # right, left, down, up
 
 
@@ -42,7 +42,7 @@ def names() -> list[str]:
 
 
 def make(name: str) -> envs.Env:
-    """The game on a torus of 3 x 3 cells, of 16 steps, which end by the time limit.
+    """The game on a torus of 3 x 3 cells, of 15 steps, which end by the time limit.
 
     Observations are of each player, [2, 36]: four planes of 9 cells, 1 where the own
     player, the other, the own coin and the other's coin are. Actions are [2]: right,

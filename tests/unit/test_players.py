@@ -17,7 +17,7 @@ from metaevo.rl import evaluation, rollouts
 
 COINS = envs.make("coin_game/3x3")
 RIGHT, LEFT, DOWN, UP = range(4)
-SIZES = {"total_timesteps": 128, "num_envs": 4, "num_steps": 16, "features": (8,)}
+SIZES = {"total_timesteps": 120, "num_envs": 4, "num_steps": 15, "features": (8,)}
 
 
 # --- the Coin Game --------------------------------------------------------------------
@@ -56,8 +56,8 @@ def test_players_see_themselves_first():
 
 
 def test_an_episode_ends_by_its_time_limit():
-    assert not stepped((0, 4), (2, 6), (0, 0), 14)[1].done
-    out = stepped((0, 4), (2, 6), (0, 0), 15)[1]
+    assert not stepped((0, 4), (2, 6), (0, 0), 13)[1].done
+    out = stepped((0, 4), (2, 6), (0, 0), 14)[1]
     assert out.truncated
     assert not out.terminated
 
@@ -144,11 +144,11 @@ def test_each_seat_of_a_game_is_an_environment_of_a_rollout():
         return carry, jax.vmap(coin_game.greedy)(obs), ()
 
     after, _, steps, finished, _ = jax.jit(
-        lambda key: rollouts.collect(key, COINS, episodes, jnp.zeros((16, 6)), choose)
+        lambda key: rollouts.collect(key, COINS, episodes, jnp.zeros((15, 6)), choose)
     )(jax.random.key(1))
-    assert steps.reward.shape == finished.done.shape == (16, 6)
+    assert steps.reward.shape == finished.done.shape == (15, 6)
     # Seats 0 and 1 are one game: the second sees the first as its other player.
-    planes = np.asarray(steps.obs).reshape(16, 3, 2, 4, 9)
+    planes = np.asarray(steps.obs).reshape(15, 3, 2, 4, 9)
     np.testing.assert_array_equal(planes[:, :, 0, 0], planes[:, :, 1, 1])
     np.testing.assert_array_equal(planes[:, :, 0, 2], planes[:, :, 1, 3])
     assert not np.array_equal(planes[:, 0, 0], planes[:, 1, 0])
@@ -159,7 +159,7 @@ def test_each_seat_of_a_game_is_an_environment_of_a_rollout():
     coins = planes[:-1].argmax(-1)[..., 2:]
     taken = (moved[..., None] == coins).sum(-1)
     lost = moved[:, :, ::-1] == coins[..., 0]
-    expected = (taken - 2 * lost).reshape(15, 6)
+    expected = (taken - 2 * lost).reshape(14, 6)
     np.testing.assert_array_equal(steps.reward[:-1], expected)
 
 
@@ -169,7 +169,7 @@ def test_one_ppo_learns_all_seats():
     state, metrics = lived(loop)
     assert state.agent.age == 1
     assert metrics["episodes"] == 4
-    assert metrics["length"] == 16
+    assert metrics["length"] == 15
     with pytest.raises(ConfigError, match=r"num_envs=5 .* multiple of the 2 players"):
         rollouts.start(jax.random.key(0), COINS, 5)
 
@@ -179,12 +179,12 @@ def test_evaluation_and_play_let_all_players_act():
         return coin_game.greedy(obs), carry
 
     found = evaluation.first_episodes(jax.random.key(0), COINS, act, (), 64)
-    assert found["length"] == 16
+    assert found["length"] == 15
     assert abs(float(found["return"])) < 3
     loop = ppo.make(COINS, ppo.Config(**SIZES, num_segments=1))
     agent = loop.init(jax.random.key(0), loop.meta).agent
     states, _, _ = play.episode(jax.random.key(0), loop, loop.meta, agent)
-    assert len(states) == 17
+    assert len(states) == 16
 
 
 # --- a fixed partner ------------------------------------------------------------------
@@ -209,7 +209,7 @@ def test_what_an_environment_measures_is_a_metric_of_training():
     env = envs.against(COINS, coin_game.greedy)
     loop = ppo.make(env, ppo.Config(**SIZES, num_segments=2))
     metrics = lived(loop)[1]
-    np.testing.assert_allclose(metrics["own_reward"] * 16, metrics["return"], rtol=1e-6)
+    np.testing.assert_allclose(metrics["own_reward"] * 15, metrics["return"], rtol=1e-6)
     assert np.all(metrics["partner_reward"] > 0.1)
 
 
@@ -220,7 +220,10 @@ def test_the_shaper_is_told_of_the_last_segment():
         # Greedy from the second segment on; before, it is told nothing.
         return jnp.where(obs[38] > 0, coin_game.greedy(obs), 0)
 
-    learner = ppo.make(COINS, ppo.Config(**SIZES | {"num_envs": 2}, num_segments=4))
+    learner = ppo.make(
+        COINS,
+        ppo.Config(**SIZES | {"num_envs": 2, "num_minibatches": 2}, num_segments=4),
+    )
     loop = partner.make(learner, partner.Config(4), partner.Meta(told))
 
     state, metrics = lived(loop, 4)
@@ -236,7 +239,8 @@ def test_the_shaper_is_told_of_the_last_segment():
 
 
 def test_pay_counts_in_segments_in_which_no_episode_ends():
-    sizes = {"num_steps": 8, "num_segments": 4, "num_epochs": 1, "anneal_lr": False}
+    sizes = {"total_timesteps": 128, "num_steps": 8, "num_segments": 4}
+    sizes |= {"num_epochs": 1, "anneal_lr": False}
     learner = ppo.make(COINS, ppo.Config(**SIZES | sizes))
     loop = partner.make(learner, partner.Config(4), partner.Meta(coin_game.greedy))
 
