@@ -224,14 +224,14 @@ def _shaper_portrait(op: Mapping[str, Any]) -> Portrait:
     for_env=lambda game: {"num_situations": game.num_situations},
     examples=(
         {"num_situations": 5, "features": (8,), "scale": 4.0},
-        {"num_situations": 1, "features": (8,), "scale": 2.0, "centered": False},
+        {"num_situations": 1, "features": (8,), "scale": 2.0, "uncentered": True},
     ),
 )
 def shaper(
     num_situations: int = 5,
     features: Sequence[int] = (16,),
     scale: float = 4.0,
-    centered: bool = True,
+    uncentered: bool = False,
 ) -> Learned:
     """A player that chooses its next policy by the two policies just played.
 
@@ -244,7 +244,7 @@ def shaper(
         num_situations: n, logits of a policy, at least 1.
         features: sizes of the hidden layers, at most 8.
         scale: factor of the outputs, > 0. Logits of 4 are probabilities of 0.98.
-        centered: False for inputs p, as in the authors' code.
+        uncentered: True for inputs p, as in the authors' code.
 
     Raises:
         ValueError, TypeError: a setting has a wrong type or value.
@@ -256,7 +256,7 @@ def shaper(
     def apply(params, own, other, context=None):
         del context
         both = jnp.concatenate([own, other], -1)
-        seen = jnp.tanh(both / 2) if centered else jax.nn.sigmoid(both)
+        seen = jax.nn.sigmoid(both) if uncentered else jnp.tanh(both / 2)
         return scale * net.apply(params, seen)  # tanh(x / 2) is 2 sigmoid(x) - 1
 
     return Learned(net.init, apply, {"scale": float(scale)})

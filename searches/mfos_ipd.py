@@ -24,7 +24,7 @@ def search(
     learning_rate: float = 0.03,
     features: tuple[int, ...] = (16,),
     scale: float = 4.0,
-    centered: bool = True,
+    uncentered: bool = False,
     inner: opponents.Config = opponents.Config(),
 ) -> metaevo.Search:
     """
@@ -33,11 +33,11 @@ def search(
             as `tit_for_tat`.
         scale: factor of the player's outputs, > 0; logits of 4 are probabilities of
             0.98.
-        centered: show the player 2 p - 1 of all probabilities p; False: p.
+        uncentered: show the player all probabilities p; False: 2 p - 1.
     """
     played = matrix.make(game)
     meta = opponents.Meta(**game_players.opponent(opponent, played))
-    shaper = policies.shaper(played.num_situations, features, scale, centered)
+    shaper = policies.shaper(played.num_situations, features, scale, uncentered)
     space = spaces.replace(shaper=shaper)
     strategy = open_es(space, population_size, sigma, optax.adam(learning_rate))
     return metaevo.Search(

@@ -119,7 +119,7 @@ class Operation(NamedTuple):
         build: `(**settings) -> Learned` or `LearnedOptimizer`.
         settings: names of the settings that an artifact holds.
         optional: names of settings that an artifact holds only if they are not the
-            default: `temporal`, and those whose default is None.
+            default: `SWITCHES`, and those whose default is None.
         hand_made: the slot's value as which it starts, or these by the setting `base`,
             or a reference; None if there is no such start.
         portrait: `op -> ` what its portrait shows, see `metaevo.learned.portraits`;
@@ -185,10 +185,14 @@ class Operation(NamedTuple):
         return self.hand_made
 
 
+SWITCHES = ("temporal", "signed", "uncentered")
+"""Settings that are False by default and then left out of a `spec`."""
+
+
 def operation(name: str, *, slot: str, **values: Any) -> Callable[[_Builder], _Builder]:
     """Register the builder of a learned function; a decorator.
 
-    The builder's parameters are the operation's settings. `temporal`, and those whose
+    The builder's parameters are the operation's settings. `SWITCHES`, and those whose
     default is None, are optional in artifacts, so that those without stay as they are.
     What the builder returns gets them as its `spec`. The builder itself fills into
     `spec` only the settings that differ from its arguments, such as the name of a
@@ -212,7 +216,7 @@ def operation(name: str, *, slot: str, **values: Any) -> Callable[[_Builder], _B
         optional = frozenset(
             name
             for name, x in parameters.items()
-            if name == "temporal" or x.default is None
+            if name in SWITCHES or x.default is None
         )
         required = frozenset(parameters) - optional
         described = cast("_Builder", _describing(name, build))
@@ -244,9 +248,9 @@ def _describing(name: str, build: Callable) -> Callable:
         if "op" in learned.spec:
             return learned
         spec = {"op": name, **bound.arguments, **learned.spec}
-        temporal = spec.pop("temporal", False)
+        on = {key: True for key in SWITCHES if spec.pop(key, False)}
         spec = {key: _plain(x) for key, x in spec.items() if x is not None}
-        return learned._replace(spec=spec | ({"temporal": True} if temporal else {}))
+        return learned._replace(spec=spec | on)
 
     return described
 
