@@ -9,6 +9,7 @@ import pytest
 import searches
 from metaevo import envs
 from metaevo.envs.suites import TRAINING, UNTOUCHED
+from searches import dqn_td_loss_for_many
 
 NAMES = [x.name for x in pkgutil.iter_modules(searches.__path__)]
 
@@ -27,17 +28,19 @@ def test_each_is_an_environment_with_discrete_actions(name):
     assert isinstance(envs.make(name).action, envs.Discrete)
 
 
+def touched(search, tasks):
+    """Those of `tasks` that the defaults of a search name."""
+    parameters = inspect.signature(search).parameters.values()
+    told = str([x.default for x in parameters])
+    return [task for task in tasks if task in told]
+
+
 @pytest.mark.parametrize("name", [x for x in NAMES if not x.startswith("_")])
 def test_no_search_evolves_on_what_others_are_judged_on(name):
     search = importlib.import_module(f"searches.{name}").search
-    defaults = [x.default for x in inspect.signature(search).parameters.values()]
-    told = str(defaults)
-    assert not [task for task in UNTOUCHED if task in told]
+    assert not touched(search, UNTOUCHED)
 
 
 def test_a_search_that_touched_one_would_be_found():
-    from searches import dqn_td_loss_for_many
-
-    parameters = inspect.signature(dqn_td_loss_for_many.search).parameters
-    told = str([x.default for x in parameters.values()])
-    assert "gymnax/CartPole-v1" in told
+    found = touched(dqn_td_loss_for_many.search, TRAINING)
+    assert found == ["gymnax/CartPole-v1", "gymnax/Acrobot-v1"]
