@@ -61,6 +61,11 @@ CONTROL, MINATAR, BRAX = ("preset=control",), ("preset=minatar",), ("preset=brax
 MLP = (*MINATAR, "inner.torso=mlp", "inner.features=[64,64]")
 EIGHT = (*MINATAR, "inner.num_envs=8")
 FOUR = (*MINATAR, "inner.num_envs=4", "inner.num_steps=10", "meta.lr=0.0005")
+CNN = (
+    *("inner.total_timesteps=1000000", "inner.torso=cnn", "inner.features=[128]"),
+    "inner.activation=relu",
+)
+FAST = (*MINATAR, "meta.lr=0.0005")
 ONE_PLAYER, SHORT = ("preset=one_player",), ("inner.total_timesteps=20000",)
 TEN = "(at 10,000,000 frames)"
 
@@ -116,9 +121,41 @@ ROWS = {
     "impala-Breakout-four": Row(
         "impala", BREAKOUT, FOUR, beside="impala-Breakout-eight"
     ),
+    "impala-Breakout-bonus": Row(
+        "impala",
+        BREAKOUT,
+        (*EIGHT, "meta.ent_coef=0.05"),
+        beside="impala-Breakout-eight",
+    ),
+    "impala-Breakout-advantage": Row(
+        "impala",
+        BREAKOUT,
+        (*EIGHT, "inner.normalize_advantage=true"),
+        beside="impala-Breakout-eight",
+    ),
+    "impala-Breakout-trace": Row(
+        "impala",
+        BREAKOUT,
+        (*EIGHT, "meta.gae_lambda=0.95"),
+        beside="impala-Breakout-eight",
+    ),
+    "impala-Breakout-clip": Row(
+        "impala",
+        BREAKOUT,
+        (*EIGHT, "meta.max_grad_norm=40.0"),
+        beside="impala-Breakout-eight",
+    ),
+    "a2c-Breakout": Row("a2c", BREAKOUT, CNN, beside="impala-Breakout-eight"),
     "dqn-Breakout": Row("dqn", BREAKOUT, MINATAR, beside="ppo-Breakout-cnn"),
     "apex-Breakout": Row("apex", BREAKOUT, MINATAR, beside="dqn-Breakout"),
     "gorila-Breakout": Row("gorila", BREAKOUT, MINATAR, beside="dqn-Breakout"),
+    "gorila-Breakout-fast": Row("gorila", BREAKOUT, FAST, beside="gorila-Breakout"),
+    "gorila-Breakout-large": Row(
+        "gorila", BREAKOUT, (*MINATAR, "inner.batch_size=64"), beside="gorila-Breakout"
+    ),
+    "gorila-Breakout-double": Row(
+        "gorila", BREAKOUT, (*FAST, "inner.double=true"), beside="gorila-Breakout-fast"
+    ),
     "r2d2-Breakout": Row("r2d2", BREAKOUT, MINATAR, beside="dqn-Breakout"),
     "ppo-SpaceInvaders": Row("ppo", INVADERS, MLP, 8, f"131 {TEN}", BLINES),
     "ppo-SpaceInvaders-cnn": Row("ppo", INVADERS, MINATAR, 8, f"131 {TEN}", BLINES),

@@ -108,8 +108,8 @@ def weighted_square(
         limit: L, in standard deviations; w is nearly constant beyond.
         temporal: True if n also sees `context.progress`.
         signed: True if n also sees the target's sign and scale: x sign(g), negative
-            where the critic's value is to move away from zero, and |g| / (s + |g|). Not
-            for convex members.
+            where the critic's value is to move away from zero, the sign of that, and
+            |g| / (s + |g|). Not for convex members.
 
     Raises:
         ValueError: a setting has a wrong type, or is out of its range. The function
@@ -154,8 +154,8 @@ def td_weighted_square(
 
     Args:
         features, convex, max_weight, max_bias, limit, temporal, signed: as in
-            `weighted_square`. Of what a signed member sees `losses.td_reluctant` reads
-            x sign(g) alone, and of that the sign.
+            `weighted_square`. `losses.td_reluctant` is a signed member up to a factor,
+            whose weight reads sign(x g) alone.
 
     Raises:
         ValueError: as `weighted_square`.
@@ -185,7 +185,7 @@ def _weighted(
         raise ConfigError(f"max_bias={max_bias!r}: expected a finite number >= 0")
     if convex and signed:
         raise ConfigError("signed=True: convex members see the error alone")
-    network = functions.network(1 + bool(temporal) + 2 * bool(signed), features)
+    network = functions.network(1 + bool(temporal) + 3 * bool(signed), features)
     edges = limit * np.arange(NUM_CELLS) / NUM_CELLS
     centers = edges + 0.5 * limit / NUM_CELLS
 
@@ -202,7 +202,8 @@ def _weighted(
         seen = [x]
         if signed:
             size = jnp.abs(target)
-            seen += [x * jnp.sign(target), size / (std + size)]
+            side = jnp.sign(target)
+            seen += [x * side, jnp.sign(error) * side, size / (std + size)]
         return 0.5 * error**2 * weight(params, seen, context)
 
     def of_curvature(params, error, target, std, context):

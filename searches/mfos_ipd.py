@@ -25,6 +25,7 @@ def search(
     features: tuple[int, ...] = (16,),
     scale: float = 4.0,
     uncentered: bool = False,
+    naive_share: float = 0.0,
     inner: opponents.Config = opponents.Config(),
 ) -> metaevo.Search:
     """
@@ -34,9 +35,12 @@ def search(
         scale: factor of the player's outputs, > 0; logits of 4 are probabilities of
             0.98.
         uncentered: show the player all probabilities p; False: 2 p - 1.
+        naive_share: share of games against the naive learner instead, in [0, 1].
     """
     played = matrix.make(game)
-    meta = opponents.Meta(**game_players.opponent(opponent, played))
+    meta = opponents.Meta(
+        **game_players.opponent(opponent, played), naive_share=naive_share
+    )
     shaper = policies.shaper(played.num_situations, features, scale, uncentered)
     space = spaces.replace(shaper=shaper)
     strategy = open_es(space, population_size, sigma, optax.adam(learning_rate))
