@@ -59,13 +59,14 @@ CHAIN = "gymnax/MemoryChain-bsuite"
 
 CONTROL, MINATAR, BRAX = ("preset=control",), ("preset=minatar",), ("preset=brax",)
 MLP = (*MINATAR, "inner.torso=mlp", "inner.features=[64,64]")
-EIGHT = (*MINATAR, "inner.num_envs=8")
 FOUR = (*MINATAR, "inner.num_envs=4", "inner.num_steps=10", "meta.lr=0.0005")
 CNN = (
     *("inner.total_timesteps=1000000", "inner.torso=cnn", "inner.features=[128]"),
     "inner.activation=relu",
 )
-FAST = (*MINATAR, "meta.lr=0.0005")
+ADAM = ("meta.optimizer=metaevo.optimizers:adam", "meta.lr=0.001")
+ONCE = (*MINATAR, "inner.num_epochs=1")
+SLOW = (*MINATAR, "meta.lr=0.0001")
 ONE_PLAYER, SHORT = ("preset=one_player",), ("inner.total_timesteps=20000",)
 TEN = "(at 10,000,000 frames)"
 
@@ -79,6 +80,9 @@ ROWS = {
     "pqn-CartPole": Row("pqn", CARTPOLE, (), 8, "495 ± 7", CLEANRL),
     "apex-CartPole": Row("apex", CARTPOLE, beside="dqn-CartPole"),
     "gorila-CartPole": Row("gorila", CARTPOLE, beside="dqn-CartPole"),
+    "gorila-CartPole-double": Row(
+        "gorila", CARTPOLE, ("inner.double=true",), beside="gorila-CartPole"
+    ),
     "r2d2-CartPole": Row("r2d2", CARTPOLE, beside="dqn-CartPole"),
     "sac-CartPole": Row("sac", CARTPOLE, ("preset=discrete",), beside="dqn-CartPole"),
     "gumbel_alphazero-CartPole": Row(
@@ -110,51 +114,58 @@ ROWS = {
     "ppo-Breakout": Row("ppo", BREAKOUT, MLP, 8, f"28 {TEN}", BLINES),
     "ppo-Breakout-cnn": Row("ppo", BREAKOUT, MINATAR, 8, f"28 {TEN}", BLINES),
     "pqn-Breakout": Row("pqn", BREAKOUT, MINATAR, beside="ppo-Breakout"),
-    "impala-Breakout": Row("impala", BREAKOUT, MINATAR, 4, beside="ppo-Breakout-cnn"),
-    "impala-Breakout-eight": Row("impala", BREAKOUT, EIGHT, beside="impala-Breakout"),
+    "impala-Breakout": Row("impala", BREAKOUT, MINATAR, beside="ppo-Breakout-cnn"),
+    "impala-Breakout-many": Row(
+        "impala", BREAKOUT, (*MINATAR, "inner.num_envs=32"), 4, beside="impala-Breakout"
+    ),
     "impala-Breakout-slow": Row(
-        "impala", BREAKOUT, (*EIGHT, "meta.lr=0.0005"), beside="impala-Breakout-eight"
+        "impala", BREAKOUT, (*MINATAR, "meta.lr=0.0005"), beside="impala-Breakout"
     ),
     "impala-Breakout-prompt": Row(
-        "impala", BREAKOUT, (*EIGHT, "meta.delay=0.0"), beside="impala-Breakout-eight"
-    ),
-    "impala-Breakout-four": Row(
-        "impala", BREAKOUT, FOUR, beside="impala-Breakout-eight"
+        "impala", BREAKOUT, (*MINATAR, "meta.delay=0.0"), beside="impala-Breakout"
     ),
     "impala-Breakout-bonus": Row(
-        "impala",
-        BREAKOUT,
-        (*EIGHT, "meta.ent_coef=0.05"),
-        beside="impala-Breakout-eight",
+        "impala", BREAKOUT, (*MINATAR, "meta.ent_coef=0.05"), beside="impala-Breakout"
+    ),
+    "impala-Breakout-random": Row(
+        "impala", BREAKOUT, (*MINATAR, "meta.ent_coef=0.2"), beside="impala-Breakout"
     ),
     "impala-Breakout-advantage": Row(
         "impala",
         BREAKOUT,
-        (*EIGHT, "inner.normalize_advantage=true"),
-        beside="impala-Breakout-eight",
+        (*MINATAR, "inner.normalize_advantage=true"),
+        beside="impala-Breakout",
     ),
     "impala-Breakout-trace": Row(
-        "impala",
-        BREAKOUT,
-        (*EIGHT, "meta.gae_lambda=0.95"),
-        beside="impala-Breakout-eight",
+        "impala", BREAKOUT, (*MINATAR, "meta.gae_lambda=0.95"), beside="impala-Breakout"
     ),
     "impala-Breakout-clip": Row(
         "impala",
         BREAKOUT,
-        (*EIGHT, "meta.max_grad_norm=40.0"),
-        beside="impala-Breakout-eight",
+        (*MINATAR, "meta.max_grad_norm=40.0"),
+        beside="impala-Breakout",
     ),
-    "a2c-Breakout": Row("a2c", BREAKOUT, CNN, beside="impala-Breakout-eight"),
+    "impala-Breakout-adam": Row(
+        "impala", BREAKOUT, (*MINATAR, *ADAM), beside="impala-Breakout"
+    ),
+    "impala-Breakout-four": Row("impala", BREAKOUT, FOUR, beside="impala-Breakout"),
+    "ppo-Breakout-once": Row("ppo", BREAKOUT, ONCE, beside="ppo-Breakout-cnn"),
+    "ppo-Breakout-whole": Row(
+        "ppo", BREAKOUT, (*ONCE, "inner.num_minibatches=1"), beside="ppo-Breakout-cnn"
+    ),
+    "a2c-Breakout": Row("a2c", BREAKOUT, CNN, beside="impala-Breakout"),
     "dqn-Breakout": Row("dqn", BREAKOUT, MINATAR, beside="ppo-Breakout-cnn"),
     "apex-Breakout": Row("apex", BREAKOUT, MINATAR, beside="dqn-Breakout"),
     "gorila-Breakout": Row("gorila", BREAKOUT, MINATAR, beside="dqn-Breakout"),
-    "gorila-Breakout-fast": Row("gorila", BREAKOUT, FAST, beside="gorila-Breakout"),
-    "gorila-Breakout-large": Row(
-        "gorila", BREAKOUT, (*MINATAR, "inner.batch_size=64"), beside="gorila-Breakout"
-    ),
     "gorila-Breakout-double": Row(
-        "gorila", BREAKOUT, (*FAST, "inner.double=true"), beside="gorila-Breakout-fast"
+        "gorila", BREAKOUT, (*MINATAR, "inner.double=true"), beside="gorila-Breakout"
+    ),
+    "gorila-Breakout-slow": Row("gorila", BREAKOUT, SLOW, beside="gorila-Breakout"),
+    "gorila-Breakout-large": Row(
+        "gorila",
+        BREAKOUT,
+        (*SLOW, "inner.batch_size=64"),
+        beside="gorila-Breakout-slow",
     ),
     "r2d2-Breakout": Row("r2d2", BREAKOUT, MINATAR, beside="dqn-Breakout"),
     "ppo-SpaceInvaders": Row("ppo", INVADERS, MLP, 8, f"131 {TEN}", BLINES),
