@@ -48,17 +48,22 @@ ENTRIES = {
     ),
     # experiments/transfer/results.jsonl, docs/log/opponents.md
     "shaper": Entry(
-        "python -m searches.mfos_ipd run.held_out_seeds=16",
+        "python -m searches.mfos_ipd opponent=lola naive_share=0.5 strategy=simple_ga "
+        "sigma=1 strategy.sigma_decay=0.9536 strategy.elite_ratio=0.0078125 "
+        "features=[256] scale=1 uncentered=true population_size=1024 "
+        "inner.num_envs=32 num_generations=64 run.held_out_seeds=16",
         (
-            "in 256 fresh games its mean payoff beside LOLA is -1.44 and beside a best "
-            "response -1.36; a naive learner in its place has -1.51 and -2.00",
-            "three searches of three shape a naive learner: -0.48, -0.46 and -0.51, "
-            "the opponent -2.17, -2.21 and -2.12",
+            "in 256 fresh games its mean payoff beside a naive learner is -0.52, "
+            "beside LOLA -1.02, beside tit-for-tat -1.01; a naive learner in its place "
+            "has -1.99, -1.51 and -1.03",
+            "three searches of three shape a naive learner (-0.52, -0.59 and -0.51, "
+            "the opponent -2.10, -1.96 and -2.09) and cooperate with LOLA",
         ),
         (
-            "beside an opponent with a meta-learned start it has -2.00 (a naive "
-            "learner -2.06)",
-            "beside tit-for-tat it has -1.47, less than a naive learner's -1.03",
+            "against LOLA alone a search finds players with -0.55 "
+            "(docs/log/opponents.md)",
+            "beside an opponent with a meta-learned start it has -1.92 (a naive "
+            "learner -2.06), beside a best response -1.61 (-2.00)",
             "evolved for the iterated prisoner's dilemma with exact gradients",
         ),
     ),

@@ -31,7 +31,7 @@ def search(
     """
     Args:
         opponent: `naive`, `lola`, `meta_learned`, or a fixed policy of the game, such
-            as `tit_for_tat`.
+            as `tit-for-tat`.
         scale: factor of the player's outputs, > 0; logits of 4 are probabilities of
             0.98.
         uncentered: show the player all probabilities p; False: 2 p - 1.

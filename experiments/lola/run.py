@@ -1,6 +1,6 @@
 """Genetic algorithms for a player that shapes LOLA, several searches at once.
 
-    python -m experiments.lola.run                  5 minutes on an H100
+    python -m experiments.lola.run                  8 minutes on an H100
     python -m experiments.lola.run only=4           one variant
 
 A player is a tanh network of `units` from both players' probabilities (`centered`: 2 p
@@ -64,6 +64,13 @@ VARIANTS = (
     Variant(members=128),
     Variant(first=3.0),
     Variant(plus=True),
+    Variant(first=1.0, last=0.05, members=1024, games=16),
+    Variant(first=0.5, last=0.05, members=1024, games=16),
+    Variant(first=0.5, last=0.05),
+    Variant(first=0.3, last=0.03),
+    Variant(first=1.0, last=0.05, elites=3),
+    Variant(first=0.7, last=0.05, elites=16),
+    Variant(first=0.7, last=0.05, units=64),
 )
 
 
