@@ -107,9 +107,10 @@ def weighted_square(
             target; 0 keeps it at the target.
         limit: L, in standard deviations; w is nearly constant beyond.
         temporal: True if n also sees `context.progress`.
-        signed: True if n also sees the target's sign and scale: x sign(g), negative
-            where the critic's value is to move away from zero, the sign of that, and
-            |g| / (s + |g|). Not for convex members.
+        signed: True if n sees y = x sign(g) in place of x, negative where the value is
+            to move away from zero, and sign(y) and |g| / (s + |g|). b is then
+            multiplied by sign(g). So f(−e, −g) = f(e, g): rewards are weighed as costs
+            are. Not for convex members.
 
     Raises:
         ValueError: a setting has a wrong type, or is out of its range. The function
@@ -155,7 +156,7 @@ def td_weighted_square(
     Args:
         features, convex, max_weight, max_bias, limit, temporal, signed: as in
             `weighted_square`. `losses.td_reluctant` is a signed member up to a factor,
-            whose weight reads sign(x g) alone.
+            whose weight reads sign(y) alone.
 
     Raises:
         ValueError: as `weighted_square`.
@@ -185,7 +186,7 @@ def _weighted(
         raise ConfigError(f"max_bias={max_bias!r}: expected a finite number >= 0")
     if convex and signed:
         raise ConfigError("signed=True: convex members see the error alone")
-    network = functions.network(1 + bool(temporal) + 3 * bool(signed), features)
+    network = functions.network(1 + bool(temporal) + 2 * bool(signed), features)
     edges = limit * np.arange(NUM_CELLS) / NUM_CELLS
     centers = edges + 0.5 * limit / NUM_CELLS
 
@@ -201,9 +202,8 @@ def _weighted(
         x = limit * jnp.tanh(error / (limit * std))
         seen = [x]
         if signed:
-            size = jnp.abs(target)
-            side = jnp.sign(target)
-            seen += [x * side, jnp.sign(error) * side, size / (std + size)]
+            away, size = x * jnp.sign(target), jnp.abs(target)
+            seen = [away, jnp.sign(away), size / (std + size)]
         return 0.5 * error**2 * weight(params, seen, context)
 
     def of_curvature(params, error, target, std, context):
@@ -228,8 +228,10 @@ def _weighted(
             functions.progress(context)  # without a context its error is the first
         std = functions.return_std(context)
         error = jnp.asarray(error, jnp.result_type(float))
+        target = jax.lax.stop_gradient(target)
         if max_bias:
-            error = error - std * max_bias * jnp.tanh(params["bias"])
-        return loss(params, error, jax.lax.stop_gradient(target), std, context)
+            shift = std * max_bias * jnp.tanh(params["bias"])
+            error = error - (shift * jnp.sign(target) if signed else shift)
+        return loss(params, error, target, std, context)
 
     return _OfError(init, apply)

@@ -1,14 +1,18 @@
 """Searches of DQN's loss by a family that sees the target's sign, on one accelerator.
 
-    python -m experiments.signed.run          4 minutes on an H100, with compilation
-    python -m experiments.signed.run table
+    python -m experiments.signed.run tasks=four
+    python -m experiments.signed.run tasks=eight members=32 worlds=12
+    python -m experiments.signed.run table four
+    python -m experiments.signed.run table eight 'reluctant 0.3'
 
 Five searches by SNES evolve `critic_losses.td_weighted_square(signed=True)` from the
-square, on six tasks, with step size, discount and target rate drawn for each world, by
-the sum of the ranks on the tasks. All searches are one population of a task's program.
-Then their solutions, the square and four simple losses are trained in the same 64
-fresh worlds of each task: those of the searches, the six of `suites.UNTOUCHED`, and the
-rest of `suites.TRAINING`. `seconds` is when the searches stop, whatever `generations`.
+square, on four or eight tasks, with step size, discount and target rate drawn for each
+world. Both squares are trained beside each generation in the same worlds, and fitness
+counts what is above one of them. All searches are one population of a task's program.
+The solution is the mean of the last third of the generations. Solutions, the square
+and four simple losses are then trained in the same 64 fresh worlds of each task: those
+of the searches, the six of `suites.UNTOUCHED`, and the rest of `suites.TRAINING`.
+`seconds` is when the searches stop.
 """
 
 from __future__ import annotations
@@ -36,18 +40,25 @@ from metaevo.evaluators.lift import lift  # noqa: E402
 from metaevo.types import Space  # noqa: E402
 from strategies.snes import snes  # noqa: E402
 
-# What the reluctant square changed on each task in `results.jsonl`, the units.
-UNITS = {
-    "gymnax/CartPole-v1": 30.7,
-    "gymnax/Acrobot-v1": 109.9,
-    "grid/maze": 0.23,
-    "gymnax/Catch-bsuite": 0.03,
+SQUARE, RELUCTANT = 1, 2  # their `kind`
+# The unit of a task is what the reluctant square changes there, by `results.jsonl`. A
+# member is compared with the reluctant square, or with the better one of the two.
+FOUR = {
+    "gymnax/CartPole-v1": (30.7, RELUCTANT),
+    "gymnax/Acrobot-v1": (109.9, RELUCTANT),
+    "grid/maze": (0.23, RELUCTANT),
+    "gymnax/Catch-bsuite": (0.03, RELUCTANT),
 }
-TASKS = tuple(UNITS)
-REST = tuple(x for x in suites.TRAINING if x not in TASKS)
+EIGHT = FOUR | {
+    "grid/key_door": (0.12, RELUCTANT),
+    "gymnax/Catch-bsuite": (0.03, SQUARE),
+    "grid/random_mdp": (0.68, SQUARE),
+    "gymnax/DeepSea-bsuite": (0.15, SQUARE),
+    "sparse/gymnax/CartPole-v1": (2.19, SQUARE),
+}
+SETS = {"four": FOUR, "eight": EIGHT}
 SIMPLE = ("square", "reluctant 0.1", "reluctant 0.3", "slow to rise", "slow to fall")
-SEARCHES, SEEDS, WORLDS = 5, 8, 64
-RELUCTANT = 2  # its `kind`
+SEARCHES, WORLDS = 5, 64
 LOOP = dqn.Config(32_000, 1_000, num_steps=4)
 VARY = spaces.prior(
     lr=spaces.log_uniform(2.5e-4, 4e-3),
@@ -95,23 +106,29 @@ def program(task: str, keys: jax.Array, params: dict):
 
 
 def members(params) -> dict:
-    """Members of the family [G, P, ...] and the reluctant square, as params."""
-    beside = jax.tree.map(
-        lambda x: jnp.concatenate([x, jnp.zeros_like(x[:, :1])], 1), params["td_loss"]
+    """Members of the family [G, P, ...] and both squares, as params."""
+    two = jax.tree.map(
+        lambda x: jnp.concatenate([x, jnp.zeros_like(x[:, :2])], 1), params["td_loss"]
     )
-    kind = jnp.zeros(jax.tree.leaves(beside)[0].shape[:2], jnp.int32)
-    return {"member": beside, "kind": kind.at[:, -1].set(RELUCTANT)}
+    kind = jnp.zeros(jax.tree.leaves(two)[0].shape[:2], jnp.int32)
+    return {"member": two, "kind": kind.at[:, -2:].set([SQUARE, RELUCTANT])}
 
 
-def fitness_of(scores: jax.Array) -> jax.Array:
-    """[tasks, G, worlds, P + 1] -> [G, P]: how far above the reluctant square.
+def above_rivals(tasks: dict, scores: jax.Array) -> jax.Array:
+    """Differences from tasks' rivals: [tasks, G, worlds, P + 2] -> [tasks, G, P]."""
+    rivals = jnp.array([rival for _, rival in tasks.values()]) - 3  # -2 or -1
+    rival = jax.vmap(lambda x, i: x[..., i])(scores, rivals)
+    return (scores[..., :-2] - rival[..., None]).mean(2)
 
-    The mean over tasks of the difference in units, of which more than 0.1 does not
-    count, so that one task does not pay for another.
+
+def fitness_of(tasks: dict, above: jax.Array) -> jax.Array:
+    """Mean over tasks in units, of which more than 0.1 does not count: [G, P].
+
+    So one task does not pay for another.
     """
-    units = jnp.float32(list(UNITS.values()))[:, None, None]
-    above = (scores[..., :-1] - scores[..., -1:]).mean(2) / units
-    return jnp.where(jnp.isnan(above), -9.0, jnp.minimum(above, 0.1)).mean(0)
+    units = jnp.float32([unit for unit, _ in tasks.values()])[:, None, None]
+    share = jnp.where(jnp.isnan(above), -9.0, jnp.minimum(above / units, 0.1))
+    return share.mean(0)
 
 
 def candidates(solutions) -> dict:
@@ -124,8 +141,11 @@ def candidates(solutions) -> dict:
 
 
 def main() -> None:
-    sizes = switches({"members": 48, "generations": 120, "seconds": 260}, sys.argv[1:])
-    results = Results("steps", folder=Path(__file__).parent)
+    sizes = switches(
+        {"tasks": "four", "members": 48, "worlds": 8, "seconds": 260}, sys.argv[1:]
+    )
+    tasks = SETS[sizes["tasks"]]
+    results = Results(sizes["tasks"], folder=Path(__file__).parent)
     began = time.perf_counter()
     space = spaces.replace(td_loss=FAMILY)
     strategy = snes(space, sizes["members"], 0.3)
@@ -133,32 +153,33 @@ def main() -> None:
     states = jax.jit(jax.vmap(strategy.init))(split(jax.random.key(5), SEARCHES))
     ask = jax.jit(lambda key, x: jax.vmap(strategy.ask)(split(key, SEARCHES), x))
     tell = jax.jit(lambda key, *x: jax.vmap(strategy.tell)(split(key, SEARCHES), *x))
-    worlds = split(jax.random.key(1), (SEARCHES, SEEDS))
+    shape = SEARCHES, sizes["worlds"]
+    worlds = split(jax.random.key(1), shape)
     fresh = split(jax.random.key(778), (1, WORLDS))
     proposal, _ = ask(jax.random.key(0), states)
     pool = concurrent.futures.ThreadPoolExecutor()
-    train = [pool.submit(program, x, worlds, members(proposal.params)) for x in TASKS]
+    train = [pool.submit(program, x, worlds, members(proposal.params)) for x in tasks]
     train = [x.result() for x in train]
     shown = candidates(jax.vmap(strategy.solution)(states))
-    judged = (*TASKS, *suites.UNTOUCHED, *REST)
+    rest = [x for x in suites.TRAINING if x not in tasks]
+    judged = (*tasks, *suites.UNTOUCHED, *rest)
     judge = [pool.submit(program, x, fresh, shown) for x in judged]
     means = []
-    for generation in range(sizes["generations"]):
-        if time.perf_counter() - began > sizes["seconds"]:
-            break
+    while time.perf_counter() - began < sizes["seconds"]:
+        generation = len(means)
         key = jax.random.fold_in(jax.random.key(42), generation)
         proposal, states = ask(jax.random.fold_in(key, 0), states)
-        worlds = split(jax.random.fold_in(key, 1), (SEARCHES, SEEDS))
+        worlds = split(jax.random.fold_in(key, 1), shape)
         params = members(proposal.params)
         scores = jnp.stack([run(worlds, params) for run in train])
-        found = fitness_of(scores)
+        above = above_rivals(tasks, scores)
+        found = fitness_of(tasks, above)
         means.append(jax.vmap(strategy.solution)(states))
         states = tell(jax.random.fold_in(key, 2), states, proposal, found)
-        above = (scores[..., :-1] - scores[..., -1:]).mean((2, 3))
         results.add(
             generation=generation,
             fitness=np.asarray(found.mean(1)).round(3).tolist(),
-            above_reluctant_by_task_and_search=np.asarray(above).round(3).tolist(),
+            above_rivals=np.asarray(above.mean(2)).round(3).tolist(),
         )
     kept = means[-max(len(means) // 3, 1) :]
     solutions = jax.tree.map(lambda *x: jnp.stack(x).mean(0), *kept)
@@ -173,27 +194,27 @@ def main() -> None:
         scores = np.asarray(run.result()(fresh, candidates(solutions)))[0].T
         names = [*SIMPLE, *(f"search {i}" for i in range(SEARCHES))]
         scores = dict(zip(names, scores.round(3).tolist(), strict=True))
-        results.add(task=task, trained_on=task in TASKS, scores=scores)
+        results.add(task=task, trained_on=task in tasks, scores=scores)
 
 
-def table() -> str:
-    """Differences from the square and from the reluctant one, for the README."""
+def table(name: str, rival: str = "reluctant 0.1") -> str:
+    """Differences from the square and from a simple loss, for the documentation."""
     from metaevo.analysis import stats
 
     rows = []
-    for line in (Path(__file__).parent / "results.jsonl").read_text().splitlines():
+    for line in (Path(__file__).parent / f"{name}.jsonl").read_text().splitlines():
         found = json.loads(line)
         if "scores" not in found:
             continue
         scores = {name: np.array(x) for name, x in found["scores"].items()}
-        square, reluctant = scores["square"], scores["reluctant 0.1"]
+        square = scores["square"]
         solved = [scores[f"search {i}"] for i in range(SEARCHES)]
-        against = [stats.mean_interval(x - reluctant) for x in solved]
+        against = [stats.mean_interval(x - scores[rival]) for x in solved]
         better = sum(x.low > 0 for x in against)
         worse = sum(x.high < 0 for x in against)
         columns = [
             *(found["task"], f"{square.mean():.2f}"),
-            f"{(reluctant - square).mean():+.2f}",
+            *(f"{(scores[x] - square).mean():+.2f}" for x in SIMPLE[1:3]),
             ", ".join(f"{(x - square).mean():+.2f}" for x in solved),
             f"{better} better, {worse} worse",
         ]
@@ -202,7 +223,7 @@ def table() -> str:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["table"]:
-        print(table())
+    if sys.argv[1:2] == ["table"]:
+        print(table(*sys.argv[2:]))
     else:
         main()

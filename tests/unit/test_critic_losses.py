@@ -60,9 +60,8 @@ def test_a_signed_weighted_square_by_hand():
     params = helper.away(learned, 1.0)
     e, g = np.float64(V - G), np.float64(G)
     x = 3.0 * np.tanh(e / (3.0 * S))
-    side = np.sign(g)
-    seen = [x, x * side, np.sign(e) * side, np.abs(g) / (S + np.abs(g))]
-    seen = np.stack(seen, 1)
+    y = x * np.sign(g)
+    seen = np.stack([y, np.sign(y), np.abs(g) / (S + np.abs(g))], 1)
     expected = 0.5 * e**2 * weights(params, seen, settings)
     found = learned.bind(params)(G - V, V, G, NOW)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
@@ -71,14 +70,22 @@ def test_a_signed_weighted_square_by_hand():
     assert np.abs(other - found)[np.abs(e) > 1].max() > 0.1
 
 
+def test_a_signed_member_weighs_rewards_as_costs():
+    learned = critic_losses.td_weighted_square((6,), signed=True)
+    loss = learned.bind(helper.away(learned, 1.0))
+    np.testing.assert_allclose(
+        loss(V - G, -V, -G, NOW), loss(G - V, V, G, NOW), rtol=1e-5
+    )
+
+
 def test_a_signed_member_knows_the_reluctant_square():
-    """Whose weight depends on sign(x g) alone."""
+    """Whose weight depends on sign(y) alone."""
     learned = critic_losses.td_weighted_square(
         (1,), max_weight=16.0, max_bias=0.0, signed=True
     )
     least = np.arctanh(np.log(0.1) / np.log(16.0))  # of the network, for a tenth
     network = {
-        "w0": np.float32([[0.0], [0.0], [1e3], [0.0]]),
+        "w0": np.float32([[0.0], [1e3], [0.0]]),
         "b0": np.float32([0.0]),
         "w1": np.float32([[-least / 2]]),
         "b1": np.float32([least / 2]),
