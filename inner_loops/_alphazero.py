@@ -8,6 +8,7 @@ the outcome. Games have two players who take turns, or one.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -44,6 +45,8 @@ class Config:
         num_simulations: simulations of a search, in training and evaluation.
         anneal_lr: whether the learning rate falls linearly to 0 over the lifetime.
         normalize_observation: by running statistics.
+        normalize_reward: give discounted returns deviation 1, by running statistics;
+            without effect in games of two, whose outcomes are in [-1, 1].
         torso: before the hidden layers: `mlp`, nothing; `cnn`,
             MinAtar's convolution; `nature`, the Nature paper's for 84 x 84 pixels.
         features: units of each hidden layer, which policy and value share.
@@ -63,6 +66,7 @@ class Config:
     num_simulations: int = 32
     anneal_lr: bool = True
     normalize_observation: bool = False
+    normalize_reward: bool = False
     torso: networks.Torso = "mlp"
     features: tuple[int, ...] = (128, 128)
     activation: str = "relu"
@@ -104,6 +108,14 @@ class Agent(NamedTuple):
     params: Any
     opt_state: Any
     obs_stats: normalization.RunningStats
+    return_stats: normalization.RunningStats
+
+
+class Experience(NamedTuple):
+    """The member's environments; leaves [E, ...]."""
+
+    episodes: rollouts.Episodes
+    discounted_return: jax.Array  # for the normalization of rewards
 
 
 class Samples(NamedTuple):
@@ -170,6 +182,8 @@ def make(
     squashed = jnp.tanh if env.player is not None else lambda value: value
 
     normalize = normalization.observations(config.normalize_observation)
+    scaled = config.normalize_reward and env.player is None
+    scale = normalization.rewards(scaled)
 
     def seen(params, obs):
         """Logits [..., A] and values [...] of normalized observations."""
@@ -183,7 +197,10 @@ def make(
             return seen(agent.params, normalize.apply(agent.obs_stats, obs))
 
         model = planning.model(
-            env, lambda keys, obs, state: look(obs), slots.value(meta.gamma, context)
+            env,
+            lambda keys, obs, state: look(obs),
+            slots.value(meta.gamma, context),
+            partial(scale.apply, agent.return_stats),
         )
         root = planning.Root(*look(obs), state, mask, move)
         return plan(key, model, root, meta, context, explore=explore)
@@ -239,9 +256,11 @@ def make(
         network_key, env_key = jax.random.split(key)
         params = network.init(network_key, jnp.zeros(env.observation.shape))
         opt_state = meta.optimizer.init(params)
-        obs_stats = normalization.init(env.observation.shape)
-        agent = Agent(jnp.int32(0), params, opt_state, obs_stats)
-        experience = rollouts.start(env_key, env, config.num_envs)
+        stats = normalization.init(env.observation.shape), normalization.init(())
+        agent = Agent(jnp.int32(0), params, opt_state, *stats)
+        experience = Experience(
+            rollouts.start(env_key, env, config.num_envs), jnp.zeros(config.num_envs)
+        )
         return InnerState(agent, experience, clock=training.start_clock())
 
     # --- update -----------------------------------------------------------------------
@@ -266,13 +285,22 @@ def make(
             return move + 1, found.action, (found, movers_of(env_state))
 
         keys = jax.random.split(search_key, (config.num_steps, config.num_envs))
-        experience, _, steps, finished, (found, movers) = rollouts.collect(
-            act_key, env, experience, keys, choose, experience.episode_length
+        before = experience.episodes
+        after, _, steps, finished, (found, movers) = rollouts.collect(
+            act_key, env, before, keys, choose, before.episode_length
         )
-        last_mover = movers_of(experience.env_state)
-        # As the search saw them.
+        last_mover = movers_of(after.env_state)
         obs_stats = normalize.update(agent.obs_stats, envs.unpacked(steps.obs))
+        return_stats, last = agent.return_stats, experience.discounted_return
+        if scaled:
+            gamma = slots.value(meta.gamma, context)
+            last, discounted = returns.discounted_so_far(
+                steps.reward, steps.done, gamma, last
+            )
+            return_stats = scale.update(return_stats, discounted)
+        # Observations as the search saw them.
         steps = steps._replace(
+            reward=scale.apply(return_stats, steps.reward),
             obs=normalize.apply(agent.obs_stats, steps.obs),
             next_obs=normalize.apply(agent.obs_stats, steps.next_obs),
         )
@@ -305,8 +333,8 @@ def make(
         params, opt_state, info = improve(
             agent.params, agent.opt_state, steps, found, movers, last_mover, order
         )
-        agent = Agent(agent.age + 1, params, opt_state, obs_stats)
-        state = InnerState(agent, experience, (), training.tick(clock))
+        agent = Agent(agent.age + 1, params, opt_state, obs_stats, return_stats)
+        state = InnerState(agent, Experience(after, last), (), training.tick(clock))
         return state, info | {"totals": rollouts.totals(finished)}
 
     # --- the interface ----------------------------------------------------------------
@@ -336,7 +364,6 @@ def make(
         init,
         update,
         act,
-        episodes=lambda experience: experience,
         tunable=tunable,
         masks=True,
         takes_turns=True,

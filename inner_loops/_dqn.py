@@ -67,6 +67,7 @@ class Config:
         dueling: give value and advantages a head each.
         num_step_return: n, steps before the bootstrap.
         normalize_observation: by running statistics.
+        normalize_reward: give discounted returns deviation 1, by running statistics.
         torso: before the hidden layers: `mlp`, nothing; `cnn`,
             MinAtar's convolution; `nature`, the Nature paper's for 84 x 84 pixels.
         features: units of each hidden layer.
@@ -87,6 +88,7 @@ class Config:
     dueling: bool = False
     num_step_return: int = 1
     normalize_observation: bool = False
+    normalize_reward: bool = False
     torso: networks.Torso = "mlp"
     features: tuple[int, ...] = (120, 84)
     activation: str = "relu"
@@ -148,6 +150,7 @@ class Experience(NamedTuple):
     episodes: rollouts.Episodes
     rows: packing.Packed  # of the replay buffer
     steps_since_birth: jax.Array  # int32, warm-up not counted
+    discounted_return: jax.Array  # of the learner's reward, for its normalization
 
 
 class Seen(NamedTuple):
@@ -199,9 +202,10 @@ class DqnParts(NamedTuple):
         network: from observations to action values [..., A].
         noise: `(key, num_steps) -> noise` of `rollouts.collect`.
         normalize: of observations.
-        born: `key -> (params, obs_stats, episodes, rows)`, after the warm-up.
-        seen: `(obs_stats, steps, meta, context) -> steps` with any leading axes, as the
-            learner sees them: observations normalized, rewards by the slot `reward`.
+        born: `(key, meta) -> (params, stats, episodes, rows, discounted return [E])`,
+            after the warm-up; `stats` are those of `normalization.after_rollout`.
+        seen: `(stats, steps, meta, context) -> steps` with any leading axes, as the
+            learner sees them: normalized, rewards by the slot `reward`.
         gradient: `(params, target_params, batch, meta, context) -> (gradient, info)` of
             a minibatch that is `seen`, windows [n, B, ...], clipped; `info` has
             scalars, among them `loss`.
@@ -216,7 +220,7 @@ class DqnParts(NamedTuple):
     network: Network
     noise: Callable[[Key, int], jax.Array]
     normalize: normalization.Normalizer
-    born: Callable[..., tuple[Any, Any, rollouts.Episodes, packing.Packed]]
+    born: Callable[..., tuple[Any, Any, rollouts.Episodes, packing.Packed, jax.Array]]
     seen: Callable[..., Transition]
     gradient: Callable[..., tuple[Any, dict[str, jax.Array]]]
     weighted: Callable[..., tuple[Any, dict[str, jax.Array], Seen]]
@@ -244,6 +248,7 @@ def parts(
     sizes = off_policy.sizes(config, config.num_step_return)
     buffer = sizes.buffer(env, config.num_envs)
     normalize = normalization.observations(config.normalize_observation)
+    scale = normalization.rewards(config.normalize_reward)
     head = head or value_heads.scalar()
     outputs = wrap(
         networks.mlp(
@@ -273,8 +278,9 @@ def parts(
 
     next_outputs = next_double if config.double else next_plain
 
-    def seen(obs_stats, steps, meta, context):
-        reward = learned_from(meta, steps, context)
+    def seen(stats, steps, meta, context):
+        obs_stats, return_stats = stats
+        reward = scale.apply(return_stats, learned_from(meta, steps, context))
         obs, next_obs = (
             normalize.apply(obs_stats, x) for x in (steps.obs, steps.next_obs)
         )
@@ -341,7 +347,7 @@ def parts(
     def noise(key, num_steps):
         return jax.random.gumbel(key, (num_steps, config.num_envs, num_actions))
 
-    def born(key):
+    def born(key, meta):
         network_key, env_key, noise_key, warmup_key = jax.random.split(key, 4)
         params = network.init(network_key, jnp.zeros(env.observation.shape))
         state, _, steps, _, _ = rollouts.collect(
@@ -351,9 +357,12 @@ def parts(
             noise(noise_key, sizes.num_warmup),
             q_learning.random_actions,
         )
-        obs_stats = normalization.init(env.observation.shape)
-        obs_stats = normalize.update(obs_stats, envs.unpacked(steps.obs))
-        return params, obs_stats, state, buffer.start(steps)
+        context = training.context(jnp.int32(0), sizes.lifetime.num_updates)
+        stats = normalization.init(env.observation.shape), normalization.init(())
+        stats, discounted_return = normalization.after_rollout(
+            config, stats, jnp.zeros(config.num_envs), steps, meta, context
+        )
+        return params, stats, state, buffer.start(steps), discounted_return
 
     return DqnParts(
         *(sizes, buffer, network, noise, normalize, born, seen),

@@ -350,17 +350,8 @@ def rollout_for_learning(
     steps = acted.steps
     reward = config.reward_scale * learned_from(meta, steps, context)
     gamma = slots.value(meta.gamma, context)
-
-    def discount(before, at):
-        reward, done = at
-        discounted = reward + gamma * before
-        return jnp.where(done, 0.0, discounted), discounted
-
-    last, discounted = jax.lax.scan(
-        discount,
-        discounted_return,
-        (reward, steps.done),
-        unroll=returns.steps_at_once(),
+    last, discounted = returns.discounted_so_far(
+        reward, steps.done, gamma, discounted_return
     )
     obs = net_inputs.with_message(meta, context, steps.obs)
     next_obs = net_inputs.with_message(meta, context, steps.next_obs)

@@ -66,6 +66,7 @@ class Config:
         dueling: give value and advantages a head each.
         num_step_return: n, steps before the bootstrap.
         normalize_observation: by running statistics.
+        normalize_reward: give discounted returns deviation 1, by running statistics.
         torso: before that layer: `mlp`, nothing; `cnn`,
             MinAtar's convolution; `nature`, the Nature paper's for 84 x 84 pixels.
         hidden: units of the GRU, and of the layer before it.
@@ -90,6 +91,7 @@ class Config:
     dueling: bool = True
     num_step_return: int = 5
     normalize_observation: bool = False
+    normalize_reward: bool = False
     torso: networks.Torso = "mlp"
     hidden: int = 64
     features: tuple[int, ...] = (64,)
@@ -152,6 +154,7 @@ class Agent(NamedTuple):
     opt_state: Any
     return_std: jax.Array  # of the last minibatch's targets
     obs_stats: normalization.RunningStats
+    return_stats: normalization.RunningStats
 
 
 class Experience(NamedTuple):
@@ -163,6 +166,7 @@ class Experience(NamedTuple):
     starts: packing.Packed  # memories at the rows where sequences start
     priorities: priorities.Priorities  # of the sequences
     steps_since_birth: jax.Array  # int32, warm-up not counted
+    discounted_return: jax.Array  # of the learner's reward, for its normalization
     demonstrations: Any = ()  # `priorities.Priorities` of those of R2D3
 
 
@@ -191,12 +195,14 @@ class SequenceLearning(NamedTuple):
     improve: Callable[..., tuple[Agent, jax.Array, dict[str, jax.Array]]]
 
 
-def learner(net: RecurrentNetwork, config: Any) -> SequenceLearning:
-    """The learner for a Config with the fields of R2D2's."""
+def learner(
+    net: RecurrentNetwork, config: Any, scale: Callable[[jax.Array], jax.Array]
+) -> SequenceLearning:
+    """The learner for a Config with the fields of R2D2's, of scaled rewards."""
     size = recurrent_q.sequence_length(config)
 
     def targets(*args):
-        return recurrent_q.targets(net, size, config.double, *args)
+        return recurrent_q.targets(net, size, config.double, *args, scale=scale)
 
     # --- the loss ---------------------------------------------------------------------
 
@@ -290,7 +296,8 @@ def learner(net: RecurrentNetwork, config: Any) -> SequenceLearning:
             params, agent.target_params, clock, config, meta, context
         )
         agent = Agent(
-            *(agent.age + 1, params, target_params, opt_state, std, agent.obs_stats)
+            *(agent.age + 1, params, target_params, opt_state, std),
+            *(agent.obs_stats, agent.return_stats),
         )
         return agent, mass, info
 
@@ -307,12 +314,12 @@ class R2d2Parts(NamedTuple):
         env: with the last action and reward in its states.
         sizes: of the lifetime and the buffer.
         network: the network, of normalized observations.
-        learner: `obs_stats -> SequenceLearning`.
+        learner: `Agent -> SequenceLearning`, by its statistics.
         windows: priorities of the sequences.
         born: `(key, meta) -> (Agent, Experience)`, after the warm-up.
         collect: `(key, agent, experience, clock, meta, context) -> (agent, experience,
             finished)`: T steps of the environments, stored with their priorities, and
-            the agent with their observations in its statistics.
+            the agent with them in its statistics.
         draw: `(key, experience, clock) -> priorities.Drawn`, leaves [U, B].
         read: `(experience, indices [W, ...]) -> Sequences`.
         act: `InnerLoop.act`.
@@ -321,7 +328,7 @@ class R2d2Parts(NamedTuple):
     env: envs.Env
     sizes: off_policy.Sizes
     network: RecurrentNetwork
-    learner: Callable[[normalization.RunningStats], SequenceLearning]
+    learner: Callable[[Agent], SequenceLearning]
     windows: priorities.Prioritized
     born: Callable[..., tuple[Agent, Experience]]
     collect: Callable[..., tuple[Agent, Experience, rollouts.Finished]]
@@ -350,6 +357,7 @@ def parts(env: envs.Env, config: Any, algorithm: str) -> R2d2Parts:
     env = last_step.with_last_step(env)
     net = recurrent_q.network(env, config, algorithm)
     normalize = normalization.observations(config.normalize_observation)
+    scale = normalization.rewards(config.normalize_reward)
     size = recurrent_q.sequence_length(config)
     sizes = off_policy.sizes(config, size.total)
     buffer = sizes.buffer(env, config.num_envs)
@@ -373,15 +381,17 @@ def parts(env: envs.Env, config: Any, algorithm: str) -> R2d2Parts:
     def seeing(obs_stats):
         return recurrent_q.seeing(net, partial(normalize.apply, obs_stats))
 
-    def learner_of(obs_stats):
-        return learner(seeing(obs_stats), config)
+    def learner_of(agent):
+        scaled = partial(scale.apply, agent.return_stats)
+        return learner(seeing(agent.obs_stats), config, scaled)
 
-    def first_mass(params, obs_stats, experience, indices, std, meta, context):
+    def first_mass(agent, experience, indices, std, meta, context):
         """Masses [n, E] of windows [W, n, E]."""
-        mine = learner_of(obs_stats)
+        mine = learner_of(agent)
 
         def seen_in(indices):
-            return mine.first_seen(params, read(experience, indices), meta, context)
+            given = read(experience, indices)
+            return mine.first_seen(agent.params, given, meta, context)
 
         seen = priorities.map_windows(seen_in, indices, config.batch_size)
         mass, std = mine.first_mass(seen, std, meta, context)
@@ -410,19 +420,19 @@ def parts(env: envs.Env, config: Any, algorithm: str) -> R2d2Parts:
             jnp.zeros((config.num_envs, config.hidden)),
         )
         nothing = windows.start(jnp.zeros(windows.first().shape[1:]))
-        obs_stats = normalization.init(env.observation.shape)
-        obs_stats = normalize.update(obs_stats, envs.unpacked(steps.obs))
+        stats = normalization.init(env.observation.shape), normalization.init(())
+        stats, discounted_return = normalization.after_rollout(
+            config, stats, jnp.zeros(config.num_envs), steps, meta, context
+        )
         experience = Experience(
             *(episodes, hidden, buffer.start(steps), starts.start(at_starts(memories))),
-            *(nothing, jnp.int32(0)),
+            *(nothing, jnp.int32(0), discounted_return),
         )
-        mass, std = first_mass(
-            params, obs_stats, experience, windows.first(), None, meta, context
-        )
+        opt_state, std = meta.optimizer.init(params), jnp.zeros(())
+        agent = Agent(jnp.int32(0), params, params, opt_state, std, *stats)
+        mass, std = first_mass(agent, experience, windows.first(), None, meta, context)
         experience = experience._replace(priorities=windows.start(mass))
-        opt_state = meta.optimizer.init(params)
-        agent = Agent(jnp.int32(0), params, params, opt_state, std, obs_stats)
-        return agent, experience
+        return agent._replace(return_std=std), experience
 
     # --- experience -------------------------------------------------------------------
 
@@ -444,7 +454,11 @@ def parts(env: envs.Env, config: Any, algorithm: str) -> R2d2Parts:
             recurrent_q.remembering(seeing(agent.obs_stats), agent.params, explore),
             experience.hidden,
         )
-        obs_stats = normalize.update(agent.obs_stats, envs.unpacked(steps.obs))
+        stats, discounted_return = normalization.after_rollout(
+            *(config, (agent.obs_stats, agent.return_stats)),
+            *(experience.discounted_return, steps, meta, context),
+        )
+        agent = agent._replace(obs_stats=stats[0], return_stats=stats[1])
         own = experience.steps_since_birth + config.num_steps
         before = clock.update * config.num_steps
         experience = experience._replace(
@@ -455,13 +469,13 @@ def parts(env: envs.Env, config: Any, algorithm: str) -> R2d2Parts:
                 experience.starts, before // config.period, at_starts(memories)
             ),
             steps_since_birth=own,
+            discounted_return=discounted_return,
         )
         mass, _ = first_mass(
-            *(agent.params, obs_stats, experience, windows.newest(before)),
+            *(agent, experience, windows.newest(before)),
             *(agent.return_std, meta, context),
         )
         kept = windows.add(experience.priorities, before, own, mass)
-        agent = agent._replace(obs_stats=obs_stats)
         return agent, experience._replace(priorities=kept), finished
 
     def draw(key, experience, clock):

@@ -103,6 +103,7 @@ class Agent(NamedTuple):
     opt_state: Any
     return_std: jax.Array  # of the last minibatch's targets
     obs_stats: normalization.RunningStats
+    return_stats: normalization.RunningStats
 
 
 class Experience(NamedTuple):
@@ -110,6 +111,7 @@ class Experience(NamedTuple):
     rows: packing.Packed  # of the replay buffer
     priorities: priorities.Priorities  # of its windows
     steps_since_birth: jax.Array  # int32, warm-up not counted
+    discounted_return: jax.Array  # of the learner's reward, for its normalization
 
 
 TUNABLE = spaces.tune(
@@ -153,7 +155,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
     # --- priorities -------------------------------------------------------------------
 
-    def first_mass(params, obs_stats, rows, indices, std, meta, context):
+    def first_mass(params, stats, rows, indices, std, meta, context):
         """The actors' own p^α of new windows, [n, T, E] to [T, E], and their targets.
 
         By the parameters that act, in the place of the target network, too, without
@@ -163,7 +165,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
         def seen_in(indices):
             new = off_policy.read(buffer, rows, indices)
-            new = parts.seen(obs_stats, new, meta, context)
+            new = parts.seen(stats, new, meta, context)
             return parts.errors(params, params, new, meta, context)
 
         seen = priorities.map_windows(seen_in, indices, config.batch_size)
@@ -171,14 +173,15 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         return mass.reshape(indices.shape[1:]), std
 
     def init(key, meta):
-        params, obs_stats, episodes, rows = parts.born(key)
+        params, stats, episodes, rows, discounted_return = parts.born(key, meta)
         context = training.context(jnp.int32(0), lifetime.num_updates)
         mass, std = first_mass(
-            params, obs_stats, rows, windows.first(), None, meta, context
+            params, stats, rows, windows.first(), None, meta, context
         )
         opt_state = meta.optimizer.init(params)
-        agent = Agent(jnp.int32(0), params, params, opt_state, std, obs_stats)
-        experience = Experience(episodes, rows, windows.start(mass), jnp.int32(0))
+        agent = Agent(jnp.int32(0), params, params, opt_state, std, *stats)
+        kept = windows.start(mass)
+        experience = Experience(episodes, rows, kept, jnp.int32(0), discounted_return)
         return InnerState(agent, experience, clock=training.start_clock())
 
     # --- update -----------------------------------------------------------------------
@@ -233,20 +236,23 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
                 context,
             ),
         )
-        obs_stats = normalize.update(agent.obs_stats, envs.unpacked(steps.obs))
+        stats, discounted_return = normalization.after_rollout(
+            *(config, (agent.obs_stats, agent.return_stats)),
+            *(experience.discounted_return, steps, meta, context),
+        )
         own = experience.steps_since_birth + config.num_steps
         before = clock.update * config.num_steps
         inserted = before + config.num_steps
         rows = buffer.add(experience.rows, before, steps)
         mass, _ = first_mass(
-            *(agent.params, obs_stats, rows, windows.newest(before)),
+            *(agent.params, stats, rows, windows.newest(before)),
             *(agent.return_std, meta, context),
         )
         kept = windows.add(experience.priorities, before, own, mass)
         shape = (config.num_gradient_steps, config.batch_size)
         drawn = windows.draw(sample_key, kept, inserted, own, shape)
         sampled = off_policy.read(buffer, rows, drawn.indices)
-        sampled = parts.seen(obs_stats, sampled, meta, context)
+        sampled = parts.seen(stats, sampled, meta, context)
         batches = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), sampled)
 
         improve = population.phase(partial(learn, meta=meta, context=context))
@@ -259,8 +265,8 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         target_params = _dqn.target_copy(
             params, agent.target_params, clock, config, meta, context
         )
-        agent = Agent(agent.age + 1, params, target_params, opt_state, std, obs_stats)
-        experience = Experience(after, rows, kept, own)
+        agent = Agent(agent.age + 1, params, target_params, opt_state, std, *stats)
+        experience = Experience(after, rows, kept, own, discounted_return)
         state = InnerState(agent, experience, (), training.tick(clock))
         return state, info | {"totals": rollouts.totals(finished)}
 

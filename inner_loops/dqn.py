@@ -68,6 +68,7 @@ class Agent(NamedTuple):
     target_params: Any
     opt_state: Any
     obs_stats: normalization.RunningStats
+    return_stats: normalization.RunningStats
 
 
 TUNABLE = spaces.combine(
@@ -116,10 +117,10 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         return lambda obs: each(normalize.apply(obs_stats, obs))
 
     def init(key, meta):
-        params, obs_stats, episodes, rows = parts.born(key)
+        params, stats, episodes, rows, discounted_return = parts.born(key, meta)
         opt_state = meta.optimizer.init(params)
-        agent = Agent(jnp.int32(0), params, params, opt_state, obs_stats)
-        experience = Experience(episodes, rows, jnp.int32(0))
+        agent = Agent(jnp.int32(0), params, params, opt_state, *stats)
+        experience = Experience(episodes, rows, jnp.int32(0), discounted_return)
         return InnerState(agent, experience, clock=training.start_clock())
 
     # --- update -----------------------------------------------------------------------
@@ -159,13 +160,16 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
                 acting(agent.obs_stats, own_keys, agent.params), meta, context
             ),
         )
-        obs_stats = normalize.update(agent.obs_stats, envs.unpacked(steps.obs))
+        stats, discounted_return = normalization.after_rollout(
+            *(config, (agent.obs_stats, agent.return_stats)),
+            *(experience.discounted_return, steps, meta, context),
+        )
         own = experience.steps_since_birth + config.num_steps
         shape = (config.num_gradient_steps, config.batch_size)
         rows, sampled = off_policy.insert_and_sample(
             sample_key, buffer, experience.rows, clock.update, own, steps, shape
         )
-        sampled = parts.seen(obs_stats, sampled, meta, context)
+        sampled = parts.seen(stats, sampled, meta, context)
         batches = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), sampled)
 
         improve = population.phase(partial(learn, meta=meta, context=context))
@@ -175,8 +179,8 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         target_params = _dqn.target_copy(
             params, agent.target_params, clock, config, meta, context
         )
-        agent = Agent(agent.age + 1, params, target_params, opt_state, obs_stats)
-        experience = Experience(after, rows, own)
+        agent = Agent(agent.age + 1, params, target_params, opt_state, *stats)
+        experience = Experience(after, rows, own, discounted_return)
         state = InnerState(agent, experience, (), training.tick(clock))
         return state, info | {"totals": rollouts.totals(finished)}
 

@@ -123,6 +123,7 @@ class Agent(NamedTuple):
     opt_state: Any
     losses: Losses
     obs_stats: normalization.RunningStats
+    return_stats: normalization.RunningStats
 
 
 TUNABLE = spaces.combine(
@@ -219,7 +220,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     per_learner = config.num_envs // num_learners
 
     def init(key, meta):
-        params, obs_stats, episodes, rows = parts.born(key)
+        params, stats, episodes, rows, discounted_return = parts.born(key, meta)
         agent = Agent(
             jnp.int32(0),
             params,
@@ -227,9 +228,9 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             params,
             meta.optimizer.init(params),
             no_losses(num_learners),
-            obs_stats,
+            *stats,
         )
-        experience = Experience(episodes, rows, jnp.int32(0))
+        experience = Experience(episodes, rows, jnp.int32(0), discounted_return)
         return InnerState(agent, experience, clock=training.start_clock())
 
     # --- actors and replay ------------------------------------------------------------
@@ -322,12 +323,15 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             parts.noise(noise_key, config.num_steps),
             chooser(copies, agent.obs_stats, meta, context),
         )
-        obs_stats = normalize.update(agent.obs_stats, envs.unpacked(steps.obs))
+        stats, discounted_return = normalization.after_rollout(
+            *(config, (agent.obs_stats, agent.return_stats)),
+            *(experience.discounted_return, steps, meta, context),
+        )
         own = experience.steps_since_birth + config.num_steps
         inserted = clock.update * config.num_steps
         rows = buffer.add(experience.rows, inserted, steps)
         batches = sample(sample_key, rows, inserted + config.num_steps, own)
-        batches = parts.seen(obs_stats, batches, meta, context)
+        batches = parts.seen(stats, batches, meta, context)
 
         improve = population.phase(partial(learn, meta=meta, context=context))
         params, opt_state, seen, info = improve(
@@ -339,9 +343,9 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             params, agent.target_params, clock, config, meta, context
         )
         agent = Agent(
-            *(agent.age + 1, params, past, target_params, opt_state, seen, obs_stats)
+            *(agent.age + 1, params, past, target_params, opt_state, seen, *stats)
         )
-        experience = Experience(after, rows, own)
+        experience = Experience(after, rows, own, discounted_return)
         state = InnerState(agent, experience, (), training.tick(clock))
         return state, info | {"totals": rollouts.totals(finished)}
 

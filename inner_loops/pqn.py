@@ -55,6 +55,7 @@ class Config:
         num_segments: K, points on the learning curve.
         anneal_lr: whether the learning rate falls linearly to 0 over the lifetime.
         normalize_observation: by running statistics.
+        normalize_reward: give discounted returns deviation 1, by running statistics.
         torso: before the hidden layers: `mlp`, nothing; `cnn`,
             MinAtar's convolution; `nature`, the Nature paper's for 84 x 84 pixels.
         features: units of each hidden layer, each with layer normalization.
@@ -70,6 +71,7 @@ class Config:
     num_segments: int = 16
     anneal_lr: bool = True
     normalize_observation: bool = False
+    normalize_reward: bool = False
     torso: networks.Torso = "mlp"
     features: tuple[int, ...] = (120, 84)
     activation: str = "relu"
@@ -108,6 +110,14 @@ class Agent(NamedTuple):
     params: Any
     opt_state: Any
     obs_stats: normalization.RunningStats
+    return_stats: normalization.RunningStats
+
+
+class Experience(NamedTuple):
+    """The member's environments; leaves [E, ...]."""
+
+    episodes: rollouts.Episodes
+    discounted_return: jax.Array  # of the learner's reward, for its normalization
 
 
 TUNABLE = spaces.combine(
@@ -145,6 +155,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         torso=networks.torso(config.torso, env.observation),
     )
     normalize = normalization.observations(config.normalize_observation)
+    scale = normalization.rewards(config.normalize_reward)
 
     def q_values(agent, obs):
         return network.apply(agent.params, normalize.apply(agent.obs_stats, obs))
@@ -183,9 +194,11 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         network_key, env_key = jax.random.split(key)
         params = network.init(network_key, jnp.zeros(env.observation.shape))
         opt_state = meta.optimizer.init(params)
-        obs_stats = normalization.init(env.observation.shape)
-        agent = Agent(jnp.int32(0), params, opt_state, obs_stats)
-        experience = rollouts.start(env_key, env, config.num_envs)
+        stats = normalization.init(env.observation.shape), normalization.init(())
+        agent = Agent(jnp.int32(0), params, opt_state, *stats)
+        experience = Experience(
+            rollouts.start(env_key, env, config.num_envs), jnp.zeros(config.num_envs)
+        )
         return InnerState(agent, experience, clock=training.start_clock())
 
     # --- update -----------------------------------------------------------------------
@@ -212,18 +225,21 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         noise_key, act_key, order_key = training.keys(key, clock, 3)
         context = training.context(agent.age, lifetime.num_updates)
         shape = (config.num_steps, config.num_envs, num_actions)
-        experience, _, steps, finished, _ = rollouts.collect(
+        after, _, steps, finished, _ = rollouts.collect(
             act_key,
             env,
-            experience,
+            experience.episodes,
             jax.random.gumbel(noise_key, shape),
             q_learning.explorer(partial(q_values, agent), meta, context),
         )
-        obs_stats = normalize.update(agent.obs_stats, envs.unpacked(steps.obs))
+        stats, discounted_return = normalization.after_rollout(
+            *(config, (agent.obs_stats, agent.return_stats)),
+            *(experience.discounted_return, steps, meta, context),
+        )
         steps = steps._replace(
-            reward=learned_from(meta, steps, context),
-            obs=normalize.apply(obs_stats, steps.obs),
-            next_obs=normalize.apply(obs_stats, steps.next_obs),
+            reward=scale.apply(stats[1], learned_from(meta, steps, context)),
+            obs=normalize.apply(stats[0], steps.obs),
+            next_obs=normalize.apply(stats[0], steps.next_obs),
         )
         order = minibatches.orders(
             order_key, config.num_epochs, config.num_minibatches, batch_size
@@ -231,7 +247,8 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
         improve = population.phase(partial(learn, meta=meta, context=context))
         params, opt_state, info = improve(agent.params, agent.opt_state, steps, order)
-        agent = Agent(agent.age + 1, params, opt_state, obs_stats)
+        agent = Agent(agent.age + 1, params, opt_state, *stats)
+        experience = Experience(after, discounted_return)
         state = InnerState(agent, experience, (), training.tick(clock))
         return state, info | {"totals": rollouts.totals(finished)}
 
@@ -245,7 +262,6 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         init,
         update,
         q_learning.greedy(q_values),
-        episodes=lambda experience: experience,
         tunable=TUNABLE,
         masks=True,
     )

@@ -84,7 +84,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             act_key, agent, experience, clock, meta, context
         )
         drawn = parts.draw(sample_key, experience, clock)
-        agent, mass, info = parts.learner(agent.obs_stats).improve(
+        agent, mass, info = parts.learner(agent).improve(
             *(agent, parts.read(experience, drawn.indices)),
             *((drawn.mass, drawn.age, drawn.visits), clock, meta, context),
         )

@@ -100,7 +100,7 @@ def make(
         agent, experience = parts.born(key, meta)
         context = training.context(agent.age, num_updates)
         sequences = demos.read(jnp.arange(demos.number))
-        learner = parts.learner(agent.obs_stats)
+        learner = parts.learner(agent)
         seen = learner.first_seen(agent.params, sequences, meta, context)
         mass, _ = learner.first_mass(seen, agent.return_std, meta, context)
         experience = experience._replace(demonstrations=demos.start(mass))
@@ -127,7 +127,7 @@ def make(
         sequences = _mixed(
             chosen, demos.read(theirs.indices), parts.read(experience, own.indices)
         )
-        agent, mass, info = parts.learner(agent.obs_stats).improve(
+        agent, mass, info = parts.learner(agent).improve(
             agent, sequences, drawn, clock, meta, context
         )
         experience = experience._replace(

@@ -7,14 +7,19 @@ separate for each member.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from metaevo import envs, slots
+from metaevo.rl import returns, rollouts
+from metaevo.slots import Context
+
 __all__ = [
     "Normalizer",
     "RunningStats",
+    "after_rollout",
     "init",
     "normalize",
     "observations",
@@ -87,3 +92,33 @@ def observations(enabled: bool) -> Normalizer:
 def rewards(enabled: bool) -> Normalizer:
     """Scales rewards by statistics of returns, or leaves both alone."""
     return Normalizer(update, scale) if enabled else _OFF
+
+
+def after_rollout(
+    config: Any,
+    stats: tuple[RunningStats, RunningStats],
+    discounted_return: jax.Array,
+    steps: rollouts.Transition,
+    meta: Any,
+    context: Context,
+) -> tuple[tuple[RunningStats, RunningStats], jax.Array]:
+    """Statistics of observations and returns, and the discounted return [E], after it.
+
+    Args:
+        config: with `normalize_observation` and `normalize_reward`.
+        stats: of observations and of discounted returns, before it.
+        discounted_return: [E], of the learner's reward, before it.
+        steps: leaves [T, E, ...], as they were collected.
+        meta: with the slots `reward` and `gamma`.
+    """
+    obs_stats, return_stats = stats
+    normalize = observations(config.normalize_observation)
+    obs_stats = normalize.update(obs_stats, envs.unpacked(steps.obs))
+    if config.normalize_reward:
+        reward = rollouts.learned_from(meta, steps, context)
+        gamma = slots.value(meta.gamma, context)
+        discounted_return, discounted = returns.discounted_so_far(
+            reward, steps.done, gamma, discounted_return
+        )
+        return_stats = update(return_stats, discounted)
+    return (obs_stats, return_stats), discounted_return

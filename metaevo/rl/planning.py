@@ -104,6 +104,7 @@ def model(
     env: envs.Env,
     evaluate: Callable[..., tuple[jax.Array, jax.Array]],
     gamma: jax.Array | float,
+    scale: Callable[[jax.Array], jax.Array] = lambda reward: reward,
 ) -> Model:
     """The environment as mctx's `recurrent_fn`; embeddings are `TreeNode`s.
 
@@ -115,6 +116,7 @@ def model(
         evaluate: `(keys, obs, state) -> (logits [B, A], values [B])`, leaves [B, ...],
             for who is to move.
         gamma: discount, in [0, 1].
+        scale: of rewards, such as `normalization.scale`.
     """
     mctx = _mctx()
 
@@ -126,7 +128,7 @@ def model(
         if env.player is not None:
             sign = jnp.where(env.player(after) == env.player(state), 1.0, -1.0)
         # Selected, not multiplied: what follows an end may be infinite.
-        reward = jnp.where(ended, 0.0, out.reward)
+        reward = jnp.where(ended, 0.0, scale(out.reward))
         terminated = jnp.where(ended, node.terminated, out.terminated)
         truncated = jnp.where(ended, node.truncated, out.done & ~out.terminated)
         # Nothing happens after a time limit, so nothing is discounted.

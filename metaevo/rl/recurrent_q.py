@@ -266,6 +266,7 @@ def targets(
     sequences: Sequences,
     meta: Any,
     context: Context,
+    scale: Callable[[jax.Array], jax.Array] = lambda reward: reward,
 ) -> Targets:
     """n-step targets of the steps that are learned from.
 
@@ -276,6 +277,7 @@ def targets(
     Args:
         double: True for double Q-learning (van Hasselt et al., 2016).
         meta: with slots `reward`, `gamma`, `rescale` and `stored_memory`.
+        scale: of rewards that the agent learns from, such as `normalization.scale`.
     """
     steps, last = sequences.steps, led_by(sequences)
     kept = slots.value(meta.stored_memory, context)
@@ -306,7 +308,7 @@ def targets(
     best = q_learning.best_action(online if double else theirs, mask)
     value = q_learning.of_action(theirs, best)
     value = rescalings.inverse(meta.rescale, value, context)
-    learned = learned_from(meta, steps, context)[size.burn_in :]
+    learned = scale(learned_from(meta, steps, context)[size.burn_in :])
     terminated = several(terminated)
     total, factor, end = returns.n_step_window(
         *(several(learned), terminated, several(done)),

@@ -18,6 +18,7 @@ from metaevo.types import PyTree
 __all__ = [
     "VTrace",
     "backward",
+    "discounted_so_far",
     "generalized_advantage",
     "importance_ratio",
     "lambda_return",
@@ -48,6 +49,32 @@ def backward(step: Callable, last: PyTree, steps: PyTree) -> PyTree:
     """
     unroll = steps_at_once()
     return jax.lax.scan(step, last, steps, reverse=True, unroll=unroll)[1]
+
+
+def discounted_so_far(
+    reward: jax.Array,
+    done: jax.Array,
+    gamma: jax.Array | float,
+    before: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """Discounted rewards up to each step, Rₜ = rₜ + γ Rₜ₋₁, anew in each episode.
+
+    Args:
+        reward: [T, E] float32.
+        done: [T, E] bool.
+        gamma: in [0, 1].
+        before: [E], R before the first step.
+
+    Returns:
+        R [E] after the last step, 0 where it was done, and those of all steps [T, E].
+    """
+
+    def step(before, at):
+        reward, done = at
+        discounted = reward + gamma * before
+        return jnp.where(done, 0.0, discounted), discounted
+
+    return jax.lax.scan(step, before, (reward, done), unroll=steps_at_once())
 
 
 def generalized_advantage(

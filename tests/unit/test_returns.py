@@ -43,6 +43,18 @@ def test_advantages_and_returns_golden():
         np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+def test_discounted_rewards_begin_anew_with_each_episode():
+    random = np.random.default_rng(0)
+    reward, done = random.normal(size=(9, 2)), random.random((9, 2)) < 0.3
+    running, expected = np.array([2.0, -3.0]), []
+    last, found = returns.discounted_so_far(reward, done, 0.9, jnp.array(running))
+    for now, end in zip(reward, done, strict=True):
+        expected.append(now + 0.9 * running)
+        running = np.where(end, 0.0, expected[-1])
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(last, running, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("length", [1, 5, 40])
 def test_several_steps_at_once_change_no_value(length, monkeypatch):
     """As on an accelerator, with trajectories shorter than the unrolled ones."""
