@@ -75,9 +75,16 @@ def energy(obs, action, reward, next_obs, terminated, context=None):
     return reward + context.stats["gamma"] * after - potential(obs)
 
 
+@slots.function
+def _reluctant(td_error, q, target, context=None):
+    """`losses.td_reluctant` of which three tenths count where it counts a tenth."""
+    del q, context
+    return 0.5 * jnp.where(td_error * target < 0, 1.0, 0.3) * td_error**2
+
+
 TD, VALUE, REWARD = "td_loss", "value_loss", "reward"
 SIMPLE: Mapping[str, Mapping[str, Slot]] = {
-    TD: rivals.SIMPLE[TD],
+    TD: {**rivals.SIMPLE[TD], "reluctant, 0.3": _reluctant},
     VALUE: rivals.SIMPLE[VALUE],
     REWARD: {
         "none": rewards.identity,
@@ -156,9 +163,11 @@ CATCH, KEY_DOOR = "Catch-bsuite", "grid/key_door"
 SCALED = ", scaled observations"
 LONG = ", 1000 steps"
 OF_TD = "zoo:td_loss", TD
+OF_SIGNED = "zoo:td_signed", TD
 OF_VALUE = "zoo:value_loss", VALUE
 OF_REWARD = "zoo:potential", REWARD
 ERRORS = ("square", "Huber", "slow to rise", "slow to fall", "reluctant")
+SIGNED = (*ERRORS, "reluctant, 0.3")
 VALUES = ("square", "clipped square", "Huber", "shifted", "reluctant")
 SHAPED = ("none", "height", "energy")
 DQN, FAST_DQN, PPO, FAST_PPO, SB3_DQN, SB3_PPO, SB3_REWARD = AGENTS
@@ -167,6 +176,12 @@ DQN, FAST_DQN, PPO, FAST_PPO, SB3_DQN, SB3_PPO, SB3_REWARD = AGENTS
 # simple functions are trained there. Its PPO does not tell what a value was before:
 # clipped, the square is the plain one there.
 ROWS = (
+    Row(*OF_SIGNED, DQN, CARTPOLE, SIGNED, 16),
+    Row(*OF_SIGNED, DQN, ACROBOT, SIGNED, 16),
+    Row(*OF_SIGNED, DQN, CATCH, SIGNED, 16),
+    Row(*OF_SIGNED, DQN, KEY_DOOR, SIGNED, 16),
+    Row(*OF_SIGNED, FAST_DQN, CARTPOLE, SIGNED, 16),
+    Row(*OF_SIGNED, FAST_DQN, ACROBOT, SIGNED, 16),
     Row(*OF_TD, DQN, CARTPOLE, ERRORS, 16),
     Row(*OF_TD, DQN, ACROBOT, ERRORS, 16),
     Row(*OF_VALUE, PPO, CARTPOLE, VALUES, 16),

@@ -108,9 +108,9 @@ def weighted_square(
         limit: L, in standard deviations; w is nearly constant beyond.
         temporal: True if n also sees `context.progress`.
         signed: True if n sees y = x sign(g) in place of x, negative where the value is
-            to move away from zero, and sign(y) and |g| / (s + |g|). b is then
-            multiplied by sign(g). So f(−e, −g) = f(e, g): rewards are weighed as costs
-            are. Not for convex members.
+            to move away from zero, and sign(y) and |g| / (s + |g|). Without a bias
+            f(−e, −g) = f(e, g): rewards are weighed as costs are. Not for convex
+            members.
 
     Raises:
         ValueError: a setting has a wrong type, or is out of its range. The function
@@ -228,10 +228,8 @@ def _weighted(
             functions.progress(context)  # without a context its error is the first
         std = functions.return_std(context)
         error = jnp.asarray(error, jnp.result_type(float))
-        target = jax.lax.stop_gradient(target)
         if max_bias:
-            shift = std * max_bias * jnp.tanh(params["bias"])
-            error = error - (shift * jnp.sign(target) if signed else shift)
-        return loss(params, error, target, std, context)
+            error = error - std * max_bias * jnp.tanh(params["bias"])
+        return loss(params, error, jax.lax.stop_gradient(target), std, context)
 
     return _OfError(init, apply)

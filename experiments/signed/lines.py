@@ -1,7 +1,8 @@
 """What evolved beside reluctant squares of other weights and scales.
 
-    python -m experiments.signed.lines           an hour of two cores
+    python -m experiments.signed.lines           three hours of a core
     python -m experiments.signed.lines table
+    python -m experiments.signed.lines save 1 PATH    search 1 as an artifact
 
 A weight of the reluctant square is what counts where Q moves away from zero. A scale
 multiplies all of the loss, which matters to Adam through its ε alone. The worlds are
@@ -19,10 +20,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
+import metaevo
 from benchmarks.measure import Results
 from experiments.signed import run
 from inner_loops import dqn
-from metaevo import envs, fitness, population, slots
+from metaevo import envs, fitness, population, slots, spaces
 from metaevo.envs import suites
 from metaevo.evaluators.lift import lift
 from metaevo.types import Space
@@ -32,6 +34,8 @@ LINES = ((1.0, 1.0), (0.3, 1.0), (0.4, 1.0), (1.0, 7.0), (0.3, 7.0))
 """Weight and scale of each."""
 SEARCHES = (0, 1, 4)
 """Of `eight.jsonl`."""
+FRAMES = 10 * 32 * 12 * 8 * 32_000
+"""Of a search of `eight.jsonl`: generations, members, worlds, tasks, a lifetime."""
 NAMES = (
     *(f"weight {weight:g}, times {scale:g}" for weight, scale in LINES),
     *(f"search {i}" for i in SEARCHES),
@@ -119,8 +123,34 @@ def table() -> str:
     return "\n".join(rows)
 
 
+def save(search: int, path: str) -> None:
+    """Write a solution as an artifact, with what the search was."""
+    from metaevo.storage import artifacts
+
+    space = spaces.replace(td_loss=run.FAMILY)
+    member = jax.tree.map(lambda x: x[search], solutions())
+    lines = map(json.loads, (FOLDER / "eight.jsonl").read_text().splitlines())
+    *_, last = (x for x in lines if "generation" in x)
+    evidence = {
+        "environments": list(run.EIGHT),
+        "measure": "mean return over the lifetime",
+        "cost": {"generations": last["generation"] + 1, "frames": FRAMES},
+        "metaevo": metaevo.__version__,
+        "date": last["date"][:10],
+        "license": "Apache-2.0",
+    }
+    about = {key: last[key] for key in ("device", "machine", "python", "versions")}
+    about["changes"] = ["tasks=eight", "members=32", "worlds=12"]
+    about["run"] = {"seed": search, "directory": None}
+    provenance = {"search": "experiments.signed.run", "run": about}
+    params = {"td_loss": member}
+    artifacts.save(path, params, space.spec, {}, provenance, evidence=evidence)
+
+
 if __name__ == "__main__":
     if sys.argv[1:] == ["table"]:
         print(table())
+    elif sys.argv[1:2] == ["save"]:
+        save(int(sys.argv[2]), sys.argv[3])
     else:
         main()

@@ -71,7 +71,7 @@ def test_a_signed_weighted_square_by_hand():
 
 
 def test_a_signed_member_weighs_rewards_as_costs():
-    learned = critic_losses.td_weighted_square((6,), signed=True)
+    learned = critic_losses.td_weighted_square((6,), max_bias=0.0, signed=True)
     loss = learned.bind(helper.away(learned, 1.0))
     np.testing.assert_allclose(
         loss(V - G, -V, -G, NOW), loss(G - V, V, G, NOW), rtol=1e-5
