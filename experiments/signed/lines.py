@@ -123,6 +123,43 @@ def table() -> str:
     return "\n".join(rows)
 
 
+def judged(search: int) -> tuple[list[str], list[dict]]:
+    """What `eight.jsonl` says of a solution: verdicts by task, and mean scores.
+
+    Against the square in the tasks of the search, and against the best simple loss
+    where no search evolves.
+    """
+    from metaevo.analysis import stats
+
+    verdicts, rows = [], []
+    lines = map(json.loads, (FOLDER / "eight.jsonl").read_text().splitlines())
+    for line in (x for x in lines if "scores" in x):
+        task, scores = line["task"], line["scores"]
+        mine = np.array(scores[f"search {search}"])
+        for name, x in (
+            ("solution", mine),
+            ("square", scores["square"]),
+            ("reluctant square, 0.3", scores["reluctant 0.3"]),
+        ):
+            of_task = {"name": name, "task": task, "fitness": float(np.mean(x))}
+            rows.append(of_task | {"final_return": None, "seeds": len(x)})
+        if task not in run.EIGHT and task not in suites.UNTOUCHED:
+            continue
+        rival = "reluctant 0.3" if task in suites.UNTOUCHED else "square"
+        found = stats.mean_interval(mine - np.array(scores[rival]))
+        named = "square" if rival == "square" else "reluctant square with 0.3"
+        said = "not distinguishable from"
+        said = "better than" if found.low > 0 else said
+        said = "worse than" if found.high < 0 else said
+        where = "a task that no search touched, " if task in suites.UNTOUCHED else ""
+        verdicts.append(
+            f"on {task}, {where}the solution is {said} the {named}: mean return over "
+            f"the lifetime {found.estimate:+.3f} [{found.low:+.3f}, {found.high:+.3f}] "
+            f"(95 % interval, {len(mine)} paired worlds)"
+        )
+    return verdicts, rows
+
+
 def save(search: int, path: str) -> None:
     """Write a solution as an artifact, with what the search was."""
     from metaevo.storage import artifacts
@@ -131,9 +168,12 @@ def save(search: int, path: str) -> None:
     member = jax.tree.map(lambda x: x[search], solutions())
     lines = map(json.loads, (FOLDER / "eight.jsonl").read_text().splitlines())
     *_, last = (x for x in lines if "generation" in x)
+    verdicts, rows = judged(search)
     evidence = {
         "environments": list(run.EIGHT),
         "measure": "mean return over the lifetime",
+        "verdicts": verdicts,
+        "scores": rows,
         "cost": {"generations": last["generation"] + 1, "frames": FRAMES},
         "metaevo": metaevo.__version__,
         "date": last["date"][:10],

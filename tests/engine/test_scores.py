@@ -123,7 +123,7 @@ def test_where_there_are_no_scores_the_message_says_what_keeps_them(
     shutil.rmtree(run / "held_out")
     for path, said in (
         (run, "metaevo resume RUN run.held_out_seeds=32"),
-        ("zoo:shaper", "zoo:shaper: no scores by seed here"),
+        ("zoo:ally", "zoo:ally: no scores by seed here"),
         (tmp_path, "holds 1 run"),
     ):
         with pytest.raises(metaevo.MetaevoError, match=said):

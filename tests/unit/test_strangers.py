@@ -211,7 +211,7 @@ def test_every_row_can_be_trained():
 
 
 def test_wrong_words_are_refused():
-    with pytest.raises(SystemExit, match="expected an artifact of zoo:td_loss"):
+    with pytest.raises(SystemExit, match="expected an artifact of zoo:td_signed"):
         strangers.main(["of=zoo:shaper"])
     with pytest.raises(SystemExit, match="expected one of of=, only="):
         strangers.main(["agent=dqn"])
@@ -236,7 +236,7 @@ def test_a_card_says_first_whether_a_simple_function_does_as_well():
     assert zoo.sentences([]) == ([], [])
 
 
-@pytest.mark.parametrize("name", ["td_loss", "value_loss", "potential"])
+@pytest.mark.parametrize("name", ["td_loss", "td_signed", "value_loss", "potential"])
 def test_cards_have_the_rows_that_were_measured(name):
     rows, limits = zoo.of_strangers(name)
     found = metaevo.load(f"zoo:{name}").manifest["evidence"]
