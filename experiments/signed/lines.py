@@ -1,4 +1,4 @@
-"""What evolved beside reluctant squares of other weights and scales.
+"""Train what evolved beside reluctant squares of other weights and scales.
 
     python -m experiments.signed.lines           three hours of a core
     python -m experiments.signed.lines table
@@ -34,8 +34,8 @@ LINES = ((1.0, 1.0), (0.3, 1.0), (0.4, 1.0), (1.0, 7.0), (0.3, 7.0))
 """Weight and scale of each."""
 SEARCHES = (0, 1, 4)
 """Of `eight.jsonl`."""
-FRAMES = 10 * 32 * 12 * 8 * 32_000
-"""Of a search of `eight.jsonl`: generations, members, worlds, tasks, a lifetime."""
+SIZES = {"tasks": "eight", "members": 32, "worlds": 12}
+"""Of the searches of `eight.jsonl`."""
 NAMES = (
     *(f"weight {weight:g}, times {scale:g}" for weight, scale in LINES),
     *(f"search {i}" for i in SEARCHES),
@@ -50,10 +50,15 @@ def loss(params, td_error, q, target, context=None):
     return jnp.where(params["weight"] > 0, line, member)
 
 
-def solutions(name: str = "eight") -> dict:
-    """The members that the searches found, leaves [5, ...]."""
+def recorded(key: str, name: str = "eight") -> list[dict]:
+    """Lines of a file of results that have a key."""
     lines = map(json.loads, (FOLDER / f"{name}.jsonl").read_text().splitlines())
-    (found,) = (x["solutions"] for x in lines if "solutions" in x)
+    return [line for line in lines if key in line]
+
+
+def solutions() -> dict:
+    """The members that the searches found, leaves [5, ...]."""
+    found = recorded("solutions")[0]["solutions"]
     tensors = {name.split("'")[-2]: np.float32(x) for name, x in found.items()}
     return {"network": tensors}
 
@@ -110,7 +115,7 @@ def table() -> str:
     from metaevo.analysis import stats
 
     rows = []
-    for line in map(json.loads, (FOLDER / "lines.jsonl").read_text().splitlines()):
+    for line in recorded("scores", "lines"):
         scores = {name: np.array(x) for name, x in line["scores"].items()}
         square = scores.pop(NAMES[0])
         found = [stats.mean_interval(x - square) for x in scores.values()]
@@ -132,8 +137,7 @@ def judged(search: int) -> tuple[list[str], list[dict]]:
     from metaevo.analysis import stats
 
     verdicts, rows = [], []
-    lines = map(json.loads, (FOLDER / "eight.jsonl").read_text().splitlines())
-    for line in (x for x in lines if "scores" in x):
+    for line in recorded("scores"):
         task, scores = line["task"], line["scores"]
         mine = np.array(scores[f"search {search}"])
         for name, x in (
@@ -166,21 +170,25 @@ def save(search: int, path: str) -> None:
 
     space = spaces.replace(td_loss=run.FAMILY)
     member = jax.tree.map(lambda x: x[search], solutions())
-    lines = map(json.loads, (FOLDER / "eight.jsonl").read_text().splitlines())
-    *_, last = (x for x in lines if "generation" in x)
+    last = recorded("generation")[-1]
+    generations = last["generation"] + 1
+    trained = generations * SIZES["members"] * SIZES["worlds"] * len(run.EIGHT)
     verdicts, rows = judged(search)
     evidence = {
         "environments": list(run.EIGHT),
         "measure": "mean return over the lifetime",
         "verdicts": verdicts,
         "scores": rows,
-        "cost": {"generations": last["generation"] + 1, "frames": FRAMES},
+        "cost": {
+            "generations": generations,
+            "frames": trained * run.LOOP.total_timesteps,
+        },
         "metaevo": metaevo.__version__,
         "date": last["date"][:10],
         "license": "Apache-2.0",
     }
     about = {key: last[key] for key in ("device", "machine", "python", "versions")}
-    about["changes"] = ["tasks=eight", "members=32", "worlds=12"]
+    about["changes"] = [f"{key}={value}" for key, value in SIZES.items()]
     about["run"] = {"seed": search, "directory": None}
     provenance = {"search": "experiments.signed.run", "run": about}
     params = {"td_loss": member}

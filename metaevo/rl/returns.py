@@ -57,7 +57,7 @@ def discounted_so_far(
     gamma: jax.Array | float,
     before: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
-    """Discounted rewards up to each step, Rₜ = rₜ + γ Rₜ₋₁, anew in each episode.
+    """Return the discounted rewards up to each step, Rₜ = rₜ + γ Rₜ₋₁, by episode.
 
     Args:
         reward: [T, E] float32.
