@@ -87,6 +87,15 @@ class Config:
     num_eval_envs: int = 16
 
 
+CHOICES = (
+    "inner.normalize_observation=true",
+    "inner.normalize_reward=true",
+    "inner.normalize_advantage=true",
+    "inner.anneal_lr=false",
+)
+"""Static settings that a rival may take."""
+
+
 class Meta(NamedTuple):
     """Slots that all of these algorithms have.
 

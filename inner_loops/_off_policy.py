@@ -49,6 +49,14 @@ class Config:
     num_eval_envs: int = 16
 
 
+CHOICES = (
+    "inner.num_step_return=3",
+    "inner.critic_layer_norm=true",
+    "inner.normalize_observation=true",
+)
+"""Static settings that a rival may take."""
+
+
 class Experience(NamedTuple):
     """The member's environments and replay buffer."""
 

@@ -133,7 +133,9 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         _numbers, _estimate, _learner, _step_size, _entropy, STATS
     )
     return _actor_critic.inner_loop(
-        env, config, meta, algorithm, config.num_workers, tunable=TUNABLE
+        *(env, config, meta, algorithm, config.num_workers),
+        tunable=TUNABLE,
+        choices=_actor_critic.CHOICES,
     )
 
 

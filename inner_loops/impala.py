@@ -171,7 +171,11 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     algorithm = _actor_critic.Algorithm(
         _numbers, _estimate, _learner, _step_size, _entropy, STATS
     )
-    return _actor_critic.inner_loop(env, config, meta, algorithm, tunable=TUNABLE)
+    return _actor_critic.inner_loop(
+        *(env, config, meta, algorithm),
+        tunable=TUNABLE,
+        choices=_actor_critic.CHOICES,
+    )
 
 
 if __name__ == "__main__":

@@ -131,6 +131,13 @@ TUNABLE = spaces.combine(
 )
 """The space that a baseline is tuned in: ε bends at its middle and its end."""
 
+CHOICES = (
+    "inner.normalize_observation=true",
+    "inner.normalize_reward=true",
+    "inner.anneal_lr=false",
+)
+"""Static settings that a rival may take."""
+
 
 @on_any_env
 def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> InnerLoop:
@@ -263,6 +270,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         update,
         q_learning.greedy(q_values),
         tunable=TUNABLE,
+        choices=CHOICES,
         masks=True,
     )
 

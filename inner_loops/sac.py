@@ -19,7 +19,7 @@ import optax
 
 import metaevo
 from inner_loops import _off_policy
-from inner_loops._off_policy import Experience
+from inner_loops._off_policy import CHOICES, Experience
 from metaevo import envs, losses, optimizers, population, rewards, slots, spaces
 from metaevo.errors import ConfigError
 from metaevo.rl import (
@@ -351,7 +351,10 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
 
     lifetime, discrete = sizes.lifetime, isinstance(env.action, envs.Discrete)
     return training.inner_loop(
-        env, config, meta, lifetime, init, update, act, tunable=TUNABLE, masks=discrete
+        *(env, config, meta, lifetime, init, update, act),
+        tunable=TUNABLE,
+        choices=CHOICES,
+        masks=discrete,
     )
 
 

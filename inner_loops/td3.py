@@ -22,7 +22,7 @@ import jax.numpy as jnp
 
 import metaevo
 from inner_loops import _td3
-from inner_loops._off_policy import Experience
+from inner_loops._off_policy import CHOICES, Experience
 from inner_loops._td3 import TargetTrainState
 from metaevo import envs, population, slots, spaces
 from metaevo.rl import (
@@ -158,7 +158,9 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
         return to_env(act_unit(agent, obs)), carry
 
     return training.inner_loop(
-        env, config, meta, sizes.lifetime, init, update, act, tunable=TUNABLE
+        *(env, config, meta, sizes.lifetime, init, update, act),
+        tunable=TUNABLE,
+        choices=CHOICES,
     )
 
 

@@ -94,7 +94,11 @@ class InnerLoop(NamedTuple):
             comparison on held-out seeds trains beside `meta`. The names are not
             those of its other candidates, and have no "/".
         choices: static settings that a rival may take, each `key=value` of a search
-            or several joined by `;`. `metaevo compare rivals=all` tries them.
+            or several joined by `;`. `metaevo compare rivals=all` tries them, and
+            `metaevo tune choose=true`.
+        hand_made: the loop that comparisons train as the hand-made algorithm, on the
+            same environment, for as many segments and frames. Its static settings may
+            be others. None: this one.
         outside: True if not JAX trains the member but a function of the user's, see
             `metaevo.optimize`. The loop then has slots alone: agents are not scored
             without training, and no simple functions are tried.
@@ -120,6 +124,7 @@ class InnerLoop(NamedTuple):
     on: Callable[[Any], InnerLoop] | None = None
     baselines: Mapping[str, Mapping[str, Any]] = {}
     choices: tuple[str, ...] = ()
+    hand_made: InnerLoop | None = None
     outside: bool = False
 
 

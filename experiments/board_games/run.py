@@ -1,7 +1,7 @@
 """Gumbel AlphaZero on board games, against players that learn nothing.
 
     python -m experiments.board_games.run tic_tac_toe=true    3 agents, 3 minutes
-    python -m experiments.board_games.run connect_four=true   1 agent, 24 minutes
+    python -m experiments.board_games.run connect_four=true   3 agents, an hour
 
 An agent is trained by self-play, then meets its opponents over both seats. It plans
 with as many simulations as in training, and takes the best move. Durations are for two
@@ -66,7 +66,7 @@ GAMES = {
         gumbel_alphazero.Meta(lr=1e-3, q_scale=0.03, gumbel_scale=3.0),
         ("random", "rollouts-100"),
         400,
-        1,
+        3,
     ),
 }
 

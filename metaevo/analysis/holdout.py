@@ -67,6 +67,14 @@ def fixed(values: Mapping[str, Any]) -> Space:
     return HAND_MADE._replace(bind=lambda params, meta: slots.replace(meta, **values))
 
 
+def as_hand_made(search: Search) -> Search:
+    """Return a search with the loops that `InnerLoop.hand_made` names, if any."""
+    if not any(loop.hand_made for loop in search.tasks):
+        return search
+    loops = [loop.hand_made or loop for loop in search.tasks]
+    return search._replace(inner_loop=loops)
+
+
 def baselines(search: Search) -> Mapping[str, Mapping[str, Any]]:
     """`InnerLoop.baselines` of a search: those that all of its loops have.
 

@@ -194,17 +194,18 @@ def compare(
     by_space: dict[int, tuple[Space, dict[str, Params]]] = {}
     for name, (space, params) in learned.items():
         by_space.setdefault(id(space), (space, {}))[1][name] = params
-    for bound_by, candidates in (
-        *by_space.values(),
-        (holdout.HAND_MADE, {HAND_MADE: holdout.NOTHING}),
+    usual = holdout.as_hand_made(search)
+    for setting, bound_by, candidates in (
+        *((search, *each) for each in by_space.values()),
+        (usual, holdout.HAND_MADE, {HAND_MADE: holdout.NOTHING}),
         *(
-            (holdout.fixed(values), {name: holdout.NOTHING})
+            (usual, holdout.fixed(values), {name: holdout.NOTHING})
             for name, values in holdout.baselines(search).items()
         ),
     ):
         runs, trained = holdout.train_kept(
             steps,
-            search,
+            setting,
             bound_by,
             candidates,
             key,

@@ -254,7 +254,7 @@ def call(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
         ConfigError: There is no such function or artifact, or it has no such slot; or
             the function refuses its arguments, of which the message names one.
     """
-    made = {key: _with_functions(key, x) for key, x in arguments.items()}
+    made = {key: with_functions(key, x) for key, x in arguments.items()}
     try:
         return function(**made)
     except ConfigError as error:
@@ -354,7 +354,7 @@ def named_functions(arguments: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _with_functions(key: str, value: Any) -> Any:
+def with_functions(key: str, value: Any) -> Any:
     """Return a `Meta` with functions in place of the texts that name them."""
     from metaevo import formulas, slots
 

@@ -34,27 +34,31 @@ class TuneOptions:
     Attributes:
         minutes: time until the report, in place of num_generations.
         frames: frames of all generations, in place of num_generations.
+        choose: choose static settings first, by 16 agents each.
 
     Raises:
-        ConfigError: one is not positive, or both are given.
+        ConfigError: a budget is not positive, or both are given.
     """
 
     minutes: float | None = None
     frames: int | None = None
+    choose: bool = False
 
     def __post_init__(self) -> None:
         if self.minutes is not None and self.frames is not None:
             raise ConfigError(
                 f"minutes={self.minutes:g} and frames={self.frames}: give one of them"
             )
-        for name, value in asdict(self).items():
+        for name in ("minutes", "frames"):
+            value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ConfigError(f"{name}={value} must be positive")
 
     @property
-    def given(self) -> list[str]:
+    def budget(self) -> list[str]:
         """The budget as it is typed; empty if there is none."""
-        return [f"{k}={x:g}" for k, x in asdict(self).items() if x is not None]
+        named = {"minutes": self.minutes, "frames": self.frames}
+        return [f"{k}={x:g}" for k, x in named.items() if x is not None]
 
 
 @dataclass(frozen=True)

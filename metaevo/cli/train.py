@@ -6,10 +6,10 @@ import dataclasses
 import inspect
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from metaevo.cli import strategies
+from metaevo.cli import config, strategies
 from metaevo.errors import ConfigError
 from metaevo.types import InnerLoop, Search
 
@@ -46,6 +46,7 @@ def as_tuning(make: Callable[..., InnerLoop]) -> Callable[..., Search]:
         num_generations: int,
         num_seeds: int,
         sigma: float,
+        choices: str | None,
         inner,
         meta,
     ) -> Search:
@@ -54,10 +55,19 @@ def as_tuning(make: Callable[..., InnerLoop]) -> Callable[..., Search]:
         Args:
             sigma: standard deviation of the first members around the algorithm's own
                 numbers, on the scale of each number.
+            choices: static settings under which the numbers are tuned,
+                KEY=VALUE;KEY=VALUE. The comparison is with the algorithm without them.
         """
         from metaevo import envs, fitness
 
-        loop = make(envs.make(env), inner, meta)
+        def on(env: envs.Env) -> InnerLoop:
+            usual = make(env, inner, meta)
+            if choices is None:
+                return usual
+            chosen = _changed(search, inner, meta, choices.split(";"))
+            return make(env, *chosen)._replace(hand_made=usual, on=on)
+
+        loop = on(envs.make(env))
         if loop.tunable is None:
             name = make.__module__.rpartition(".")[2]
             raise ConfigError(f"tune {name}: this algorithm names no numbers")
@@ -75,8 +85,24 @@ def as_tuning(make: Callable[..., InnerLoop]) -> Callable[..., Search]:
         "num_generations": (int, 20),
         "num_seeds": (int, 2),
         "sigma": (float, 1.0),  # `benchmarks/outer_loops.py` measures it
+        "choices": (str | None, None),
     }
     return of_loop(make, search, own, TUNED_FRAMES)
+
+
+def _changed(
+    search: Callable[..., Search], inner: Any, meta: Any, changes: Sequence[str]
+) -> tuple[Any, Any]:
+    """Return a loop's `Config` and `Meta` with other `key=value`.
+
+    Raises:
+        ConfigError: one is no key of theirs, or its value is wrong.
+    """
+    try:
+        given = config.parse_into(search, {"inner": inner, "meta": meta}, changes)
+    except ConfigError as error:
+        raise ConfigError(f"choices: {error}") from None
+    return given["inner"], config.with_functions("meta", given["meta"])
 
 
 def of_loop(
@@ -97,8 +123,8 @@ def of_loop(
         most_frames: of a lifetime by default.
     """
     module = sys.modules[make.__module__]
-    _, config, meta, *_ = inspect.signature(make).parameters.values()
-    inner = config.default
+    _, first, meta, *_ = inspect.signature(make).parameters.values()
+    inner = first.default
     if (getattr(inner, "total_timesteps", None) or 0) > most_frames:
         inner = dataclasses.replace(inner, total_timesteps=most_frames)
     kinds = {

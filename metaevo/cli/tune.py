@@ -11,7 +11,8 @@ import dataclasses
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from metaevo.cli import config, docstrings, presets, program, strategies, train
 from metaevo.cli.options import TuneOptions
@@ -21,6 +22,10 @@ from metaevo.engine.result import Result
 from metaevo.errors import ConfigError
 from metaevo.storage import artifacts, run_directory
 from metaevo.types import InnerLoop, Search
+
+if TYPE_CHECKING:
+    from metaevo.config import RunConfig
+    from metaevo.engine import preparation
 
 
 def main(make: Callable[..., InnerLoop], argv: Sequence[str]) -> None:
@@ -43,9 +48,8 @@ def _tune(
     options = config.parse_options(TuneOptions, own)
     search = train.as_tuning(make)
     arguments = presets.expanded([arg for arg in argv if arg not in own], search)
-    if options.given and not set(arguments) & set(program.FLAGS):
-        asked = _generations(search, arguments, options, should_stop)
-        arguments.append(f"num_generations={asked}")
+    if not set(arguments) & set(program.FLAGS):
+        arguments += _decided(search, arguments, options, should_stop)
     for result in program.run(search, arguments, should_stop):
         print("\n".join(_found(make, search, arguments, result)))
     if {"-h", "--help"} & set(arguments):
@@ -58,13 +62,140 @@ def _tune(
 def _budgets() -> list[str]:
     """Return the help of `TuneOptions`."""
     described = docstrings.descriptions(TuneOptions)
-    return ["", "Budget", *(f"  {x + '=null':27}{y}" for x, y in described.items())]
+    usual = config.assignments(dataclasses.asdict(TuneOptions()))
+    lines = zip(usual, described.values(), strict=True)
+    return ["", "Before the search", *(f"  {x:27}{y}" for x, y in lines)]
 
 
-def _generations(
+def _decided(
     search: Callable[..., Search],
     argv: Sequence[str],
     options: TuneOptions,
+    should_stop: Callable[[], bool],
+) -> list[str]:
+    """Return the arguments that `TuneOptions` stand for.
+
+    Raises:
+        ConfigError: the budget is too small, or several machines are asked for.
+    """
+    began, found, spent = time.monotonic(), [], 0
+    asked = [*options.budget, *(["choose=true"] if options.choose else [])]
+    if not asked:
+        return []
+    chosen = strategies.in_arguments(search, argv)
+    run = config.parse(chosen, argv)["run"]
+    if run.distributed or run.evaluator == "ray":
+        raise ConfigError(
+            f"{' '.join(asked)}: for one machine alone; give num_generations=N, and "
+            "choices=KEY=VALUE, on several"
+        )
+    from metaevo.evaluators import surroundings
+    from metaevo.evaluators.devices import configure
+
+    configure()
+    surroundings.check_platform()
+    if options.choose:
+        choices, spent = _chosen(_tuning(search, argv), should_stop)
+        found += [f"choices={';'.join(choices)}"] if choices else []
+    if options.budget:
+        tuning = _tuning(search, [*argv, *found])
+        num = _generations(tuning, options, spent, began, should_stop)
+        found.append(f"num_generations={num}")
+    return found
+
+
+class _Tuning(NamedTuple):
+    """A search for numbers as its arguments say it.
+
+    Attributes:
+        name: of its algorithm.
+        choices: static settings that are given.
+        make: `changes -> search`, with these static settings if there are any.
+        prepared: the search as it is given.
+        config: options of the run.
+        directory: of the run, the first if there are several.
+    """
+
+    name: str
+    choices: str | None
+    make: Callable[[Sequence[str]], Search]
+    prepared: preparation.Prepared
+    config: RunConfig
+    directory: Path
+
+
+def _tuning(search: Callable[..., Search], argv: Sequence[str]) -> _Tuning:
+    """Return the search that arguments ask for, checked; nothing is compiled."""
+    from metaevo.cli import several
+    from metaevo.engine import preparation
+
+    chosen = strategies.in_arguments(search, argv)
+    given = config.parse(chosen, argv)
+    run_config = given.pop("run")
+
+    def made(changes: Sequence[str] = ()) -> Search:
+        more = {"choices": ";".join(changes)} if changes else {}
+        return config.call(chosen, given | more)
+
+    name = search.__module__.rpartition(".")[2]
+    prepared = preparation.prepare(made(), run_config)
+    told = config.settings(chosen, given)
+    told = preparation.settings(prepared, run_config, told)
+    first = several.each(run_config)[0]
+    directory = run_directory.chosen_directory(first, name, told)
+    return _Tuning(name, given["choices"], made, prepared, run_config, directory)
+
+
+def _chosen(
+    tuning: _Tuning, should_stop: Callable[[], bool]
+) -> tuple[tuple[str, ...], int]:
+    """Return the static settings that are best, and the frames that it took to see it.
+
+    Their scores are kept beside the run, so the same command continues.
+
+    Raises:
+        ConfigError: settings are given as well.
+    """
+    from metaevo.engine import choices
+    from metaevo.evaluators.devices import choose_devices
+
+    if tuning.choices is not None:
+        raise ConfigError(f"choose=true and choices={tuning.choices}: give one of them")
+    loop = tuning.prepared.search.tasks[0]
+    offered = choices.valid(loop.choices, tuning.make)
+    if not offered:
+        raise ConfigError(
+            f"choose=true: {tuning.name} lists no static settings that can be used here"
+        )
+    folder = tuning.directory.with_name(f"{tuning.directory.name}-choices")
+    lifetime = loop.frames_per_segment * loop.num_segments
+    print(
+        f"choosing among {len(offered)} static settings by {choices.NUM_SEEDS} agents "
+        f"each, {choices.NUM_SEEDS * lifetime:,} frames; kept in {folder}",
+        flush=True,
+    )
+    score = choices.scorer(
+        tuning.make,
+        folder,
+        tuning.config.seed,
+        choose_devices(tuning.config),
+        should_stop,
+    )
+    tried = []
+
+    def counted(changes: tuple[str, ...]):
+        tried.append(changes)
+        return score(changes)
+
+    chosen = choices.choose(offered, counted, lambda line: print(line, flush=True))
+    return chosen, len(tried) * choices.NUM_SEEDS * lifetime
+
+
+def _generations(
+    tuning: _Tuning,
+    options: TuneOptions,
+    spent: int,
+    began: float,
     should_stop: Callable[[], bool],
 ) -> int:
     """Return the generations that a budget of frames or minutes allows.
@@ -73,55 +204,40 @@ def _generations(
     the clock. A run that was started keeps the number that it was started with. Several
     searches share the minutes; each has the frames.
 
+    Args:
+        spent: frames before the search.
+        began: time at which the command began.
+
     Raises:
-        ConfigError: the budget is too small for one, or several machines are asked for.
+        ConfigError: the budget is too small for one.
     """
-    began = time.monotonic()
-    chosen = strategies.in_arguments(search, argv)
-    given = config.parse(chosen, argv)
-    run_config = given.pop("run")
-    if run_config.distributed or run_config.evaluator == "ray":
-        raise ConfigError(
-            f"{' '.join(options.given)}: a budget is for one machine; give "
-            "num_generations=N on several"
-        )
-    from metaevo.cli import several
-    from metaevo.engine import checks, dry_run, preparation
-    from metaevo.evaluators import surroundings
-    from metaevo.evaluators.devices import configure
+    from metaevo.engine import checks, dry_run
     from metaevo.storage import history
 
-    configure()
-    surroundings.check_platform()
-    name = search.__module__.rpartition(".")[2]
-    prepared = preparation.prepare(config.call(chosen, given), run_config)
-    told = config.settings(chosen, given)
-    told = preparation.settings(prepared, run_config, told)
-    first = several.each(run_config)[0]
-    directory = run_directory.chosen_directory(first, name, told)
-    if run_directory.has_manifest(directory):
-        return history.generations_asked(directory) or 1
-    made, shapes, _ = prepared
+    if run_directory.has_manifest(tuning.directory):
+        return history.generations_asked(tuning.directory) or 1
+    made, shapes, _ = tuning.prepared
     if options.frames is not None:
         from metaevo import population
 
         size = population.size(shapes.params)
         each = checks.frames_per_generation(made, size)
-        if options.frames < each:
+        if options.frames < spent + each:
+            more = f", after {spent:,} of the choice" if spent else ""
             raise ConfigError(
-                f"frames={options.frames}: one generation takes {each:,} frames"
+                f"frames={options.frames}: one generation takes {each:,} frames{more}"
             )
-        return options.frames // each
+        return (options.frames - spent) // each
     assert options.minutes is not None
     print(f"minutes={options.minutes:g}: a generation is timed", flush=True)
-    times = dry_run.measure(made, run_config, should_stop)
-    budget = 60 * options.minutes / run_config.seeds
+    times = dry_run.measure(made, tuning.config, should_stop)
+    budget = 60 * options.minutes / tuning.config.seeds
     left = budget - (time.monotonic() - began)
     # The programs are in the cache by now, but traced and compiled once more.
     left -= times.compiling + times.following
-    each = times.generation + times.saving / run_config.checkpoint_every
+    each = times.generation + times.saving / tuning.config.checkpoint_every
     if left < each:
-        least = (budget - left + each) * run_config.seeds / 60
+        least = (budget - left + each) * tuning.config.seeds / 60
         raise ConfigError(
             f"minutes={options.minutes:g}: one generation and what follows it take "
             f"{least:.1f} minutes; smaller are population_size, num_seeds, "
@@ -149,7 +265,7 @@ def _found(
     content = presets.text(arguments, f"metaevo train {name} preset=FILE")
     path.write_text(content, encoding="utf-8")
     lines = [f"preset: {path}", f"  metaevo train {name} preset={path}"]
-    if code := _stable_baselines3(name, evolved):
+    if code := _stable_baselines3(name, evolved, _choices(given)):
         lines += ["Stable-Baselines3:", *(f"  {line}" for line in code)]
     return lines
 
@@ -161,12 +277,17 @@ def _preset(
     search = train.as_search(make)
     kept = {key: given[key] for key in ("env", "inner", "meta")}
     lines = config.changes(search, config.defaults(search) | kept)
-    rest = [x for x in lines if x.partition("=")[0] not in (*found, "env")]
-    return [
-        f"env={given['env']}",
-        *rest,
-        *(f"{key}={value}" for key, value in found.items()),
-    ]
+    lines += _choices(given)
+    by_key = {"env": given["env"]}
+    for line in (x for x in lines if not x.startswith("env=")):
+        key, _, value = line.partition("=")
+        by_key[key] = value
+    return [f"{key}={value}" for key, value in {**by_key, **found}.items()]
+
+
+def _choices(given: Mapping[str, Any]) -> list[str]:
+    """Return the static settings under which the numbers were tuned."""
+    return given["choices"].split(";") if given["choices"] else []
 
 
 def _numbers(evolved: Mapping[str, Any], result: Result) -> dict[str, str]:
@@ -214,7 +335,9 @@ STABLE_BASELINES3 = {
 }
 
 
-def _stable_baselines3(name: str, evolved: Mapping[str, Any]) -> list[str] | None:
+def _stable_baselines3(
+    name: str, evolved: Mapping[str, Any], choices: Sequence[str] = ()
+) -> list[str] | None:
     """Return a call of Stable-Baselines3 with the numbers; None if it has no such."""
     if name not in STABLE_BASELINES3:
         return None
@@ -227,4 +350,6 @@ def _stable_baselines3(name: str, evolved: Mapping[str, Any]) -> list[str] | Non
     lines = [f"{made}({inside})"]
     if others:
         lines.append(f"# without a counterpart there: {', '.join(others)}")
+    if choices:
+        lines.append(f"# tuned with {', '.join(choices)}; set the same there")
     return lines

@@ -197,7 +197,7 @@ def compare(
     _check_comparable(everyone, unequal_budgets)
     key = jax.random.fold_in(jax.random.key(seed), 0x5EED)
     train = functools.partial(
-        _trained, out=out, key=key, devices=devices, should_stop=should_stop
+        trained, out=out, key=key, devices=devices, should_stop=should_stop
     )
     choose, choose_again = (
         functools.partial(
@@ -215,20 +215,21 @@ def compare(
         for section, conditions in zip(alike, settings, strict=True):
             joined = ", ".join(group.name for group in section)
             own = f" ({joined})" if len(alike) > 1 else ""
+            usual, make_usual = _as_hand_made(section[0], make)
             candidates = {HAND_MADE: Candidate(holdout.HAND_MADE, [holdout.NOTHING])}
             candidates |= {x.name: _learned(x.directories) for x in section}
             tune = functools.partial(
-                _tuned, section[0], out=out, console=console, should_stop=should_stop
+                _tuned, usual, out=out, console=console, should_stop=should_stop
             )
             if tuned:
-                candidates[TUNED] = tune(section[0].search)
+                candidates[TUNED] = tune(usual.search)
             if rivals == "all":
                 console.now(f"choosing rivals{own}")
-                choices = _choices(section[0], make, on)
+                choices = _choices(usual, make_usual, on)
                 tunes = tune if tuned else None
-                others = _rivals(section[0], make, choices, choose, tunes)
+                others = _rivals(usual, make_usual, choices, choose, tunes)
                 candidates |= others
-                rival = _hardest(section[0], make, choose_again, candidates)
+                rival = _hardest(usual, make_usual, choose_again, candidates)
                 hardest |= {
                     (place, x.name): rival
                     for x in section
@@ -249,6 +250,8 @@ def compare(
                     setting = search
                     if own_changes := candidate.changes:
                         setting = _changed(section[0], make, (*changes, *own_changes))
+                    if name not in [x.name for x in section]:
+                        setting = holdout.as_hand_made(setting)
                     runs = train(setting, candidate, num_seeds=seeds)
                     scores |= verdicts.table(name, runs, places, measure)
             for group in section:
@@ -292,6 +295,17 @@ def _conditions(
             raise ConfigError(f"on={changes}: {error}") from None
         found[changes] = search, changes.split(";")
     return found
+
+
+def _as_hand_made(
+    group: Group, make: Callable[[Path, Sequence[str]], Search]
+) -> tuple[Group, Callable[[Path, Sequence[str]], Search]]:
+    """Return a group in the loops that its rivals are trained in, and their `make`."""
+
+    def make_usual(directory: Path, changes: Sequence[str]) -> Search:
+        return holdout.as_hand_made(make(directory, changes))
+
+    return group._replace(search=holdout.as_hand_made(group.search)), make_usual
 
 
 def _changed(
@@ -634,7 +648,7 @@ def random_solutions(search: Search, num: int, seed: int) -> list[Params]:
     return [jax.tree.map(lambda x, i=i: x[i], found) for i in range(len(keys))]
 
 
-def _trained(
+def trained(
     search: Search,
     candidate: Candidate,
     num_seeds: int,

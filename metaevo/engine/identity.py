@@ -180,6 +180,8 @@ def _loop(loop: InnerLoop) -> dict[str, Plain]:
     # A loop without a config of its own is told by what its functions close over.
     config = plain(loop.config) if loop.config is not None else plain(loop.train)
     parts = {} if loop.parts is None else {"parts": plain(loop.parts)}
+    if loop.hand_made is not None:
+        parts["hand_made"] = _loop(loop.hand_made)
     return {
         "loop": _modules(loop.config, loop.meta),
         "env": None if loop.env is None else _env(loop.env),

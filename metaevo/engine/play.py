@@ -153,8 +153,9 @@ def play(
     if path.suffix != ".gif":
         raise ConfigError(f"out={path}: expected a name that ends in .gif")
     run_directory.check_writable("out", path.parent)
-    search = make()
-    loop = search.tasks[0]
+    loop = make().tasks[0]
+    if agent == "hand-made" and loop.hand_made is not None:
+        loop = loop.hand_made
     if loop.env is None or loop.env.render is None:
         name = loop.env.name if loop.env else ""
         raise ConfigError(

@@ -154,7 +154,7 @@ def test_static_choices_are_rivals(runs, tmp_path, capfd):
         "hand-made", "toy", "tuned hand-made", "best static", "tuned static"
     }  # fmt: skip
     made = with_choices(None, ("a=1",))
-    (alone,) = compare._trained(
+    (alone,) = compare.trained(
         made,
         compare.Candidate(holdout.HAND_MADE, [holdout.NOTHING]),
         8,
@@ -171,6 +171,23 @@ def test_static_choices_are_rivals(runs, tmp_path, capfd):
     assert f" the {hardest} one" in lines[0]
     assert lines[0].endswith("of all rivals that one was the best on other seeds")
     assert "best static" in lines[1]
+
+
+def test_rivals_learn_as_the_hand_made_algorithm_does(runs, tmp_path):
+    """Not under the static settings in which the numbers of a run were searched."""
+
+    def make(run, changes):
+        (usual,) = search().tasks
+        loop = usual._replace(meta=usual.meta._replace(target=0.5), hand_made=usual)
+        return search()._replace(inner_loop=loop)
+
+    compared(runs, tmp_path / "out", make, rivals="all", controls=0)
+    found = {x["candidate"]: float(x["mean"]) for x in rows_of(tmp_path / "out")}
+    compared(runs, tmp_path / "plain", controls=0)
+    plain = {x["candidate"]: float(x["mean"]) for x in rows_of(tmp_path / "plain")}
+    for name in ("hand-made", "tuned hand-made"):
+        assert found[name] == pytest.approx(plain[name], rel=1e-5)
+    assert found["toy"] < plain["toy"]
 
 
 def test_a_wrong_setting_is_refused_before_anything_is_trained(runs, tmp_path):

@@ -27,8 +27,11 @@ DRAWN = {
 }
 
 
-def kept_run(directory, env):
-    """A search, and the folders of a run of it that kept two untrained agents."""
+def kept_run(directory, env, features=(8,)):
+    """A search, and the folders of a run of it that kept two untrained agents.
+
+    The hand-made ones have layers of `features`.
+    """
     space = spaces.replace(value_loss=losses.residual_network("zero", (4,)))
     search = metaevo.Search(
         ppo.make(envs.make(env), ppo.Config(2048, num_segments=1, features=(8,))),
@@ -38,11 +41,15 @@ def kept_run(directory, env):
         fitness.area_under_curve,
     )
     loop = search.tasks[0]
+    config = ppo.Config(2048, num_segments=1, features=features)
+    usual = ppo.make(envs.make(env), config)
+    if features != (8,):
+        search = search._replace(inner_loop=loop._replace(hand_made=usual))
     params = space.init(jax.random.key(0))
     artifacts.save(directory / "solution", params, space.spec, {}, {})
-    for i, name in enumerate(("solution", "hand-made")):
+    for i, (name, its) in enumerate({"solution": loop, "hand-made": usual}.items()):
         keys = jax.random.split(jax.random.key(i), 2)
-        agents = jax.vmap(lambda key: loop.init(key, loop.meta).agent)(keys)
+        agents = jax.vmap(lambda key, its=its: its.init(key, its.meta).agent)(keys)
         checkpoint.write(directory / "agents" / name, checkpoint.to_arrays(agents), {})
     return search
 
@@ -81,6 +88,12 @@ def test_an_episode_becomes_a_gif(tmp_path, env):
     if "CartPole" in env:
         assert total == steps  # a reward of 1 each
         assert other[1:] != (steps, total)  # another agent, another episode
+
+
+def test_agents_of_other_static_settings_play(tmp_path):
+    search = kept_run(tmp_path, "gymnax/CartPole-v1", features=(4, 4))
+    for agent in ("solution", "hand-made"):
+        assert play.play(lambda: search, tmp_path, agent).steps > 0
 
 
 def test_a_result_plays_and_a_notebook_shows_it(tmp_path):

@@ -3,16 +3,19 @@
 import dataclasses
 import importlib
 import json
+import shutil
 
 import jax
+import numpy as np
 import pytest
 import runs as files
 import tiny_loop
 
 import metaevo
 from inner_loops import ppo
+from metaevo.analysis import holdout
 from metaevo.cli import commands, config, help, presets, program, runs, train, tune
-from metaevo.engine import dry_run
+from metaevo.engine import choices, dry_run
 from metaevo.engine.dry_run import Times
 from metaevo.errors import ConfigError
 from searches import ppo_value_loss
@@ -75,6 +78,57 @@ def test_a_run_goes_on_as_any_search(tuned, tmp_path, capsys):
     assert made.strategy.settings["strategy"].endswith("snes")
 
 
+CHOSEN = "meta.lr=0.2 meta.target=1.2 inner.num_segments=4"
+
+
+def test_static_settings_are_chosen_first(tuned, tmp_path, monkeypatch):
+    """The numbers are tuned under them, and compared with the algorithm as it is."""
+    plain = tuned("num_generations=1")
+    hand_made = holdout.load(tmp_path / "run" / "held_out")[0]["hand-made"]
+    shutil.rmtree(tmp_path / "run")
+    frames = 5 * 16 * 4 + FRAMES  # of five settings, and of a generation
+    with pytest.raises(ConfigError, match=f"takes {FRAMES} frames, after {5 * 64} of"):
+        tuned("choose=true", f"frames={frames - 1}")
+    said = tuned("choose=true", f"frames={frames}")
+    assert "chosen" not in plain
+    assert "choosing among 3 static settings by 16 agents each, 64 frames" in said
+    assert f"chosen: {CHOSEN}" in said.splitlines()
+    assert "meta.lr=0.01: -1.4" in said
+    directory = tmp_path / "run"
+    held_out, _ = holdout.load(directory / "held_out")
+    np.testing.assert_array_equal(held_out["hand-made"].fitness, hand_made.fitness)
+    assert (held_out["start"].fitness > hand_made.fitness).all()
+    words = (directory / "export" / "preset.txt").read_text().splitlines()
+    assert {"meta.target=1.2", "inner.num_segments=4"} < set(words)
+    assert len([x for x in words if x.startswith("meta.lr=")]) == 1
+
+    def trained(*_):
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr(holdout, "_trained", trained)
+    assert "already finished" in tuned("choose=true", f"frames={frames}")
+
+
+def test_settings_are_added_while_they_help_beyond_doubt():
+    rng, asked, said = np.random.default_rng(0), [], []
+    noise = rng.normal(size=(8, 16))
+    worth = {"a": 5.0, "b": 3.0, "c": -4.0, "d": 0.1, "e": np.nan}
+
+    def score(changes):
+        asked.append(changes)
+        mean = sum(worth[x] for x in changes) - 2 * ({"a", "b"} <= set(changes))
+        return mean + noise[len(changes)]
+
+    assert choices.choose([*worth], score, said.append) == ("a", "b")
+    first, *rounds = asked
+    assert first == ()
+    assert rounds[: len(worth)] == [(x,) for x in worth]
+    assert ("a", "c") not in rounds  # it was not ahead alone
+    assert said[-1] == "chosen: a b"
+    assert choices.choose(["c"], score, said.append) == ()
+    assert said[-1] == "chosen: none"
+
+
 def test_minutes_become_generations_before_the_first(tuned, monkeypatch):
     """(600 - 10 - 30) / 5 of them, less what was spent; searches share the minutes."""
     times = Times(compiling=10.0, generation=4.0, saving=1.0, following=30.0)
@@ -99,7 +153,13 @@ def test_minutes_become_generations_before_the_first(tuned, monkeypatch):
             ["frames=64", "inner.tuned=false"],
             r"tune tiny_loop: this algorithm names no",
         ),
-        (["minutes=1", "run.evaluator=ray"], r"minutes=1: a budget is for one machine"),
+        (["minutes=1", "run.evaluator=ray"], r"minutes=1: for one machine alone"),
+        (
+            ["choose=true", "choices=meta.lr=1"],
+            r"choose=true and choices=meta.lr=1: give one of them",
+        ),
+        (["choose=true", "run.evaluator=ray"], r"choose=true: for one machine alone"),
+        (["choices=meta.speed=1"], r"choices: unknown key 'meta.speed'"),
         (["preset=nowhere.txt"], r"preset=nowhere.txt: .*No such file"),
     ],
 )

@@ -21,9 +21,17 @@ class Config:
     tuned: bool = True
 
 
+CHOICES = (
+    *("meta.lr=0.2", "meta.lr=0.01", "inner.tuned=true", "inner.none=1"),
+    "meta.target=1.2;inner.num_segments=4",
+)
+"""One that helps, one that harms, one that is the default, one of an unknown key, and
+one that helps less than the first."""
+
+
 def make(
     env: envs.Env, config: Config = Config(), meta: toys.Meta = toys.Meta()
 ) -> InnerLoop:
     loop = toys.quadratic(config.num_segments)
     tunable = toys.space() if config.tuned else None
-    return loop._replace(env=env, meta=meta, tunable=tunable)
+    return loop._replace(env=env, meta=meta, tunable=tunable, choices=CHOICES)

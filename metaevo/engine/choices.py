@@ -1,0 +1,120 @@
+"""Static settings of an algorithm, chosen before its numbers are tuned.
+
+Settings that change a program cannot be members of one population: three-step returns,
+a dueling network, normalized observations. So each is trained in the place of what the
+algorithm has, with the algorithm's own numbers, on the same seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from metaevo.analysis import holdout
+from metaevo.analysis.differences import paired_difference
+from metaevo.engine import checks, compare, identity
+from metaevo.engine.compare import Candidate
+from metaevo.errors import ConfigError
+from metaevo.types import Search
+
+NUM_SEEDS = 16
+"""Agents that each setting is judged by."""
+
+_CHOOSING = 0xC401CE  # role for which the run's key is split
+
+
+def choose(
+    choices: Sequence[str],
+    score: Callable[[tuple[str, ...]], np.ndarray],
+    say: Callable[[str], None],
+) -> tuple[str, ...]:
+    """Return the static settings that are better than what the algorithm has.
+
+    The best setting is added as long as it is better beyond the interval of its
+    difference by seed. Those that are not ahead alone are not tried beside it.
+
+    Args:
+        choices: Settings, each `key=value` or several joined by `;`.
+        score: `changes -> [N]`, the fitness by seed of the algorithm with these
+            `key=value`, not finite where a run failed. Such a run counts as the least.
+        say: Is told each difference, and the choice.
+    """
+    now: tuple[str, ...] = ()
+    left, usual = [*choices], score(now)
+    while left:
+        tried = _filled({"": usual} | {x: score((*now, *x.split(";"))) for x in left})
+        gains = {x: paired_difference(tried[x], tried[""]) for x in left}
+        for x, gain in gains.items():
+            say(f"{' '.join((*now, x))}: {gain.text}")
+        ahead = [x for x in left if gains[x].difference > 0]
+        left = sorted(ahead, key=lambda x: -gains[x].difference)
+        if not left or gains[left[0]].verdict != "better":
+            break
+        first, *left = left
+        now, usual = (*now, *first.split(";")), tried[first]
+    say(f"chosen: {' '.join(now) or 'none'}")
+    return now
+
+
+def _filled(tried: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Scores with the least of all in the place of those of runs that failed."""
+    least = min(x[np.isfinite(x)].min(initial=np.inf) for x in tried.values())
+    return {name: np.where(np.isfinite(x), x, least) for name, x in tried.items()}
+
+
+def scorer(
+    make: Callable[[tuple[str, ...]], Search],
+    out: Path,
+    seed: int,
+    devices: list,
+    should_stop: Callable[[], bool],
+) -> Callable[[tuple[str, ...]], np.ndarray]:
+    """Return a function that trains an algorithm as it is, for `choose`.
+
+    Args:
+        make: `changes -> search`, whose own loops are trained.
+        out: Folder in which the scores are kept, so that the same call continues.
+        seed: Determines the seeds.
+        devices: JAX devices.
+        should_stop: Asked often; True abandons the training.
+    """
+    key = jax.random.fold_in(jax.random.key(seed), _CHOOSING)
+    as_it_is = Candidate(holdout.HAND_MADE, [holdout.NOTHING])
+
+    def score(changes: tuple[str, ...]) -> np.ndarray:
+        search = make(changes)
+        (runs,) = compare.trained(
+            search, as_it_is, NUM_SEEDS, out, key, devices, should_stop
+        )
+        return runs.fitness.mean(0)
+
+    return score
+
+
+def valid(
+    choices: Sequence[str], make: Callable[[tuple[str, ...]], Search]
+) -> list[str]:
+    """Return the settings that change a search and that it takes.
+
+    An algorithm of a user's, or a task, may refuse one: normalized pixels.
+    """
+    usual = _described(make(()))
+    found = []
+    for choice in choices:
+        try:
+            search = make(tuple(choice.split(";")))
+            checks.check(search)
+        except ConfigError:
+            continue
+        if _described(search) != usual:
+            found.append(choice)
+    return found
+
+
+def _described(search: Search) -> dict:
+    """Describe what a search trains, without what it is compared with."""
+    loops = [loop._replace(hand_made=None) for loop in search.tasks]
+    return identity.lifetime(search._replace(inner_loop=loops))
