@@ -105,8 +105,9 @@ def over_generations(
     if not scored or "solution" not in held_out or not one_task or last > len(records):
         return None
     num = len(next(iter(scored.values())))
-    if "start" in held_out:
-        scored[0] = held_out["start"].fitness[0][:num]
+    start = held_out.get("start", held_out.get("hand-made"))  # where it is this one
+    if start is not None:
+        scored[0] = start.fitness[0][:num]
     scored[last] = held_out["solution"].fitness[0][:num]
     rows = []
     for generation in sorted(scored):

@@ -15,6 +15,7 @@ from metaevo.types import InnerLoop, Search
 __all__ = [
     "compared",
     "compares",
+    "compares_start",
     "frames_compared",
     "frames_judged",
     "generations_after",
@@ -94,15 +95,24 @@ def task_names(search: Search) -> list[str]:
     return [loop.env.name if loop.env is not None else "" for loop in search.tasks]
 
 
+def compares_start(search: Search) -> bool:
+    """Return True if what a search starts from is a candidate of its comparison.
+
+    It is none for agents that live on, and where it is the hand-made algorithm.
+    """
+    usual = not any(loop.hand_made for loop in search.tasks)
+    hand_made = search.space.starts_hand_made and usual
+    return not (search.strategy.persistent_agents or hand_made)
+
+
 def num_candidates(search: Search) -> int:
     """Return the number of candidates of a comparison.
 
-    The solution, the hand-made algorithm and the other baselines of the inner loop, for
-    a distribution its start, and the best simple function if any were tried.
+    The solution, the hand-made algorithm and the other baselines of the inner loop, the
+    start if it is neither, and the best simple function if any were tried.
     """
-    learned = 1 if search.strategy.persistent_agents else 2
-    simple = bool(rivals.num_tried(search))
-    return learned + 1 + len(holdout.baselines(search)) + simple
+    more = compares_start(search) + bool(rivals.num_tried(search))
+    return 2 + len(holdout.baselines(search)) + more
 
 
 def num_choices(search: Search, config: RunConfig) -> int:

@@ -285,7 +285,7 @@ def _score(job: Job, progress: Progress, steps: Steps) -> tuple[Scores | None, A
 def _hold_out(
     job: Job, state: State, solution: Solution, steps: Steps
 ) -> tuple[dict[str, HeldOut], dict, Agents]:
-    """Train solution, start and hand-made algorithm on the same fresh seeds."""
+    """Train the candidates on the same fresh seeds."""
     search, num_seeds = job.search, job.config.held_out_seeds
     compared = costs.compared(search, job.config)
     if not num_seeds or not costs.compares(search):
@@ -300,7 +300,7 @@ def _hold_out(
     total = costs.lifetimes_compared(search, job.config)
     with _stage(job, f"comparing {where}", COMPARISON, f"compared {where}", total):
         learned = {results.SOLUTION: solution}
-        if not search.strategy.persistent_agents:
+        if costs.compares_start(search):
             start = initial_state(job).strategy
             start = jax.device_get(job.programs.solution(start))
             learned["start"] = Solution(search.space, start)

@@ -124,7 +124,7 @@ def test_run_stopped_in_its_comparison_continues_there(tmp_path, finished):
     directory = tmp_path / "run"
     kept = {}
     # Two generations ask 4 times, each round of the comparison twice.
-    for number in (7, 5, 1, 10**6):
+    for number in (6, 5, 1, 10**6):
         stopped = pytest.raises(InterruptedRunError, match="stopped in the comparison")
         with stopped if number < 10**6 else contextlib.nullcontext():
             run(directory, should_stop=after(number))
@@ -317,21 +317,21 @@ def test_report_of_a_run_that_did_nothing_yet(finished, tmp_path):
 def test_time_left_counts_what_follows_the_last_generation(monkeypatch):
     search = tiny_search.search(num_generations=4)
     config = RunConfig(held_out_seeds=32)
-    # Three candidates on 32 seeds and three earlier solutions on 8, against 8 members;
+    # Two candidates on 32 seeds and three earlier solutions on 8, against 8 members;
     # and a population twice.
     assert costs.milestones(search, config) == (1, 2, 3)
     following = costs.generations_after(search, config, 8, 2, "cpu")
-    assert following == (3 * 32 + 3 * 8) / 8 + 2
+    assert following == (2 * 32 + 3 * 8) / 8 + 2
     assert (
         costs.generations_after(search, RunConfig(held_out_seeds=0), 8, 2, "cpu") == 0
     )
-    # A round of two accelerators trains 4 at once: 3 x 8 + 3 x 2 rounds, against 2.
-    assert costs.generations_after(search, config, 8, 2, "gpu") == 30 / 2 + 2
+    # A round of two accelerators trains 4 at once: 2 x 8 + 3 x 2 rounds, against 2.
+    assert costs.generations_after(search, config, 8, 2, "gpu") == 22 / 2 + 2
 
     console = ConsoleLogger(4, following)
     console._times = [0.0, 10.0, 20.0, 30.0]
-    assert console._left(4) == "2m50s"
-    assert console._left(3) == "3m00s"
+    assert console._left(4) == "2m10s"
+    assert console._left(3) == "2m20s"
 
 
 def test_earlier_solutions_are_kept_scored_and_drawn(finished, tmp_path):
@@ -344,7 +344,7 @@ def test_earlier_solutions_are_kept_scored_and_drawn(finished, tmp_path):
     scores = facts["earlier"]["1"]
     assert len(scores) == costs.milestone_seeds(RunConfig(held_out_seeds=SEEDS)) == 2
     # Another solution than those at the start and at the end, on the same seeds.
-    for name in ("start", "solution"):
+    for name in ("hand-made", "solution"):
         assert (np.array(scores) != held_out[name].fitness[0, :2]).all()
     report.write(directory)
     table = (directory / "report" / "held_out_over_generations.csv").read_text()
@@ -375,7 +375,7 @@ def test_dry_run_times_members_that_live_on_and_plans_the_comparison(
     # Checkpoints are tried in the folder of the run, and removed.
     assert set(places) == {tmp_path}
     assert not any(tmp_path.iterdir())
-    assert "3 candidates x 32 held-out seeds, 512 frames" in text
+    assert "2 candidates x 32 held-out seeds, 384 frames" in text
     assert f"what was written to {tmp_path} was removed" in text
     assert "held-out" not in dry_run.plan(
         search, RunConfig(held_out_seeds=0, devices=2, directory=config.directory)

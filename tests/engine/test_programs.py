@@ -60,12 +60,9 @@ def test_a_planted_effect_is_found(finished):
     """Values should come half of the way: a weight below 1 of what leads away from 0
     does it, and no step size for all."""
     runs = finished.held_out
-    better = runs["solution"].fitness[0] - runs["start"].fitness[0]
+    better = runs["solution"].fitness[0] - runs["hand-made"].fitness[0]
     assert better.mean() > 0.03
     assert (better > 0).all()
-    np.testing.assert_allclose(
-        runs["start"].fitness, runs["hand-made"].fitness, rtol=1e-5
-    )
 
 
 def test_the_solution_is_kept_as_its_formula(finished):
