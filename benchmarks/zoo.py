@@ -42,8 +42,10 @@ ENTRIES = {
         (),
         (
             "evolved on CartPole at one step size",
-            "seven tuned numbers with the clipped loss are worth more, and random "
-            "functions of its family as much (docs/log/discoveries.md)",
+            "normalized rewards, inner.normalize_reward=true, are worth more in the "
+            "agent in which it evolved: 393 over the lifetime, the loss 334; so are "
+            "seven tuned numbers, and random functions of its family as much "
+            "(docs/log/discoveries.md)",
         ),
     ),
     # experiments/transfer/results.jsonl, docs/log/opponents.md

@@ -53,7 +53,7 @@ def evidence(
         "measure": facts["measure"],
         "verdicts": [x.sentence for x in verdicts.every(held_out, facts)],
         "independent": [x.sentence for x in judged],
-        "warnings": verdicts.warnings(facts) if held_out else [],
+        "warnings": verdicts.warnings(facts, held_out),
         "scores": _rows(held_out, facts),
         "facts": {key: facts[key] for key in _FACTS if key in facts},
         "cost": cost,

@@ -187,7 +187,7 @@ def _page(
         simplest=verdicts.simplest(facts),
         places=run.places,
         independent=_independent(run.directory),
-        warnings=[*verdicts.warnings(facts), *_earlier_looks(run.directory)],
+        warnings=[*verdicts.warnings(facts, held_out), *_earlier_looks(run.directory)],
         figures=shown,
         table=_estimates(held_out, between),
         trained=run.trained,

@@ -279,15 +279,43 @@ def noise(first: np.ndarray, second: np.ndarray) -> dict[str, Any]:
     }
 
 
-def warnings(facts: Mapping[str, Any]) -> list[str]:
+def warnings(facts: Mapping[str, Any], held_out: Mapping[str, HeldOut]) -> list[str]:
     """Return sentences on what makes the result of a search doubtful.
 
     A population is noise if its two evaluations do not agree in rank beyond chance, at
-    5 % by Spearman's test.
+    5 % by Spearman's test. The best rival that is kept for the setting of the search
+    counts if it is better than the solution beyond the interval of their difference.
 
     Args:
-        facts: those of `load`.
+        facts: those of `load`, and `measure`, the name of the fitness.
+        held_out: runs by name; without any there is nothing to doubt.
     """
+    if SOLUTION not in held_out:
+        return []
+    return [*_noisy(facts), *_kept(facts, held_out[SOLUTION].fitness[0])]
+
+
+def _kept(facts: Mapping[str, Any], solution: np.ndarray) -> list[str]:
+    """Say which rival that is kept for the setting is the best, if it is better."""
+    kept = [x for x in facts.get("kept_rivals", ()) if facts["measure"] in x["scores"]]
+    if not kept:
+        return []
+    best = max(kept, key=lambda x: average(np.array(x["scores"][facts["measure"]])))
+    scores = np.array(best["scores"][facts["measure"]])
+    found = differences.unpaired_difference(scores, solution)
+    if found.verdict != "better":
+        return []
+    how = [" ".join(best["changes"])] if best["changes"] else []
+    how += [f"numbers tuned by {best['tuned']:,} frames"] if best["tuned"] else []
+    return [
+        f"a rival that is kept for this setting is better: {facts['measure']} "
+        f"{average(scores):.2f} against {average(solution):.2f}, {found.text} "
+        f"({len(scores)} and {len(solution)} seeds, not paired), with "
+        f"{' and '.join(how)}"
+    ]
+
+
+def _noisy(facts: Mapping[str, Any]) -> list[str]:
     found = facts.get("noise") or {}
     p = found.get("p_value")
     if p is None or p <= NOISE_LEVEL:

@@ -30,7 +30,7 @@ from metaevo.analysis.independent import judge
 from metaevo.analysis.independent.judge import Judged
 from metaevo.analysis.results import Agents, Scores, Solution
 from metaevo.analysis.steps import Steps
-from metaevo.engine import costs, earlier_solutions, identity
+from metaevo.engine import costs, earlier_solutions, identity, kept_rivals
 from metaevo.engine.job import Job, Progress, State, initial_state
 from metaevo.engine.journal import Journal
 from metaevo.engine.result import Result
@@ -334,6 +334,7 @@ def _hold_out(
         "noise": _noise(job, state, steps),
         "simple": None if best is None else best.facts,
         "choices": list(search.tasks[0].choices),
+        "kept_rivals": kept_rivals.of(search),
         **results.formulas(search, state.strategy, kept),
     }
     return held_out, facts, agents
@@ -462,7 +463,7 @@ def _conclude(job: Job, ending: Ending, found: Sequence[verdicts.Verdict]) -> No
         say(said)
     for verdict in found:
         say(f"verdict: {verdict.sentence}")
-    for sentence in verdicts.warnings(ending.facts) if ending.held_out else ():
+    for sentence in verdicts.warnings(ending.facts, ending.held_out):
         say(f"warning: {sentence}")
     paths = run_directory.paths(job.directory)
     say(

@@ -17,7 +17,7 @@ import metaevo
 from metaevo.analysis import holdout, report
 from metaevo.analysis.steps import Steps
 from metaevo.config import RunConfig
-from metaevo.engine import costs, dry_run, finish, job, loop
+from metaevo.engine import costs, dry_run, finish, job, kept_rivals, loop
 from metaevo.engine.loggers.console import ConsoleLogger
 from metaevo.errors import ConfigError, InterruptedRunError
 from metaevo.evaluators import choose
@@ -154,6 +154,17 @@ def test_max_seconds_ends_a_run_before_its_comparison(tmp_path):
     with pytest.raises(InterruptedRunError, match="what follows the last generation"):
         run(tmp_path, 1, max_seconds=1e-9)
     assert not (tmp_path / "conclusion").exists()
+
+
+def test_a_kept_rival_that_is_better_is_said_and_written(tmp_path, monkeypatch, capsys):
+    scores = {"final return": [0.0, 0.1, 0.2, 0.3]}  # the toy's are below 0
+    rival = {"name": "x", "changes": ["a=1"], "tuned": 0, "scores": scores}
+    monkeypatch.setattr(kept_rivals, "of", lambda search: [rival])
+    result = run(tmp_path, 1)
+    said = "a rival that is kept for this setting is better: final return 0.15 against"
+    assert f"warning: {said}" in capsys.readouterr().out
+    shown = result.artifact.manifest["evidence"]["warnings"]
+    assert any(x.startswith(said) for x in shown)
 
 
 def test_report_can_be_stopped(copied):

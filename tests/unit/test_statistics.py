@@ -12,7 +12,12 @@ from scipy import stats as scipy_stats
 from benchmarks import intervals
 from metaevo import critic_losses, drifts, losses
 from metaevo.analysis import differences, distill, holdout, stats, verdicts
-from metaevo.analysis.differences import clause, crossed_difference, paired_difference
+from metaevo.analysis.differences import (
+    clause,
+    crossed_difference,
+    paired_difference,
+    unpaired_difference,
+)
 from metaevo.engine import records
 
 # --- intervals of one candidate -------------------------------------------------------
@@ -449,14 +454,45 @@ def test_a_sure_loss_in_final_return_is_not_hidden_by_the_lifetime():
 def test_a_population_that_is_noise_is_warned_of():
     rng = np.random.default_rng(0)
     noise = rng.normal(size=(2, 32))
-    (sentence,) = verdicts.warnings({"noise": verdicts.noise(*noise)})
+    runs = {"solution": held_out(np.zeros(4), np.zeros(4))}
+    (sentence,) = verdicts.warnings({"noise": verdicts.noise(*noise)}, runs)
     assert "32 members" in sentence
-    assert not verdicts.warnings(
-        {"noise": verdicts.noise(*(noise + 3 * np.arange(32)))}
-    )
+    assert verdicts.warnings({"noise": verdicts.noise(*noise)}, {}) == []
+    apart = verdicts.noise(*(noise + 3 * np.arange(32)))
     # Agents that live on, and populations of equal members.
-    for noise in (None, verdicts.noise(np.ones(8), np.ones(8))):
-        assert verdicts.warnings({"noise": noise}) == []
+    for noise in (apart, None, verdicts.noise(np.ones(8), np.ones(8))):
+        assert verdicts.warnings({"noise": noise}, runs) == []
+
+
+def test_a_kept_rival_that_is_better_is_warned_of():
+    """The best of those that are, beyond the interval of means over other seeds."""
+    rng = np.random.default_rng(0)
+    solution = rng.normal(100, 10, 32)
+    kept = [
+        {"changes": ["a=1"], "tuned": 0, "scores": {"x": rng.normal(120, 10, 16)}},
+        {"changes": ["b=1", "c=1"], "tuned": 9000, "scores": {"x": solution + 50}},
+        {"changes": ["d=1"], "tuned": 0, "scores": {"x": solution}},
+        {"changes": ["e=1"], "tuned": 0, "scores": {"y": solution + 99}},
+    ]
+    runs = {"solution": held_out(solution, solution)}
+    (said,) = verdicts.warnings({"measure": "x", "kept_rivals": kept}, runs)
+    assert f"x {solution.mean() + 50:.2f} against {solution.mean():.2f}, +50.00" in said
+    assert "(32 and 32 seeds, not paired), with b=1 c=1 and numbers tuned by" in said
+    assert not verdicts.warnings({"measure": "x", "kept_rivals": kept[2:]}, runs)
+
+
+def test_unpaired_difference_is_welchs_where_scores_are_normal():
+    rng = np.random.default_rng(1)
+    a, b = rng.normal(3, 1, 200), rng.normal(0, 5, 200)
+    found = unpaired_difference(a, b)
+    half = 1.972 * np.sqrt(a.var(ddof=1) / 200 + b.var(ddof=1) / 200)
+    assert found.difference == pytest.approx(a.mean() - b.mean())
+    assert found.low == pytest.approx(found.difference - half, rel=0.02)
+    assert found.high == pytest.approx(found.difference + half, rel=0.02)
+    assert found.verdict == "better"
+    assert unpaired_difference(b, a).verdict == "worse"
+    assert unpaired_difference(a, a[::-1]).verdict == "no difference"
+    assert unpaired_difference(a[:2], b).low == -np.inf
 
 
 # --- signal of a generation -----------------------------------------------------------
