@@ -14,12 +14,13 @@ import json
 import sys
 from pathlib import Path
 
+import jax
 import numpy as np
 
 from metaevo.analysis import holdout
 from metaevo.cli import runs
 from metaevo.engine import kept_rivals
-from metaevo.storage import run_directory
+from metaevo.storage import artifacts, run_directory
 
 
 def rivals(directory: Path) -> dict:
@@ -36,13 +37,13 @@ def rivals(directory: Path) -> dict:
             "best static": ("start", 0),
             "tuned static": candidates["tuned"],
         }
-    preset = (directory / "export" / "preset.txt").read_text().splitlines()
-    numbers = [x for x in preset if x.startswith("meta.") and x not in chosen]
+    params = artifacts.params(run_directory.paths(directory).solution)
+    numbers = jax.tree.map(lambda x: np.round(np.float64(x), 5).tolist(), params)
     each = [
         {
             "name": name,
             "changes": chosen,
-            "numbers": numbers if tuned else [],
+            "numbers": numbers if tuned else None,
             "tuned": tuned,
             "scores": {
                 facts["measure"]: _rounded(found[candidate].fitness[0]),

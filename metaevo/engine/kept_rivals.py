@@ -45,9 +45,10 @@ def of(search: Search) -> list[dict[str, Any]]:
     """Return the rivals that are kept for what a search trains.
 
     Returns:
-        for each `name`; `changes`, its static `key=value`; `numbers`, its tuned ones;
-        `tuned`, the frames that they took, 0 without any; and `scores`, measure -> one
-        a seed, on seeds of its own.
+        for each `name`; `changes`, its static `key=value`; `numbers`, params of
+        `InnerLoop.tunable`, None if it has none or they were not kept; `tuned`, the
+        frames that they took, 0 without any; and `scores`, measure -> one a seed, on
+        seeds of its own.
     """
     own = setting(search)
     found = []

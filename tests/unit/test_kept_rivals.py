@@ -9,6 +9,7 @@ import pytest
 from metaevo.engine import kept_rivals
 
 SEARCHES = {
+    "dqn-CartPole-24000": ("dqn_td_loss", "dqn_td_loss_and_numbers"),
     "ppo-CartPole-32768": ("ppo_weighted_value_loss", "ppo_value_loss_and_numbers"),
 }
 """File -> the shipped searches of its setting."""
