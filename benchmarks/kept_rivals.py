@@ -4,7 +4,8 @@
     python -m benchmarks.kept_rivals runs/dqn/seed0-...
 
 It writes `metaevo/rivals/LOOP-TASK-FRAMES.json`: the setting, and the scores by
-held-out seed of the static choices and of the numbers that were tuned under them.
+held-out seed of the static choices and of the numbers that were tuned under them. Those
+that name a `source` were added by hand from an experiment.
 """
 
 from __future__ import annotations
@@ -31,12 +32,11 @@ def rivals(directory: Path) -> dict:
     chosen = [x for x in (settings["choices"] or "").split(";") if x]
     found, facts = holdout.load(run_directory.paths(directory).held_out)
     records = (directory / "metrics.jsonl").read_text().splitlines()
-    candidates = {"tuned": ("solution", json.loads(records[-1])["frames"])}
-    if chosen:
-        candidates = {
-            "best static": ("start", 0),
-            "tuned static": candidates["tuned"],
-        }
+    name = "tuned static" if chosen else "tuned"
+    candidates = {name: ("solution", json.loads(records[-1])["frames"])}
+    # Where numbers begin beside their defaults, the start is not the choice alone.
+    if chosen and search.space.starts_hand_made:
+        candidates = {"best static": ("start", 0)} | candidates
     params = artifacts.params(run_directory.paths(directory).solution)
     numbers = jax.tree.map(lambda x: np.round(np.float64(x), 5).tolist(), params)
     each = [

@@ -201,19 +201,16 @@ def paired_difference(a: np.ndarray, b: np.ndarray, confidence: float = 0.95) ->
     )  # fmt: skip
 
 
-def unpaired_difference(
-    a: np.ndarray, b: np.ndarray, confidence: float = 0.95
-) -> Paired:
+def unpaired_difference(a: np.ndarray, b: np.ndarray) -> Paired:
     """Return an interval of the difference of two means, each over seeds of its own.
 
-    It joins the sides' own intervals, `stats.mean_interval`, so it covers where they do
-    (Zou and Donner, 2008, https://doi.org/10.1002/sim.3095, MOVER). It has no p-value
-    but whether it holds 0.
+    It joins the sides' own 95 % intervals, `stats.mean_interval`, so it covers where
+    they do (Zou and Donner, 2008, https://doi.org/10.1002/sim.3095). Its p-value says
+    only whether it holds 0.
 
     Args:
-        a, b: scores; not finite where the run failed.
-        confidence: level of the two-sided interval, in (0, 1). The interval is infinite
-            if a side has fewer than three finite scores.
+        a, b: scores; not finite where the run failed. The interval is infinite if a
+            side has fewer than three that are finite.
     """
     sides = [np.asarray(x, np.float64) for x in (a, b)]
     failed = [int((~np.isfinite(x)).sum()) for x in sides]
@@ -223,11 +220,11 @@ def unpaired_difference(
     counts = num, (failed[0], failed[1]), (runs[0], runs[1])
     if num < 3:
         return Paired(np.nan, -np.inf, np.inf, 1.0, *counts)
-    mine, theirs = (stats.mean_interval(x, confidence) for x in finite)
+    mine, theirs = map(stats.mean_interval, finite)
     value = mine.estimate - theirs.estimate
     low = value - math.hypot(mine.estimate - mine.low, theirs.high - theirs.estimate)
     high = value + math.hypot(mine.high - mine.estimate, theirs.estimate - theirs.low)
-    p = 1.0 if low <= 0 <= high else min(LEVEL, 1 - confidence)
+    p = 1.0 if low <= 0 <= high else LEVEL
     return Paired(value, low, high, p, *counts)
 
 

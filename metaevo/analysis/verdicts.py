@@ -303,14 +303,16 @@ def _kept(facts: Mapping[str, Any], solution: np.ndarray) -> list[str]:
     best = max(kept, key=lambda x: average(np.array(x["scores"][facts["measure"]])))
     scores = np.array(best["scores"][facts["measure"]])
     found = differences.unpaired_difference(scores, solution)
-    if found.verdict != "better":
+    if found.verdict not in ("better", "rival fails"):
         return []
+    num = int(np.isfinite(solution).sum())
+    fails = f", which fails on {len(solution) - num}" if num < len(solution) else ""
     how = [" ".join(best["changes"])] if best["changes"] else []
     how += [f"numbers tuned by {best['tuned']:,} frames"] if best["tuned"] else []
     return [
         f"a rival that is kept for this setting is better: {facts['measure']} "
         f"{average(scores):.2f} against {average(solution):.2f}, {found.text} "
-        f"({len(scores)} and {len(solution)} seeds, not paired), with "
+        f"({len(scores)} and {len(solution)} seeds, not paired{fails}), with "
         f"{' and '.join(how)}"
     ]
 

@@ -65,7 +65,10 @@ def as_tuning(make: Callable[..., InnerLoop]) -> Callable[..., Search]:
             if choices is None:
                 return usual
             chosen = _changed(search, inner, meta, choices.split(";"))
-            return make(env, *chosen)._replace(hand_made=usual, on=on)
+            taken = set(choices.split(";"))
+            left = tuple(x for x in usual.choices if not set(x.split(";")) <= taken)
+            made = make(env, *chosen)
+            return made._replace(hand_made=usual, on=on, choices=left)
 
         loop = on(envs.make(env))
         if loop.tunable is None:
@@ -102,6 +105,11 @@ def _changed(
         given = config.parse_into(search, {"inner": inner, "meta": meta}, changes)
     except ConfigError as error:
         raise ConfigError(f"choices: {error}") from None
+    for key, text in config.named_functions(given).items():
+        if ":" not in text:  # so an import that a stranger's run is checked for
+            raise ConfigError(
+                f"choices: {key}={text}: expected package.module:function"
+            )
     return given["inner"], config.with_functions("meta", given["meta"])
 
 

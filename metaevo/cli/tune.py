@@ -1,8 +1,8 @@
 """`metaevo tune NAME key=value ...`: the numbers of an algorithm on an environment.
 
 The search is one like any other, over `InnerLoop.tunable` from the algorithm's own
-numbers: it has a run directory, a log, a report and a verdict against these numbers on
-seeds that it did not see.
+numbers: it has a run directory, a log, a report and a verdict against the algorithm as
+it is on seeds that it did not see. `choose=true` chooses static settings first.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def _chosen(
     Their scores are kept beside the run, so the same command continues.
 
     Raises:
-        ConfigError: settings are given as well.
+        ConfigError: settings are given as well, or the run's directory is not free.
     """
     from metaevo.engine import choices
     from metaevo.evaluators.devices import choose_devices
@@ -162,7 +162,9 @@ def _chosen(
     if tuning.choices is not None:
         raise ConfigError(f"choose=true and choices={tuning.choices}: give one of them")
     loop = tuning.prepared.search.tasks[0]
-    offered = choices.valid(loop.choices, tuning.make)
+    run_directory.check_free(tuning.directory)
+    run_directory.check_writable("run.directory", tuning.directory)
+    offered = choices.valid(loop.choices, tuning.make, tuning.config)
     if not offered:
         raise ConfigError(
             f"choose=true: {tuning.name} lists no static settings that can be used here"
@@ -231,13 +233,13 @@ def _generations(
     assert options.minutes is not None
     print(f"minutes={options.minutes:g}: a generation is timed", flush=True)
     times = dry_run.measure(made, tuning.config, should_stop)
-    budget = 60 * options.minutes / tuning.config.seeds
-    left = budget - (time.monotonic() - began)
+    spent_seconds = time.monotonic() - began
+    left = (60 * options.minutes - spent_seconds) / tuning.config.seeds
     # The programs are in the cache by now, but traced and compiled once more.
     left -= times.compiling + times.following
     each = times.generation + times.saving / tuning.config.checkpoint_every
     if left < each:
-        least = (budget - left + each) * tuning.config.seeds / 60
+        least = options.minutes + (each - left) * tuning.config.seeds / 60
         raise ConfigError(
             f"minutes={options.minutes:g}: one generation and what follows it take "
             f"{least:.1f} minutes; smaller are population_size, num_seeds, "

@@ -115,6 +115,24 @@ def _train_metrics(loop: InnerLoop) -> list[str]:
     return list(jax.eval_shape(alone, keys))
 
 
+def _check_hand_made(loop: InnerLoop) -> None:
+    """Check that a loop lives as long as the one that it is compared with.
+
+    Raises:
+        ConfigError: it does not, or is on another environment.
+    """
+
+    def facts(x: InnerLoop) -> tuple:
+        name = None if x.env is None else x.env.name
+        return name, x.num_segments, x.frames_per_segment
+
+    if loop.hand_made is not None and facts(loop) != facts(loop.hand_made):
+        raise ConfigError(
+            "a loop and its hand_made are compared, so environment, segments and their "
+            f"frames have to agree: {facts(loop)} is not {facts(loop.hand_made)}"
+        )
+
+
 def check(search: Search) -> Proposal:
     """Check that a search can run, before anything compiles.
 
@@ -126,7 +144,8 @@ def check(search: Search) -> Proposal:
             environment's action mask, the space does not fit the inner loops, the
             strategy's optimizer steps away from its gradient, the strategy does not fit
             `segments_per_generation`, members would outlive the annealing of their step
-            size, or newborn ones be scored by episodes of which the longest do not end.
+            size, or newborn ones be scored by episodes of which the longest do not end,
+            or a loop lives longer than its `hand_made`.
     """
     if not isinstance(search, Search):
         raise ConfigError(
@@ -150,6 +169,7 @@ def check(search: Search) -> Proposal:
         )
     per = search.segments_per_generation
     for loop in search.tasks:
+        _check_hand_made(loop)
         if loop.env is not None:
             config_checks.check_masks(loop.env, loop.masks)
         if per is not None and not 1 <= per <= loop.num_segments:

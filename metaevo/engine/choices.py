@@ -14,8 +14,9 @@ import jax
 import numpy as np
 
 from metaevo.analysis import holdout
-from metaevo.analysis.differences import paired_difference
-from metaevo.engine import checks, compare, identity
+from metaevo.analysis.differences import holm, paired_difference
+from metaevo.config import RunConfig
+from metaevo.engine import compare, identity, preparation
 from metaevo.engine.compare import Candidate
 from metaevo.errors import ConfigError
 from metaevo.types import Search
@@ -33,8 +34,10 @@ def choose(
 ) -> tuple[str, ...]:
     """Return the static settings that are better than what the algorithm has.
 
-    The best setting is added as long as it is better beyond the interval of its
-    difference by seed. Those that are not ahead alone are not tried beside it.
+    The best setting is added as long as its difference by seed is above 0 beyond doubt,
+    corrected for the number that was tried. Those that are not ahead alone are not
+    tried beside it. A rival of `metaevo compare` is chosen less strictly: there the
+    strongest is asked for, here one that will help.
 
     Args:
         choices: Settings, each `key=value` or several joined by `;`.
@@ -46,7 +49,8 @@ def choose(
     left, usual = [*choices], score(now)
     while left:
         tried = _filled({"": usual} | {x: score((*now, *x.split(";"))) for x in left})
-        gains = {x: paired_difference(tried[x], tried[""]) for x in left}
+        each = holm([paired_difference(tried[x], tried[""]) for x in left])
+        gains = dict(zip(left, each, strict=True))
         for x, gain in gains.items():
             say(f"{' '.join((*now, x))}: {gain.text}")
         ahead = [x for x in left if gains[x].difference > 0]
@@ -95,9 +99,11 @@ def scorer(
 
 
 def valid(
-    choices: Sequence[str], make: Callable[[tuple[str, ...]], Search]
+    choices: Sequence[str],
+    make: Callable[[tuple[str, ...]], Search],
+    config: RunConfig = RunConfig(),
 ) -> list[str]:
-    """Return the settings that change a search and that it takes.
+    """Return the settings that change a search and that it takes, run by `config`.
 
     An algorithm of a user's, or a task, may refuse one: normalized pixels.
     """
@@ -106,7 +112,7 @@ def valid(
     for choice in choices:
         try:
             search = make(tuple(choice.split(";")))
-            checks.check(search)
+            preparation.prepare(search, config)
         except ConfigError:
             continue
         if _described(search) != usual:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from metaevo import envs
 from metaevo.analysis import holdout, results, rivals
@@ -10,6 +11,7 @@ from metaevo.analysis.independent import judge
 from metaevo.config import RunConfig
 from metaevo.engine import checks
 from metaevo.errors import ConfigError
+from metaevo.learned import operations
 from metaevo.types import InnerLoop, Search
 
 __all__ = [
@@ -98,11 +100,30 @@ def task_names(search: Search) -> list[str]:
 def compares_start(search: Search) -> bool:
     """Return True if what a search starts from is a candidate of its comparison.
 
-    It is none for agents that live on, and where it is the hand-made algorithm.
+    It is none for agents that live on, and where it is surely the hand-made algorithm:
+    each number at its default, each function as the one that the loop has.
     """
-    usual = not any(loop.hand_made for loop in search.tasks)
-    hand_made = search.space.starts_hand_made and usual
-    return not (search.strategy.persistent_agents or hand_made)
+    return not (search.strategy.persistent_agents or _starts_hand_made(search))
+
+
+def _starts_hand_made(search: Search) -> bool:
+    if not search.space.starts_hand_made:
+        return False  # a space whose functions start as *their* hand-made ones does
+    if any(loop.hand_made for loop in search.tasks):
+        return False
+    for slot, op in search.space.spec.items():
+        if op["op"] == "number":
+            continue
+        start = operations.get(op["op"]).start(op)
+        own = [getattr(loop.meta, slot) for loop in search.tasks]
+        if start is None or any(_function(x) is not _function(start) for x in own):
+            return False
+    return True
+
+
+def _function(value: Any) -> Any:
+    """The function of a slot's value, which may be wrapped to be a pytree."""
+    return getattr(value, "func", value)
 
 
 def num_candidates(search: Search) -> int:

@@ -334,7 +334,7 @@ def _hold_out(
         "noise": _noise(job, state, steps),
         "simple": None if best is None else best.facts,
         "choices": list(search.tasks[0].choices),
-        "kept_rivals": kept_rivals.of(search),
+        "kept_rivals": kept_rivals.of(holdout.as_hand_made(search)),
         **results.formulas(search, state.strategy, kept),
     }
     return held_out, facts, agents

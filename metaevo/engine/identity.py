@@ -98,10 +98,8 @@ def defaults(search: Search) -> dict[str, Plain]:
         if name in _WITH_A_DEFAULT
     }
     for i, loop in enumerate(search.tasks):
-        found[f"task{i}"] = {
-            "config": _of_fields(loop.config),
-            "meta": _of_fields(loop.meta),
-        }
+        usual = {"config": _of_fields(loop.config), "meta": _of_fields(loop.meta)}
+        found[f"task{i}"] = usual | ({"hand_made": usual} if loop.hand_made else {})
     if search.strategy.settings:
         found["strategy"] = plain(search.strategy.defaults)
     slots = {}

@@ -12,7 +12,7 @@ import pytest
 from metaevo import losses, population
 from metaevo.cli import config, listing
 from metaevo.cli import strategies as cli
-from metaevo.engine import checks
+from metaevo.engine import checks, costs
 from metaevo.errors import ConfigError
 from metaevo.slots import Context
 
@@ -33,6 +33,23 @@ def made(name):
 def test_every_search_passes_the_checks_as_it_is(name):
     shapes = checks.check(made(name))
     assert population.size(shapes.params) >= 2
+
+
+def test_a_start_that_is_the_hand_made_algorithm_is_no_candidate():
+    """Numbers at their defaults, and a function as the loop has it: PPO has the clip
+    and the clipped square, where some start as DPO and as the square."""
+    newborn = [x for x in NAMES if not made(x).strategy.persistent_agents]
+    assert {x for x in newborn if not costs.compares_start(made(x))} == {
+        *("alphazero_search_parameters", "apex_priority", "dqn_td_loss"),
+        *("dqn_td_loss_for_many", "impala_vtrace", "ppo_dpo_constants"),
+        *("ppo_hyperparameters", "ppo_optimizer", "ppo_reward_potential"),
+        *("qtopt_cem", "r2d2_rescale", "sac_hyperparameters", "td3_td_loss"),
+    }
+    ours = made("ppo_hyperparameters")
+    loop = ours.tasks[0]._replace(hand_made=made("ppo_value_loss").tasks[0])
+    assert costs.compares_start(ours._replace(inner_loop=loop))
+    with pytest.raises(ConfigError, match="environment, segments and their frames"):
+        checks.check(ours._replace(inner_loop=loop))
 
 
 # --- every strategy in every search ---------------------------------------------------

@@ -18,6 +18,7 @@ from metaevo.cli import commands, config, help, presets, program, runs, train, t
 from metaevo.engine import choices, dry_run
 from metaevo.engine.dry_run import Times
 from metaevo.errors import ConfigError
+from metaevo.losses import clipped_square, square
 from searches import ppo_value_loss
 
 SIZES = ["population_size=4", "run.wandb=disabled", "run.held_out_seeds=3"]
@@ -109,6 +110,29 @@ def test_static_settings_are_chosen_first(tuned, tmp_path, monkeypatch):
     assert "already finished" in tuned("choose=true", f"frames={frames}")
 
 
+def test_a_directory_of_others_is_refused_before_a_choice(tuned, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "mine").touch()
+    with pytest.raises(ConfigError, match="holds mine, and no run"):
+        tuned("choose=true", "frames=9999")
+    assert not (tmp_path / "run-choices").exists()
+
+
+def test_a_choice_takes_functions_that_are_imported_and_no_files():
+    search = train.as_tuning(ppo.make)
+    for text, function in (("a/folder", None), ("metaevo.losses:square", square)):
+        given = config.parse(search, [f"choices=meta.value_loss={text}"])
+        del given["run"]
+        if function is None:
+            with pytest.raises(ConfigError, match="expected package.module:function"):
+                config.call(search, given)
+        else:
+            (loop,) = config.call(search, given).tasks
+            assert loop.meta.value_loss is function
+            assert loop.hand_made.meta.value_loss is clipped_square
+            assert f"meta.value_loss={text}" not in loop.choices
+
+
 def test_settings_are_added_while_they_help_beyond_doubt():
     rng, asked, said = np.random.default_rng(0), [], []
     noise = rng.normal(size=(8, 16))
@@ -160,6 +184,7 @@ def test_minutes_become_generations_before_the_first(tuned, monkeypatch):
         ),
         (["choose=true", "run.evaluator=ray"], r"choose=true: for one machine alone"),
         (["choices=meta.speed=1"], r"choices: unknown key 'meta.speed'"),
+        (["choices=inner.num_segments=3"], r"segments and their frames have to agree"),
         (["preset=nowhere.txt"], r"preset=nowhere.txt: .*No such file"),
     ],
 )

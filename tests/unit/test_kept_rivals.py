@@ -1,11 +1,13 @@
 """Rivals that are kept with their scores, and the settings that they belong to."""
 
+import dataclasses
 import importlib
 import json
 
 import numpy as np
 import pytest
 
+from metaevo.analysis import holdout
 from metaevo.engine import kept_rivals
 
 SEARCHES = {
@@ -38,6 +40,16 @@ def test_searches_find_the_rivals_of_their_setting(stem):
             fields = {x.partition("=")[0].partition(".")[2] for x in rival["changes"]}
             loop = search.tasks[0]
             assert all(hasattr(loop.config, x) or hasattr(loop.meta, x) for x in fields)
+
+
+def test_a_choice_is_beside_the_rivals_of_the_setting_that_it_changes():
+    search = made("ppo_weighted_value_loss")
+    (loop,) = search.tasks
+    config = dataclasses.replace(loop.config, normalize_reward=True)
+    chosen = loop._replace(config=config, hand_made=loop)
+    search = search._replace(inner_loop=chosen)
+    assert kept_rivals.of(search) == []
+    assert kept_rivals.of(holdout.as_hand_made(search)) != []
 
 
 def test_another_setting_has_none():

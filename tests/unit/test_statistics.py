@@ -479,6 +479,10 @@ def test_a_kept_rival_that_is_better_is_warned_of():
     assert f"x {solution.mean() + 50:.2f} against {solution.mean():.2f}, +50.00" in said
     assert "(32 and 32 seeds, not paired), with b=1 c=1 and numbers tuned by" in said
     assert not verdicts.warnings({"measure": "x", "kept_rivals": kept[2:]}, runs)
+    runs = {"solution": held_out(np.full(32, np.nan), solution)}
+    (said,) = verdicts.warnings({"measure": "x", "kept_rivals": kept}, runs)
+    assert "against nan" in said
+    assert "not paired, which fails on 32)" in said
 
 
 def test_unpaired_difference_is_welchs_where_scores_are_normal():
