@@ -124,7 +124,7 @@ def test_a_choice_takes_functions_that_are_imported_and_no_files():
         given = config.parse(search, [f"choices=meta.value_loss={text}"])
         del given["run"]
         if function is None:
-            with pytest.raises(ConfigError, match="expected package.module:function"):
+            with pytest.raises(ConfigError, match=r"expected package\.module:function"):
                 config.call(search, given)
         else:
             (loop,) = config.call(search, given).tasks
