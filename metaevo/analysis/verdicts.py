@@ -284,7 +284,8 @@ def warnings(facts: Mapping[str, Any], held_out: Mapping[str, HeldOut]) -> list[
 
     A population is noise if its two evaluations do not agree in rank beyond chance, at
     5 % by Spearman's test. The best rival that is kept for the setting of the search
-    counts if it is better than the solution beyond the interval of their difference.
+    counts if it is better than the solution beyond the interval of their difference,
+    though it is chosen by the scores that are compared.
 
     Args:
         facts: those of `load`, and `measure`, the name of the fitness.

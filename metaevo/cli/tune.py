@@ -48,7 +48,10 @@ def _tune(
     options = config.parse_options(TuneOptions, own)
     search = train.as_tuning(make)
     arguments = presets.expanded([arg for arg in argv if arg not in own], search)
-    if not set(arguments) & set(program.FLAGS):
+    if set(arguments) & set(program.FLAGS):
+        if options.choose:
+            print("choose=true: shown without static settings, which a run chooses")
+    else:
         arguments += _decided(search, arguments, options, should_stop)
     for result in program.run(search, arguments, should_stop):
         print("\n".join(_found(make, search, arguments, result)))

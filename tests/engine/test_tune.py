@@ -201,6 +201,12 @@ def test_a_time_that_is_too_short_says_what_is_needed(tuned, monkeypatch):
         tuned("minutes=0.5")
 
 
+def test_a_dry_run_says_that_it_chooses_nothing(tuned):
+    said = tuned("choose=true", "--cfg")
+    assert said.startswith("choose=true: shown without static settings")
+    assert "choices=null" in said.splitlines()
+
+
 def test_help_has_the_budget_and_the_keys_of_the_algorithm(capsys):
     tune._tune(ppo.make, ["--help"], lambda: False)
     said = capsys.readouterr().out
