@@ -193,7 +193,7 @@ def test_the_report_says_what_more_seeds_would_buy(directory):
 
 def test_held_out_runs_and_agents_are_kept(directory):
     held_out, facts = holdout.load(directory / "held_out")
-    assert set(held_out) == {"solution", "hand-made", "best simple"}
+    assert set(held_out) == {"solution", "start", "hand-made", "best simple"}
     assert facts["simple"]["name"] in facts["simple"]["tried"]
     runs = held_out["solution"]
     assert runs.fitness.shape == runs.final_return.shape == (1, 4)
