@@ -34,7 +34,7 @@ def rivals(directory: Path) -> dict:
     records = (directory / "metrics.jsonl").read_text().splitlines()
     name = "tuned static" if chosen else "tuned"
     candidates = {name: ("solution", json.loads(records[-1])["frames"])}
-    # Where numbers begin beside their defaults, the start is not the choice alone.
+    # The start is the choice alone only if the numbers start at their defaults.
     if chosen and search.space.starts_hand_made:
         candidates = {"best static": ("start", 0)} | candidates
     params = artifacts.params(run_directory.paths(directory).solution)
