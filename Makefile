@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
+# Bytecode is kept, since tests start hundreds of processes that import the same modules.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: install demo test test-programs test-system test-docs test-slow test-gpu test-cost \
     test-mutants bench bench-rest bench-gpu lint docs clean
 

@@ -166,6 +166,7 @@ class Case(NamedTuple):
         return {name: found.get(name, READ.get(name)) for name in (*given, *seen)}
 
 
+@functools.cache
 def cases() -> dict[str, Case]:
     """All cases by name: `drift_network 1 temporal` is its second example's."""
     found = {}
@@ -226,6 +227,7 @@ OF_NUMBERS: dict[str, Callable] = {
 TELL_STATISTICS = ("ppo", "ppo_rnn", "impala")  # which `spaces.feedback` sees
 
 
+@functools.cache
 def functions() -> dict[str, Operation]:
     """Operations that a function slot takes, by title; numbers have spaces."""
     return {

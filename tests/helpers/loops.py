@@ -1,5 +1,6 @@
 """Every inner loop with small sizes, for tests that hold for all of them."""
 
+import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -76,9 +77,14 @@ class Small(NamedTuple):
 
     def make(self, meta=None, env=None, **config):
         config = self.module.Config(**{**self.config, "num_segments": 1, **config})
-        return self.module.make(
-            env or self.world(self.env), config, self.meta if meta is None else meta
-        )
+        env = env or _made(self.world, self.env)
+        return self.module.make(env, config, self.meta if meta is None else meta)
+
+
+@functools.cache
+def _made(world, name):
+    """An environment; the same object each time, so that its programs are too."""
+    return world(name)
 
 
 def alone(loop: InnerLoop) -> InnerLoop:
@@ -272,7 +278,7 @@ class Demonstrated(Small):
     """A loop that is given demonstrations: the first legal action, always."""
 
     def make(self, meta=None, env=None, **config):
-        env = env or self.world(self.env)
+        env = env or _made(self.world, self.env)
         config = self.module.Config(**{**self.config, "num_segments": 1, **config})
         given = None
         if isinstance(env.action, envs.Discrete):

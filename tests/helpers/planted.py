@@ -47,6 +47,12 @@ def sparse(path, size):
 
 # --- what is planted ------------------------------------------------------------------
 
+EXIT_CODES = (0, 2, 4)
+"""With which a command ends that was given a run of a stranger."""
+SECRET = "the-secret-of-this-user"
+UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
+"""Categories of characters that steer a terminal, or that nobody sees."""
+
 FORGED = (
     "x\x1b]0;PWNED\x07\x1b[2J\x1b[32mwhole: everything verified\x1b[0m\r\u202e\u2066"
 )

@@ -16,20 +16,25 @@ GAMMA = 0.9
 META = ppo_rnn.Meta(lr=2e-3, gamma=GAMMA, ent_coef=0.0)
 
 
-def trained(env, meta=META, module=ppo_rnn, **config):
-    """A probe-sized training run; returns the loop and its state."""
+def loop_of(env, module=ppo_rnn, **config):
+    """The loop of a training run that is as long as a probe needs."""
     sizes = {"total_timesteps": 65_536, "num_envs": 16, "num_steps": 16}
     sizes |= {"features": (32,), "num_segments": 1, "anneal_lr": False}
     # Values of probes are known in the units of their rewards.
     sizes |= {"num_minibatches": 2, "normalize_reward": False}
     if module is ppo_rnn:
         sizes |= {"hidden": 16}
-    meta = module.Meta(*meta)
-    loop = module.make(env, module.Config(**sizes | config), meta)
+    return module.make(env, module.Config(**sizes | config), module.Meta(*META))
+
+
+def trained(env, **options):
+    """A loop, and its state at the end."""
+    loop = loop_of(env, **options)
 
     @jax.jit
     def run(key):
-        return loop.train(jax.random.key(9), meta, loop.init(key, meta))[0]
+        state = loop.init(key, loop.meta)
+        return loop.train(jax.random.key(9), loop.meta, state)[0]
 
     return loop, run(jax.random.key(0))
 
@@ -74,39 +79,65 @@ def actions(loop, agent, *obs):
 # --- probes ---------------------------------------------------------------------------
 
 
-def test_probe_value():
-    _, (agent, *_) = trained(probes.value())
-    assert values(agent, [0.0]) == pytest.approx([1.0], abs=0.1)
+@functools.cache
+def probed():
+    """Agents by probe, which learn in one program, and their loop."""
+    two = envs.Discrete(2)
+    environments = {
+        "value": probes.value(two),
+        "discount": probes.discount(two),
+        "matching": probes.matching(),
+        "truncated": probes.truncated(action=two),
+        "terminated": probes.terminated(3, two),
+    }
+    loop = loop_of(probes.chosen(0, [*environments.values()]))
+
+    # Its time is that of thousands of updates, not of compilation as elsewhere.
+    @functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 1})
+    @jax.vmap
+    def run(index):
+        loop = loop_of(probes.chosen(index, [*environments.values()]))
+        state = loop.init(jax.random.key(0), META)
+        return loop.train(jax.random.key(9), META, state)[0].agent
+
+    agents = run(jnp.arange(len(environments)))
+    each = (jax.tree.map(lambda x: x[i], agents) for i in range(len(environments)))
+    return dict(zip(environments, each, strict=True)), loop
 
 
-def test_probe_discount():
-    _, (agent, *_) = trained(probes.discount())
-    assert values(agent, [0.0], [1.0]) == pytest.approx([GAMMA, 1.0], abs=0.1)
-
-
-@pytest.mark.parametrize("continuous", [False, True])
-def test_probe_matching(continuous):
-    best = (-0.5, 0.5) if continuous else (0, 1)
-    env = probes.continuous_matching() if continuous else probes.matching()
-    loop, (agent, *_) = trained(env)
-    for obs, expected in zip(([-1.0], [1.0]), best, strict=True):
-        (action,) = actions(loop, agent, obs)
-        assert np.ravel(action) == pytest.approx([expected], abs=0.15)
+@pytest.mark.parametrize(
+    ("probe", "shown", "expected", "within"),
+    [
+        ("value", [(0, 0)], [1.0], 0.1),
+        ("discount", [(0, 0), (1, 0)], [GAMMA, 1.0], 0.1),
+        # With a true end, whose coming a memory that counts can foresee.
+        ("terminated", [(1, 0)] * 3, [1 + GAMMA + GAMMA**2, 1 + GAMMA, 1.0], 0.15),
+    ],
+)
+def test_probe_values(probe, shown, expected, within):
+    agents, _ = probed()
+    assert values(agents[probe], *shown) == pytest.approx(expected, abs=within)
 
 
 def test_probe_truncation():
     """A loop that takes a time limit for an end, or bootstraps from a reset, fails."""
-    _, (agent, *_) = trained(probes.truncated())
-    start, *later = values(agent, probes.START, *[probes.LATER] * 9)
+    agents, _ = probed()
+    start, *later = values(agents["truncated"], probes.START, *[probes.LATER] * 9)
     assert later == pytest.approx([1 / (1 - GAMMA)] * 9, rel=0.05)
     assert start == pytest.approx(-10 + GAMMA / (1 - GAMMA), abs=0.5)
 
 
-def test_probe_termination_twin():
-    """The same with a true end, whose coming a memory that counts can foresee."""
-    _, (agent, *_) = trained(probes.terminated(horizon=3))
-    expected = [1 + GAMMA + GAMMA**2, 1 + GAMMA, 1.0]
-    assert values(agent, *[[1.0]] * 3) == pytest.approx(expected, abs=0.15)
+@pytest.mark.parametrize("continuous", [False, True])
+def test_probe_matching(continuous):
+    best, pad = ((-0.5, 0.5), []) if continuous else ((0, 1), [0.0])
+    if continuous:
+        loop, (agent, *_) = trained(probes.continuous_matching())
+    else:
+        agents, loop = probed()
+        agent = agents["matching"]
+    for obs, expected in zip(([-1.0], [1.0]), best, strict=True):
+        (action,) = actions(loop, agent, obs + pad)
+        assert np.ravel(action) == pytest.approx([expected], abs=0.15)
 
 
 def recall(delay=4):

@@ -85,7 +85,7 @@ SLOTS = [
     (name, slot)
     for name, small in SMALL.items()
     for slot in rivals.SIMPLE
-    if slot in small.make().meta._fields
+    if slot in small.meta._fields
 ]
 
 
