@@ -31,15 +31,14 @@ lint: install
 # with the lines where its threads are.
 LIMIT := -o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true
 
-# Three processes for two cores, since some tests wait. Tests that share programs run in
-# one process; see tests/helpers/programs.py.
-PYTEST := $(BIN)/python -m pytest -m "not slow and not gpu" -n 3 $(LIMIT)
+# Two processes, for two cores. Tests that share programs run in one process; see
+# tests/helpers/programs.py.
+PYTEST := $(BIN)/python -m pytest -m "not slow and not gpu" -n 2 $(LIMIT)
 
 # Units, contracts, the engine and doctests: what a change must keep, in minutes. All
 # targets share the compilation cache, ~/.cache/metaevo. Two thirds of the time of these
 # tests is tracing, lowering and compilation, so their programs are compiled with few
-# optimizations and XLA's older emitters, in a quarter of the time; the other targets
-# compile as users do.
+# optimizations and XLA's older emitters, in a quarter of the time.
 QUICK_XLA := --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true \
     --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1
 QUICK_TESTS := --dist loadgroup --doctest-modules metaevo inner_loops strategies \
@@ -58,9 +57,11 @@ $(VENV)-mpi-%/.installed:
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet $(subst -,==,$*) && touch $@ || rm -rf $(@D)
 
-# Processes that are killed, several hosts, wandb, what the docs show, and short learning.
+# Processes that are killed, several hosts, wandb and what the docs show, compiled as by
+# `make test`, in three processes, since some wait; then short learning, as users do.
 test-system: $(VENV)/.extras $(VENV)-torch/.installed $(MPI)
-	$(PYTEST) --dist loadgroup tests/system tests/learning
+	XLA_FLAGS="$(QUICK_XLA)" $(PYTEST) -n 3 --dist loadgroup tests/system
+	$(PYTEST) --dist loadgroup tests/learning
 
 # The commands and files of the documentation, each tutorial in an empty folder.
 test-docs: $(VENV)/.extras

@@ -17,6 +17,9 @@ for name, value in (
 ):
     jax.config.update(name, value)
     os.environ[name.upper()] = str(value)
+# Where in our source an operation comes from is a tenth of the time of lowering, and
+# nobody reads it here. Errors and `not_finite` know it from elsewhere.
+jax.config.update("jax_traceback_in_locations_limit", 0)
 os.environ["JAX_COMPILATION_CACHE_DIR"] = jax.config.jax_compilation_cache_dir
 # Tracing makes millions of small objects that live. Looking through all of them for
 # cycles as often as Python does by default takes a tenth of the time of the tests.

@@ -434,9 +434,8 @@ def scaled(by, obs, action, reward, next_obs, terminated, context):
     return by * reward
 
 
-@pytest.mark.parametrize("name", ["ppo", *VALUES])
-def test_of_normalized_rewards_policies_do_not_depend_on_their_scale(name):
-    """As the control, rewards that are not normalized give another policy.
+def of_scaled_rewards(name, normalize):
+    """Return how the weights of policies differ whose rewards are scaled by 128.
 
     PPO has a member of a family that measures errors in the targets' deviation. To a
     search statistics are given, since it plans a first rollout without any.
@@ -455,34 +454,41 @@ def test_of_normalized_rewards_policies_do_not_depend_on_their_scale(name):
 
         return here._replace(step_raw=step_raw)
 
-    def differences(normalize):
-        @jax.jit
-        def trained(by):
-            env, meta = paid(by) if plans else here, plain
-            if not plans:
-                meta = meta._replace(reward=jax.tree_util.Partial(scaled, by))
-            inner = small.make(plain, env=env, normalize_reward=normalize)
-            state = inner.init(jax.random.key(0), meta)
-            if plans:
-                given = normalization.RunningStats(0.0 * by, by**2, jnp.float32(9))
-                agent = state.agent._replace(return_stats=given)
-                state = state._replace(agent=agent)
-            state, _ = inner.train(jax.random.key(1), meta, state)
-            return state.agent.params
+    @jax.jit
+    def trained(by):
+        env, meta = paid(by) if plans else here, plain
+        if not plans:
+            meta = meta._replace(reward=jax.tree_util.Partial(scaled, by))
+        inner = small.make(plain, env=env, normalize_reward=normalize)
+        state = inner.init(jax.random.key(0), meta)
+        if plans:
+            given = normalization.RunningStats(0.0 * by, by**2, jnp.float32(9))
+            agent = state.agent._replace(return_stats=given)
+            state = state._replace(agent=agent)
+        state, _ = inner.train(jax.random.key(1), meta, state)
+        return state.agent.params
 
-        # By a number that rounds nothing away.
-        one, many = (jax.tree.leaves(trained(jnp.float32(by))) for by in (1.0, 128.0))
-        return [np.abs(a - b).max() for a, b in zip(one, many, strict=True)]
-
-    assert max(differences(True)) < 1e-3
-    assert max(differences(False)) > 0.01
+    # By a number that rounds nothing away.
+    one, many = (jax.tree.leaves(trained(jnp.float32(by))) for by in (1.0, 128.0))
+    return [np.abs(a - b).max() for a, b in zip(one, many, strict=True)]
 
 
-def scaled_and_shifted(env):
-    """By numbers that round nothing away."""
+@pytest.mark.parametrize("name", ["ppo", *VALUES])
+def test_of_normalized_rewards_policies_do_not_depend_on_their_scale(name):
+    assert max(of_scaled_rewards(name, True)) < 1e-3
+
+
+@pytest.mark.parametrize("name", ["ppo", "dqn", "gumbel_alphazero"])
+def test_rewards_that_are_not_normalized_give_another_policy(name):
+    """The test above can fail."""
+    assert max(of_scaled_rewards(name, False)) > 0.01
+
+
+def scaled_and_shifted(env, scale, shift):
+    """An environment of other observations; traced."""
 
     def seen(obs):
-        return 4.0 * obs + 8.0
+        return scale * obs + shift
 
     def reset(key):
         state, obs = env.reset(key)
@@ -496,9 +502,8 @@ def scaled_and_shifted(env):
     return env._replace(reset=reset, step=step, step_raw=step_raw)
 
 
-@pytest.mark.parametrize("name", VALUES)
-def test_of_normalized_observations_policies_do_not_depend_on_their_scale(name):
-    """Nor on their origin. As the control, others give another policy.
+def of_scaled_observations(name, normalize):
+    """Return how the weights of policies differ that see other observations.
 
     Statistics are given, since a first rollout is seen without any, and so is R2D2's
     memory of the warm-up.
@@ -511,26 +516,32 @@ def test_of_normalized_observations_policies_do_not_depend_on_their_scale(name):
         hidden = jnp.zeros_like(experience.hidden)
         return experience._replace(hidden=hidden)
 
-    def policy(env, mean, std, normalize):
+    @jax.jit
+    def trained(scale, shift):
+        env = scaled_and_shifted(here, scale, shift)
         inner = SMALL[name].make(meta, env=env, normalize_observation=normalize)
         stats = normalization.RunningStats(
-            jnp.full(4, mean), jnp.full(4, std**2), jnp.float32(100)
+            jnp.full(4, shift), jnp.full(4, (0.5 * scale) ** 2), jnp.float32(100)
         )
+        state = inner.init(jax.random.key(0), meta)
+        state = state._replace(agent=state.agent._replace(obs_stats=stats))
+        if recurrent:
+            state = state._replace(experience=forget(state.experience))
+        return inner.train(jax.random.key(1), meta, state)[0].agent.params
 
-        @jax.jit
-        def trained(key):
-            state = inner.init(key, meta)
-            state = state._replace(agent=state.agent._replace(obs_stats=stats))
-            if recurrent:
-                state = state._replace(experience=forget(state.experience))
-            return inner.train(jax.random.key(1), meta, state)[0].agent.params
+    # By numbers that round nothing away.
+    plain, other = (
+        jax.tree.leaves(trained(*np.float32(by))) for by in ((1.0, 0.0), (4.0, 8.0))
+    )
+    return [np.abs(a - b).max() for a, b in zip(plain, other, strict=True)]
 
-        return jax.tree.leaves(trained(jax.random.key(0)))
 
-    def differences(normalize):
-        plain = policy(here, 0.0, 0.5, normalize)
-        other = policy(scaled_and_shifted(here), 8.0, 2.0, normalize)
-        return [np.abs(a - b).max() for a, b in zip(plain, other, strict=True)]
+@pytest.mark.parametrize("name", VALUES)
+def test_of_normalized_observations_policies_do_not_depend_on_their_scale(name):
+    """Nor on their origin."""
+    assert max(of_scaled_observations(name, True)) < 1e-3
 
-    assert max(differences(True)) < 1e-3
-    assert max(differences(False)) > 0.01
+
+def test_observations_that_are_not_normalized_give_another_policy():
+    """The test above can fail."""
+    assert max(of_scaled_observations("dqn", False)) > 0.01

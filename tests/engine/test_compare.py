@@ -72,7 +72,7 @@ def test_results_are_compared_as_their_directories_are(runs, tmp_path):
     assert found._repr_markdown_().startswith(f"* {lines[0]}\n* ")
 
 
-def test_what_was_learned_is_told_from_what_was_not(runs, tmp_path):
+def test_what_was_learned_is_told_from_what_was_not(runs, tmp_path, drawn):
     lines = compared(runs, tmp_path / "out", optimum=1e3)
     assert "toy: better than the hand-made one (+" in lines[0]
     assert "2 searches x 8 seeds" in lines[0]

@@ -79,7 +79,7 @@ def copied(finished, tmp_path):
 # --- results --------------------------------------------------------------------------
 
 
-def test_search_improves_and_reports(tmp_path, whole_report):
+def test_search_improves_and_reports(tmp_path, whole_report, drawn):
     search = tiny_search.search(num_generations=30)
     result = run(tmp_path, search, held_out_seeds=8)
     log = records(tmp_path)

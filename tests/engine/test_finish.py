@@ -345,7 +345,7 @@ def test_time_left_counts_what_follows_the_last_generation(monkeypatch):
     assert console._left(3) == "2m20s"
 
 
-def test_earlier_solutions_are_kept_scored_and_drawn(finished, tmp_path):
+def test_earlier_solutions_are_kept_scored_and_drawn(finished, tmp_path, drawn):
     directory = tmp_path / "run"
     shutil.copytree(finished, directory)
     assert [x.name for x in (directory / "earlier_solutions").iterdir()] == [

@@ -36,6 +36,8 @@ from metaevo.storage import (
 )
 from metaevo.storage.own_runs import Source
 
+pytestmark = pytest.mark.usefixtures("drawn")
+
 COMMANDS = ("report", "resume", "play", "compare", "distill", "verify", "wandb-push")
 COMMANDS += ("trials", "scores")
 

@@ -21,6 +21,8 @@ from metaevo.cli import commands
 from metaevo.storage import history, provenance
 from strategies.open_es import open_es
 
+pytestmark = pytest.mark.usefixtures("drawn")
+
 # A population that cannot be told from noise.
 NOISE = {"rank_correlation": 0.02, "p_value": 0.46, "num_members": 32}
 NOISE |= {"sd_members": 0.1, "sd_noise": 3.0}

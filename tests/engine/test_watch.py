@@ -21,6 +21,8 @@ from metaevo.storage import artifacts, jsonl, run_directory
 from strategies.open_es import open_es
 from strategies.pbt import pbt
 
+pytestmark = pytest.mark.usefixtures("drawn")
+
 
 def run(directory, search, **options):
     config = metaevo.RunConfig(

@@ -278,12 +278,21 @@ class Demonstrated(Small):
     """A loop that is given demonstrations: the first legal action, always."""
 
     def make(self, meta=None, env=None, **config):
+        given = _recorded(self.world, self.env) if env is None else _demonstrated(env)
         env = env or _made(self.world, self.env)
         config = self.module.Config(**{**self.config, "num_segments": 1, **config})
-        given = None
-        if isinstance(env.action, envs.Discrete):
-            given = demonstrations.record(env, lambda obs, state: _legal(env, state), 3)
         return self.module.make(env, config, self.meta if meta is None else meta, given)
+
+
+@functools.cache
+def _recorded(world, name):
+    return _demonstrated(_made(world, name))
+
+
+def _demonstrated(env):
+    if not isinstance(env.action, envs.Discrete):
+        return None
+    return demonstrations.record(env, lambda obs, state: _legal(env, state), 3)
 
 
 def _legal(env, state):
