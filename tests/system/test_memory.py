@@ -1,6 +1,7 @@
 """The memory that a run announces is the peak of its process."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,11 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_memory_is_announced_within_a_tenth_of_the_peak(tmp_path):
-    """For agents with buffers that live on, from the start and when continued."""
+    """For agents with buffers that live on, from the start and when continued.
+
+    Compiled as users do: of programs with few optimizations it does not hold.
+    """
+    environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
     for generations in (2, 4):
         command = ["case=pbt of sac Pendulum", f"directory={tmp_path}"]
         out = subprocess.run(
@@ -21,6 +26,7 @@ def test_memory_is_announced_within_a_tenth_of_the_peak(tmp_path):
                 f"generations={generations}",
             ],
             cwd=ROOT,
+            env=environment,
             stdout=subprocess.PIPE,
             check=True,
         )
