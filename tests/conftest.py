@@ -17,8 +17,8 @@ for name, value in (
 ):
     jax.config.update(name, value)
     os.environ[name.upper()] = str(value)
-# Where in our source an operation comes from is a tenth of the time of lowering, and
-# nobody reads it here. Errors and `not_finite` know it from elsewhere.
+# Lowering looks up the source line of each operation, which no test reads. Errors and
+# `not_finite` take it from the traced program.
 jax.config.update("jax_traceback_in_locations_limit", 0)
 os.environ["JAX_COMPILATION_CACHE_DIR"] = jax.config.jax_compilation_cache_dir
 # Tracing makes millions of small objects that live. Looking through all of them for

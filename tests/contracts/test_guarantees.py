@@ -169,7 +169,20 @@ def slope_never_falls(name):
     assert np.ptp(slope[:, 0]) > 0.1 * np.abs(error[0])
 
 
-@each([name for name, case in CASES.items() if "max_bias" in case.make().spec])
+BIASED = [name for name, case in CASES.items() if "max_bias" in case.make().spec]
+
+
+def test_losses_whose_facts_have_a_minimum_are_those_tested_below():
+    found = []
+    for name, case in CASES.items():
+        if case.operation.slot in ("value_loss", "td_loss"):
+            made = case.make()
+            if "minimum" in case.operation.facts(made.spec, helper.away(made)):
+                found.append(name)
+    assert found == BIASED
+
+
+@each(BIASED)
 def test_a_loss_is_least_where_its_facts_say(name):
     case = CASES[name]
     params, error, at = evaluated(name)

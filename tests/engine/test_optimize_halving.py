@@ -41,9 +41,10 @@ def test_a_line_at_a_rung_says_why_its_member_went_on(tmp_path, workers):
     assert {*lengths(found)} >= {1, 4}
     records = runs.records(tmp_path)
     assert [record["failed"] for record in records] == [0] * len(records)
-    # Lives that arrive from worst to best are all continued, so not in each generation.
     stopped = [record["train/stopped"] for record in records]
     assert 0 < max(stopped) < 1
+    # Of several workers lives may arrive from worst to best, and all go on.
+    assert workers > 1 or min(stopped) > 0
     # The files of a member that was stopped or continued are removed.
     left = {x.parent.name for x in tmp_path.glob("trials/*/files")}
     assert left

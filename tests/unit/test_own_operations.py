@@ -159,6 +159,7 @@ def test_a_search_with_a_function_beside_it_runs_resumes_and_is_exported(home):
     options = ("run.directory=runs/a", "run.held_out_seeds=0", "run.wandb=disabled")
     command(home, "run", "tilted_dqn", "run.devices=1", *options)
     command(home, "resume", "runs/a", "num_generations=2")
+    command(home, "report", "runs/a")
     sources = json.loads((home / "runs/a/manifest.json").read_text())["sources"]
     assert f"{home.name}/my_losses.py" in sources
     command(home, "export", "runs/a", "to=numpy", "out=here.py")

@@ -129,14 +129,14 @@ def test_probe_truncation():
 
 @pytest.mark.parametrize("continuous", [False, True])
 def test_probe_matching(continuous):
-    best, pad = ((-0.5, 0.5), []) if continuous else ((0, 1), [0.0])
     if continuous:
         loop, (agent, *_) = trained(probes.continuous_matching())
+        best = {(-1.0,): -0.5, (1.0,): 0.5}
     else:
         agents, loop = probed()
-        agent = agents["matching"]
-    for obs, expected in zip(([-1.0], [1.0]), best, strict=True):
-        (action,) = actions(loop, agent, obs + pad)
+        agent, best = agents["matching"], {(-1.0, 0.0): 0, (1.0, 0.0): 1}
+    for obs, expected in best.items():
+        (action,) = actions(loop, agent, obs)
         assert np.ravel(action) == pytest.approx([expected], abs=0.15)
 
 
