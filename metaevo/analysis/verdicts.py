@@ -279,13 +279,50 @@ def noise(first: np.ndarray, second: np.ndarray) -> dict[str, Any]:
     }
 
 
+def noise_between_seeds(
+    signal: float, scores: np.ndarray, num_seeds: int
+) -> dict[str, Any]:
+    """Estimate the noise of the fitness from the seeds of one evaluation.
+
+    Args:
+        signal: share of the variance between members on which their seeds agree, in
+            [0, 1]; see `engine.records.signal`.
+        scores: [P] fitness, means over seeds; not finite where a member failed. At
+            least three are finite.
+        num_seeds: S, at least 2.
+
+    Returns:
+        as `noise`, with `num_seeds`. `rank_correlation` is `signal`, which two
+        evaluations on S other seeds are expected to correlate by, and `p_value` that of
+        the F test of a variance between members, for which it is exact.
+
+    >>> found = noise_between_seeds(0.75, np.array([0.0, 2.0, 4.0]), 2)
+    >>> {name: round(found[name], 2) for name in ("sd_members", "sd_noise", "p_value")}
+    {'sd_members': 1.73, 'sd_noise': 1.0, 'p_value': 0.2}
+    """
+    from scipy import special
+
+    scores = scores[np.isfinite(scores)]
+    freedom, sd = len(scores) - 1, float(scores.std(ddof=1))
+    with np.errstate(divide="ignore"):
+        ratio = 1 / np.float64(1 - signal)
+    return {
+        "rank_correlation": signal,
+        "p_value": float(special.fdtrc(freedom, freedom * (num_seeds - 1), ratio)),
+        "num_members": len(scores),
+        "num_seeds": num_seeds,
+        "sd_members": sd * signal**0.5,
+        "sd_noise": sd * (1 - signal) ** 0.5,
+    }
+
+
 def warnings(facts: Mapping[str, Any], held_out: Mapping[str, HeldOut]) -> list[str]:
     """Return sentences on what makes the result of a search doubtful.
 
     A population is noise if its two evaluations do not agree in rank beyond chance, at
-    5 % by Spearman's test. The best rival that is kept for the setting of the search
-    counts if it is better than the solution beyond the interval of their difference,
-    though it is chosen by the scores that are compared.
+    5 % by Spearman's test, or its seeds by the F test. The best rival that is kept for
+    the setting of the search counts if it is better than the solution beyond the
+    interval of their difference, though it is chosen by the scores that are compared.
 
     Args:
         facts: those of `load`, and `measure`, the name of the fitness.
@@ -323,10 +360,14 @@ def _noisy(facts: Mapping[str, Any]) -> list[str]:
     p = found.get("p_value")
     if p is None or p <= NOISE_LEVEL:
         return []
+    agree = f"two evaluations of {found['num_members']} members agree in rank"
+    if "num_seeds" in found:
+        agree = (
+            f"the {found['num_seeds']} seeds of {found['num_members']} members agree"
+        )
     return [
-        "the members of the last generation cannot be told apart from noise: two "
-        f"evaluations of {found['num_members']} members agree in rank by "
-        f"{found['rank_correlation']:.2f} (p = {p:.2f}, chance if above "
+        f"the members of the last generation cannot be told apart from noise: {agree} "
+        f"by {found['rank_correlation']:.2f} (p = {p:.2f}, chance if above "
         f"{NOISE_LEVEL}). Either all are alike by now, or the search drifts at random: "
         "more seeds per member (num_seeds) or more members would tell"
     ]

@@ -198,9 +198,19 @@ def num_scorings(search: Search, config: RunConfig) -> int:
 
 
 def num_repeats(search: Search, config: RunConfig) -> int:
-    """Return how often a population is evaluated again, for the noise."""
+    """Return how often a population is evaluated again, for the noise.
+
+    Where members have several seeds these tell the noise.
+    """
     measured = compares(search) and search.segments_per_generation is None
+    if seeds_tell_noise(search):
+        return 0
     return 2 if measured and config.held_out_seeds else 0
+
+
+def seeds_tell_noise(search: Search) -> bool:
+    """Return True if the seeds of a generation say how noisy its fitness is."""
+    return search.num_seeds > 1 and len(search.tasks) == 1 and not search.hurdles
 
 
 def generations_after(

@@ -336,6 +336,10 @@ def test_time_left_counts_what_follows_the_last_generation(monkeypatch):
     assert (
         costs.generations_after(search, RunConfig(held_out_seeds=0), 8, 2, "cpu") == 0
     )
+    several = search._replace(num_seeds=2)  # which tell the noise by themselves
+    assert costs.generations_after(several, config, 8, 2, "cpu") == 22 * 4 / 16
+    tasks = several._replace(inner_loop=[*search.tasks] * 2)
+    assert costs.generations_after(tasks, config, 8, 2, "cpu") > 2
     # A round of two accelerators trains 4 at once: 2 x 8 + 3 x 2 rounds, against 2.
     assert costs.generations_after(search, config, 8, 2, "gpu") == 22 / 2 + 2
 

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("drawn")
 
 # A population that cannot be told from noise.
 NOISE = {"rank_correlation": 0.02, "p_value": 0.46, "num_members": 32}
-NOISE |= {"sd_members": 0.1, "sd_noise": 3.0}
+NOISE |= {"sd_members": 0.1, "sd_noise": 3.0, "num_seeds": 2}
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def directory(tmp_path_factory):
     )
     printed = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
-        patch.setattr(verdicts, "noise", lambda first, second: NOISE)
+        patch.setattr(verdicts, "noise_between_seeds", lambda *given: NOISE)
         metaevo.run(search, config, "<script>alert(1)</script>")
     (directory.parent / "terminal").write_text(printed.getvalue())
     return directory
@@ -191,6 +191,19 @@ def test_the_report_says_what_more_seeds_would_buy(directory):
     assert last["signal_twice"] == pytest.approx(twice, abs=1e-6)
     page = (directory / "report" / "index.html").read_text()
     assert f"{100 * last['signal']:.0f} % of the variance between members was" in page
+
+
+def test_seeds_of_the_last_generation_tell_the_noise(directory):
+    """In place of two evaluations of another population."""
+    page = (directory / "report" / "index.html").read_text()
+    assert "2 % of the variance between 32 members was signal, by their 2 seeds" in page
+    assert "evaluated twice" not in page
+    lines = (directory / "metrics.jsonl").read_text().splitlines()
+    last = json.loads(lines[-1])
+    scores = np.array(last["population"])
+    found = verdicts.noise_between_seeds(last["signal"], scores, 2)
+    total = found["sd_members"] ** 2 + found["sd_noise"] ** 2
+    assert total == pytest.approx(scores.var(ddof=1), rel=1e-5)
 
 
 def test_held_out_runs_and_agents_are_kept(directory):

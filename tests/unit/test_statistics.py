@@ -464,6 +464,30 @@ def test_a_population_that_is_noise_is_warned_of():
         assert verdicts.warnings({"noise": noise}, runs) == []
 
 
+@pytest.mark.parametrize("seeds", [2, 4])
+def test_seeds_of_one_generation_tell_its_noise(seeds):
+    """Deviations of members and noise, and one false alarm in twenty."""
+    rng = np.random.default_rng(seeds)
+
+    def found(members):
+        worlds = 5 * rng.normal(size=(seeds, 1))
+        scores = members + worlds + 2 * rng.normal(size=(seeds, 24))
+        told = records.signal(scores[None])["signal"]
+        return verdicts.noise_between_seeds(told, scores.mean(0), seeds)
+
+    apart = [found(3 * rng.normal(size=24)) for _ in range(200)]
+    assert np.mean([x["sd_members"] ** 2 for x in apart]) == pytest.approx(9, rel=0.1)
+    noise = np.mean([x["sd_noise"] ** 2 for x in apart])
+    assert noise == pytest.approx(4 / seeds, rel=0.1)
+    assert np.mean([x["p_value"] < 0.05 for x in apart]) > 0.9
+    alike = [found(np.zeros(24))["p_value"] for _ in range(800)]
+    assert 0.03 < np.mean(np.array(alike) < 0.05) < 0.07
+    runs = {"solution": held_out(np.zeros(4), np.zeros(4))}
+    drifts = verdicts.noise_between_seeds(0.0, np.arange(24.0), seeds)
+    (sentence,) = verdicts.warnings({"noise": drifts}, runs)
+    assert f"the {seeds} seeds of 24 members agree by 0.00" in sentence
+
+
 def test_a_kept_rival_that_is_better_is_warned_of():
     """The best of those that are, beyond the interval of means over other seeds."""
     rng = np.random.default_rng(0)
