@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from metaevo.analysis import lineage, stats
+from metaevo.analysis import lineage, stats, verdicts
 from metaevo.analysis.holdout import HeldOut
 from metaevo.analysis.plots import figures
 from metaevo.analysis.plots.figures import Drawing
@@ -81,12 +81,12 @@ def signal(records: list[dict]) -> Drawing | None:
 
 
 def lately(records: list[dict]) -> dict[str, float] | None:
-    """Return the mean `signal` and `signal_twice` of the last quarter of generations.
+    """Return the mean `signal` and `signal_twice` of the last third of generations.
 
     Returns:
         None for a search with one seed per member.
     """
-    last = [r for r in records[-max(1, len(records) // 4) :] if "signal" in r]
+    last = verdicts.last_third(records)
     if not last:
         return None
     return {x: float(np.mean([r[x] for r in last])) for x in ("signal", "signal_twice")}

@@ -279,40 +279,55 @@ def noise(first: np.ndarray, second: np.ndarray) -> dict[str, Any]:
     }
 
 
+def last_third(records: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the last third of generations, at least one, of those that have signal."""
+    return [r for r in records[-max(1, len(records) // 3) :] if "signal" in r]
+
+
 def noise_between_seeds(
-    signal: float, scores: np.ndarray, num_seeds: int
-) -> dict[str, Any]:
-    """Estimate the noise of the fitness from the seeds of one evaluation.
+    records: Sequence[Mapping[str, Any]], num_seeds: int
+) -> dict[str, Any] | None:
+    """Estimate the noise of the fitness from seeds of the last third of generations.
 
     Args:
-        signal: share of the variance between members on which their seeds agree, in
-            [0, 1]; see `engine.records.signal`.
-        scores: [P] fitness, means over seeds; not finite where a member failed. At
-            least three are finite.
+        records: of generations, each with `population`, the members' fitness, None or
+            NaN where one failed, and with `signal`; see `engine.records.signal`.
         num_seeds: S, at least 2.
 
     Returns:
-        as `noise`, with `num_seeds`. `rank_correlation` is `signal`, which two
-        evaluations on S other seeds are expected to correlate by, and `p_value` that of
-        the F test of a variance between members, for which it is exact.
+        as `noise`, with `num_seeds`. `rank_correlation` is the share of the variance
+        between members that is signal, which two evaluations are expected to correlate
+        by. `p_value` is Fisher's, of an F test a generation, of which one without
+        signal counts 1. None if none has it, or members are equal.
 
-    >>> found = noise_between_seeds(0.75, np.array([0.0, 2.0, 4.0]), 2)
+    >>> found = noise_between_seeds([{"population": [0, 2, 4], "signal": 0.75}], 2)
     >>> {name: round(found[name], 2) for name in ("sd_members", "sd_noise", "p_value")}
     {'sd_members': 1.73, 'sd_noise': 1.0, 'p_value': 0.2}
     """
     from scipy import special
 
-    scores = scores[np.isfinite(scores)]
-    freedom, sd = len(scores) - 1, float(scores.std(ddof=1))
-    with np.errstate(divide="ignore"):
-        ratio = 1 / np.float64(1 - signal)
+    last = last_third(records)
+    if not last:
+        return None
+    signal, variance, logs = np.array([r["signal"] for r in last]), [], 0.0
+    for record, share in zip(last, signal, strict=True):
+        scores = np.array(record["population"], np.float64)
+        scores = scores[np.isfinite(scores)]
+        variance.append(scores.var(ddof=1))
+        freedom = len(scores) - 1
+        with np.errstate(divide="ignore"):
+            p = special.fdtrc(freedom, freedom * (num_seeds - 1), 1 / (1 - share))
+            logs += np.log(p) if share > 0 else 0.0
+    members, noise = np.mean(signal * variance), np.mean((1 - signal) * variance)
+    if not members + noise:
+        return None
     return {
-        "rank_correlation": signal,
-        "p_value": float(special.fdtrc(freedom, freedom * (num_seeds - 1), ratio)),
-        "num_members": len(scores),
+        "rank_correlation": float(members / (members + noise)),
+        "p_value": float(special.chdtrc(2 * len(last), -2 * logs)),
+        "num_members": len(last[-1]["population"]),
         "num_seeds": num_seeds,
-        "sd_members": sd * signal**0.5,
-        "sd_noise": sd * (1 - signal) ** 0.5,
+        "sd_members": float(members**0.5),
+        "sd_noise": float(noise**0.5),
     }
 
 
@@ -360,13 +375,15 @@ def _noisy(facts: Mapping[str, Any]) -> list[str]:
     p = found.get("p_value")
     if p is None or p <= NOISE_LEVEL:
         return []
+    where = "the last generation"
     agree = f"two evaluations of {found['num_members']} members agree in rank"
     if "num_seeds" in found:
+        where = "the last third of generations"
         agree = (
             f"the {found['num_seeds']} seeds of {found['num_members']} members agree"
         )
     return [
-        f"the members of the last generation cannot be told apart from noise: {agree} "
+        f"the members of {where} cannot be told apart from noise: {agree} "
         f"by {found['rank_correlation']:.2f} (p = {p:.2f}, chance if above "
         f"{NOISE_LEVEL}). Either all are alike by now, or the search drifts at random: "
         "more seeds per member (num_seeds) or more members would tell"

@@ -345,20 +345,12 @@ def _noise(job: Job, state: State, steps: Steps) -> dict[str, float | None] | No
     if job.search.segments_per_generation is not None:
         return None
     if costs.seeds_tell_noise(job.search):
-        return _noise_between_seeds(job)
+        records = jsonl.read(run_directory.paths(job.directory).metrics)
+        return verdicts.noise_between_seeds(records, job.search.num_seeds)
     with _stage(job, "evaluating one population twice", "the measurement of noise"):
         keys = [jax.random.fold_in(job.keys.noise, i) for i in range(3)]
         proposal, _ = job.programs.ask(keys[0], state.strategy)
         return results.noise(steps, job.search, job.evaluator, proposal, keys[1:])
-
-
-def _noise_between_seeds(job: Job) -> dict[str, float | None] | None:
-    """Noise of the fitness in the last generation, from its log; None: none to tell."""
-    last = jsonl.read(run_directory.paths(job.directory).metrics)[-1]
-    if "signal" not in last:
-        return None
-    scores = np.array(last["population"], np.float64)
-    return verdicts.noise_between_seeds(last["signal"], scores, job.search.num_seeds)
 
 
 def _publish(

@@ -465,27 +465,36 @@ def test_a_population_that_is_noise_is_warned_of():
 
 
 @pytest.mark.parametrize("seeds", [2, 4])
-def test_seeds_of_one_generation_tell_its_noise(seeds):
-    """Deviations of members and noise, and one false alarm in twenty."""
+def test_seeds_of_the_last_generations_tell_the_noise(seeds):
+    """Deviations of members and noise, and hardly more than one false alarm in 20."""
     rng = np.random.default_rng(seeds)
 
-    def found(members):
-        worlds = 5 * rng.normal(size=(seeds, 1))
-        scores = members + worlds + 2 * rng.normal(size=(seeds, 24))
-        told = records.signal(scores[None])["signal"]
-        return verdicts.noise_between_seeds(told, scores.mean(0), seeds)
+    def generation(deviation):
+        members, worlds = deviation * rng.normal(size=24), rng.normal(size=(seeds, 1))
+        scores = members + 5 * worlds + 2 * rng.normal(size=(seeds, 24))
+        told = records.signal(scores[None])
+        return told | {"population": [None, *scores.mean(0)]}  # one has failed
 
-    apart = [found(3 * rng.normal(size=24)) for _ in range(200)]
+    def found(*deviations):
+        run = [generation(x) for x in deviations]
+        return verdicts.noise_between_seeds(run, seeds)
+
+    apart = [found(0, 0, 0, 0, 3, 3) for _ in range(200)]
     assert np.mean([x["sd_members"] ** 2 for x in apart]) == pytest.approx(9, rel=0.1)
     noise = np.mean([x["sd_noise"] ** 2 for x in apart])
     assert noise == pytest.approx(4 / seeds, rel=0.1)
-    assert np.mean([x["p_value"] < 0.05 for x in apart]) > 0.9
-    alike = [found(np.zeros(24))["p_value"] for _ in range(800)]
-    assert 0.03 < np.mean(np.array(alike) < 0.05) < 0.07
+    assert np.mean([x["p_value"] < 0.05 for x in apart]) > 0.95
+    for length, low in ((1, 0.03), (9, 0.01)):  # of three generations it asks more
+        alike = [found(*np.zeros(length))["p_value"] for _ in range(800)]
+        assert low < np.mean(np.array(alike) < 0.05) < 0.07
     runs = {"solution": held_out(np.zeros(4), np.zeros(4))}
-    drifts = verdicts.noise_between_seeds(0.0, np.arange(24.0), seeds)
-    (sentence,) = verdicts.warnings({"noise": drifts}, runs)
+    drifts = [{"population": np.arange(24.0), "signal": 0.0}]
+    told = {"noise": verdicts.noise_between_seeds(drifts, seeds)}
+    (sentence,) = verdicts.warnings(told, runs)
     assert f"the {seeds} seeds of 24 members agree by 0.00" in sentence
+    assert verdicts.noise_between_seeds([{"population": [1.0, 1.0]}], seeds) is None
+    equal = {"population": np.ones(24), "signal": 0.0}
+    assert verdicts.noise_between_seeds([equal], seeds) is None
 
 
 def test_a_kept_rival_that_is_better_is_warned_of():
