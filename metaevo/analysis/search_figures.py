@@ -86,7 +86,7 @@ def lately(records: list[dict]) -> dict[str, float] | None:
     Returns:
         None for a search with one seed per member.
     """
-    last = verdicts.last_third(records)
+    last = [r for r in verdicts.last_third(records) if "signal" in r]
     if not last:
         return None
     return {x: float(np.mean([r[x] for r in last])) for x in ("signal", "signal_twice")}
@@ -303,6 +303,7 @@ def ancestry(records: list[dict], scores: Scores | None) -> Drawing | None:
 # Keys of a record besides the strategy's own metrics.
 _KNOWN = {"generation", "failed", "not_scored", "frames", "seconds"}
 _KNOWN |= {"frames_per_second", "population", "parents"}
+_KNOWN |= {"signal", "signal_twice", "agreement"}
 
 
 def strategy(records: list[dict]) -> Drawing:

@@ -68,6 +68,25 @@ def rank_correlation(first: np.ndarray, second: np.ndarray) -> tuple[float, floa
     return r, float(special.stdtr(freedom, -t))
 
 
+def rank_agreement(scores: np.ndarray) -> float | None:
+    """Return the mean of Spearman's correlations between rows.
+
+    Args:
+        scores: [S, n] finite numbers.
+
+    Returns:
+        None for fewer than three columns, or two rows whose numbers differ.
+
+    >>> rank_agreement(np.array([[1.0, 2.0, 3.0], [1.0, 2.0, 9.0], [5.0, 5.0, 5.0]]))
+    1.0
+    """
+    ranks = np.array([_ranks(x) for x in scores if np.ptp(x)])
+    if len(ranks) < 2 or ranks.shape[1] < 3:
+        return None
+    both = np.corrcoef(ranks)[np.triu_indices(len(ranks), 1)]
+    return float(both.mean())
+
+
 def _ranks(x: np.ndarray) -> np.ndarray:
     """Ranks from 1; equal numbers share the mean of theirs."""
     _, where, counts = np.unique(x, return_inverse=True, return_counts=True)

@@ -20,7 +20,7 @@ CHOSEN = (HAND_MADE, SIMPLEST, STATIC)
 """Rivals that were not searched for, or chosen from a few."""
 
 NOISE_LEVEL = 0.05
-"""Level at which two evaluations must agree in rank for members to be told apart."""
+"""Level at which evaluations or seeds must agree in rank to tell members apart."""
 
 
 class TableCell(NamedTuple):
@@ -279,55 +279,51 @@ def noise(first: np.ndarray, second: np.ndarray) -> dict[str, Any]:
     }
 
 
-def last_third(records: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the last third of generations, at least one, of those that have signal."""
-    return [r for r in records[-max(1, len(records) // 3) :] if "signal" in r]
+def last_third(records: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Return the records of the last third of generations, of at least one."""
+    return records[-max(1, len(records) // 3) :]
 
 
 def noise_between_seeds(
     records: Sequence[Mapping[str, Any]], num_seeds: int
 ) -> dict[str, Any] | None:
-    """Estimate the noise of the fitness from seeds of the last third of generations.
+    """Tell members from noise by their seeds in the last third of generations.
 
     Args:
-        records: of generations, each with `population`, the members' fitness, None or
-            NaN where one failed, and with `signal`; see `engine.records.signal`.
+        records: of generations of one task, each with `population`, the members'
+            fitness, None or NaN where one failed; and with `agreement`, see
+            `engine.records.signal`, or without where there is none.
         num_seeds: S, at least 2.
 
     Returns:
-        as `noise`, with `num_seeds`. `rank_correlation` is the share of the variance
-        between members that is signal, which two evaluations are expected to correlate
-        by. `p_value` is Fisher's, of an F test a generation, of which one without
-        signal counts 1. None if none has it, or members are equal.
+        `rank_correlation`: the mean agreement between two seeds.
+        `p_value`: chance of at least that one if the ranks are noise. Correlations
+        between seeds are then uncorrelated, with a variance of 1/(P - 1) each, and
+        their mean is about normal.
+        `num_members`: number of members of a generation that did not fail.
+        `num_seeds`. None if no generation has an agreement.
 
-    >>> found = noise_between_seeds([{"population": [0, 2, 4], "signal": 0.75}], 2)
-    >>> {name: round(found[name], 2) for name in ("sd_members", "sd_noise", "p_value")}
-    {'sd_members': 1.73, 'sd_noise': 1.0, 'p_value': 0.2}
+    >>> noise_between_seeds([{"population": [0.0] * 17, "agreement": 0.25}], 2)
+    {'rank_correlation': 0.25, 'p_value': 0.1587, 'num_members': 17, 'num_seeds': 2}
     """
     from scipy import special
 
-    last = last_third(records)
-    if not last:
-        return None
-    signal, variance, logs = np.array([r["signal"] for r in last]), [], 0.0
-    for record, share in zip(last, signal, strict=True):
+    agreements, variances, num_members = [], [], 0
+    for record in last_third(records):
         scores = np.array(record["population"], np.float64)
-        scores = scores[np.isfinite(scores)]
-        variance.append(scores.var(ddof=1))
-        freedom = len(scores) - 1
-        with np.errstate(divide="ignore"):
-            p = special.fdtrc(freedom, freedom * (num_seeds - 1), 1 / (1 - share))
-            logs += np.log(p) if share > 0 else 0.0
-    members, noise = np.mean(signal * variance), np.mean((1 - signal) * variance)
-    if not members + noise:
+        num, agreement = int(np.isfinite(scores).sum()), record.get("agreement")
+        if num >= 3 and isinstance(agreement, float | int) and abs(agreement) <= 1:
+            num_members = num
+            agreements.append(agreement)
+            variances.append(2 / (num_seeds * (num_seeds - 1) * (num - 1)))
+    if not agreements:
         return None
+    z = sum(agreements) / sum(variances) ** 0.5
     return {
-        "rank_correlation": float(members / (members + noise)),
-        "p_value": float(special.chdtrc(2 * len(last), -2 * logs)),
-        "num_members": len(last[-1]["population"]),
+        "rank_correlation": float(np.mean(agreements)),
+        "p_value": round(float(special.ndtr(-z)), 4),
+        "num_members": num_members,
         "num_seeds": num_seeds,
-        "sd_members": float(members**0.5),
-        "sd_noise": float(noise**0.5),
     }
 
 
@@ -335,7 +331,7 @@ def warnings(facts: Mapping[str, Any], held_out: Mapping[str, HeldOut]) -> list[
     """Return sentences on what makes the result of a search doubtful.
 
     A population is noise if its two evaluations do not agree in rank beyond chance, at
-    5 % by Spearman's test, or its seeds by the F test. The best rival that is kept for
+    5 % by Spearman's test, or its seeds. The best rival that is kept for
     the setting of the search counts if it is better than the solution beyond the
     interval of their difference, though it is chosen by the scores that are compared.
 
@@ -376,15 +372,13 @@ def _noisy(facts: Mapping[str, Any]) -> list[str]:
     if p is None or p <= NOISE_LEVEL:
         return []
     where = "the last generation"
-    agree = f"two evaluations of {found['num_members']} members agree in rank"
+    agree = f"two evaluations of {found['num_members']} members"
     if "num_seeds" in found:
         where = "the last third of generations"
-        agree = (
-            f"the {found['num_seeds']} seeds of {found['num_members']} members agree"
-        )
+        agree = f"the {found['num_seeds']} seeds of {found['num_members']} members"
     return [
-        f"the members of {where} cannot be told apart from noise: {agree} "
-        f"by {found['rank_correlation']:.2f} (p = {p:.2f}, chance if above "
+        f"the members of {where} cannot be told apart from noise: {agree} agree in "
+        f"rank by {found['rank_correlation']:.2f} (p = {p:.2f}, chance if above "
         f"{NOISE_LEVEL}). Either all are alike by now, or the search drifts at random: "
         "more seeds per member (num_seeds) or more members would tell"
     ]

@@ -209,8 +209,8 @@ def num_repeats(search: Search, config: RunConfig) -> int:
 
 
 def seeds_tell_noise(search: Search) -> bool:
-    """Return True if the seeds of a generation say how noisy its fitness is."""
-    return search.num_seeds > 1 and len(search.tasks) == 1 and not search.hurdles
+    """Return True if the seeds of members tell these from noise."""
+    return search.num_seeds > 1 and len(search.tasks) == 1 and not search.stopping
 
 
 def generations_after(

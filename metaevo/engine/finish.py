@@ -31,7 +31,7 @@ from metaevo.analysis.independent.judge import Judged
 from metaevo.analysis.results import Agents, Scores, Solution
 from metaevo.analysis.steps import Steps
 from metaevo.engine import costs, earlier_solutions, identity, kept_rivals
-from metaevo.engine.job import Job, Progress, State, initial_state
+from metaevo.engine.job import Job, Progress, initial_state
 from metaevo.engine.journal import Journal
 from metaevo.engine.result import Result
 from metaevo.errors import ArtifactError, CheckpointError, InterruptedRunError
@@ -185,10 +185,10 @@ def _has_independent_scores(job: Job, ending: Ending) -> bool:
 
 def _make(job: Job, progress: Progress) -> Ending:
     """Score, compare and measure the noise; all of it is kept in `conclusion/`."""
-    state, steps = progress.state, _steps(job, progress)
+    steps = _steps(job, progress)
     scores, agents = _score(job, progress, steps)
     solution = _solution(job, progress, scores)
-    held_out, facts, trained = _hold_out(job, state, solution, steps)
+    held_out, facts, trained = _hold_out(job, progress, solution, steps)
     return Ending(solution, scores, held_out, facts, {**agents, **trained})
 
 
@@ -283,7 +283,7 @@ def _score(job: Job, progress: Progress, steps: Steps) -> tuple[Scores | None, A
 
 
 def _hold_out(
-    job: Job, state: State, solution: Solution, steps: Steps
+    job: Job, progress: Progress, solution: Solution, steps: Steps
 ) -> tuple[dict[str, HeldOut], dict, Agents]:
     """Train the candidates on the same fresh seeds."""
     search, num_seeds = job.search, job.config.held_out_seeds
@@ -331,25 +331,29 @@ def _hold_out(
         "num_searched": len(search.tasks),
         "earlier": earlier,
         "generation": search.num_generations,
-        "noise": _noise(job, state, steps),
+        "noise": _noise(job, progress, steps),
         "simple": None if best is None else best.facts,
         "choices": list(search.tasks[0].choices),
         "kept_rivals": kept_rivals.of(holdout.as_hand_made(search)),
-        **results.formulas(search, state.strategy, kept),
+        **results.formulas(search, progress.state.strategy, kept),
     }
     return held_out, facts, agents
 
 
-def _noise(job: Job, state: State, steps: Steps) -> dict[str, float | None] | None:
+def _noise(
+    job: Job, progress: Progress, steps: Steps
+) -> dict[str, float | None] | None:
     """Noise of the fitness; None for agents that live on and cannot live twice."""
     if job.search.segments_per_generation is not None:
         return None
     if costs.seeds_tell_noise(job.search):
-        records = jsonl.read(run_directory.paths(job.directory).metrics)
+        # The log may hold more than the checkpoint covers, and that need not be ours.
+        log = run_directory.paths(job.directory).metrics
+        records = jsonl.read_generations(log, progress.generation)
         return verdicts.noise_between_seeds(records, job.search.num_seeds)
     with _stage(job, "evaluating one population twice", "the measurement of noise"):
         keys = [jax.random.fold_in(job.keys.noise, i) for i in range(3)]
-        proposal, _ = job.programs.ask(keys[0], state.strategy)
+        proposal, _ = job.programs.ask(keys[0], progress.state.strategy)
         return results.noise(steps, job.search, job.evaluator, proposal, keys[1:])
 
 

@@ -381,7 +381,7 @@ def generation(job: Job, progress: Progress) -> tuple[State, dict[str, Any]]:
     record = {
         "generation": progress.generation,
         **records.summary(raw[scored]),
-        **records.signal(evaluated.fitness),
+        **({} if search.stopping else records.signal(evaluated.fitness)),
         **counts,
         "population": raw,
         **job.programs.metrics(strategy),

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from metaevo.analysis import stats
 from metaevo.types import Evaluated, Search
 
 
@@ -45,6 +46,9 @@ def summary(scores: np.ndarray) -> dict[str, float]:
 def signal(scores: np.ndarray) -> dict[str, float]:
     """Return how much of the spread between members their seeds agree on.
 
+    Not for members that are stopped early by the mean of their seeds, which then seem
+    to agree.
+
     A member's score is a mean over S seeds. Of the variance of these means over members
     the share 1 - E / B is signal, where B is the mean square between members and E that
     of what is left without the effects of members and seeds: the intraclass correlation
@@ -55,15 +59,16 @@ def signal(scores: np.ndarray) -> dict[str, float]:
             out of a task.
 
     Returns:
-        `signal`, in [0, 1], its mean over tasks; and `signal_twice`, what it would be
-        with twice as many seeds (Spearman and Brown). Empty for a single seed, or fewer
-        than three members.
+        `signal`, in [0, 1], its mean over tasks; `signal_twice`, what it would be with
+        twice as many seeds (Spearman and Brown); and `agreement`, in [-1, 1], the mean
+        of Spearman's correlations between seeds and over tasks, unless all members of a
+        task are equal. Empty for a single seed, or fewer than three members.
 
     >>> scores = np.array([[[0.0, 1.0, 2.0], [0.5, 1.5, 2.5]]])
     >>> {name: round(x, 2) for name, x in signal(scores).items()}
-    {'signal': 1.0, 'signal_twice': 1.0}
+    {'signal': 1.0, 'signal_twice': 1.0, 'agreement': 1.0}
     """
-    shares = []
+    shares, agreements = [], []
     for x in np.asarray(scores, np.float64):
         x = x[:, np.isfinite(x).all(0)]
         seeds, num = x.shape
@@ -74,10 +79,14 @@ def signal(scores: np.ndarray) -> dict[str, float]:
         between = seeds * (means**2).sum() / (num - 1)
         rest = ((centred - means) ** 2).sum() / ((seeds - 1) * (num - 1))
         shares.append(max(0.0, 1 - rest / between) if between > 0 else 0.0)
+        agreements.append(stats.rank_agreement(x))
     if not shares:
         return {}
     share = float(np.mean(shares))
-    return {"signal": share, "signal_twice": 2 * share / (1 + share)}
+    found = {"signal": share, "signal_twice": 2 * share / (1 + share)}
+    if None not in agreements:
+        found["agreement"] = float(np.mean(agreements))
+    return found
 
 
 def means(evaluated: Evaluated) -> dict[str, float]:

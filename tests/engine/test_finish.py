@@ -14,6 +14,7 @@ import toys
 from runs import solution_bytes, undrawn, write_short_reports
 
 import metaevo
+from metaevo import fitness
 from metaevo.analysis import holdout, report
 from metaevo.analysis.steps import Steps
 from metaevo.config import RunConfig
@@ -339,7 +340,9 @@ def test_time_left_counts_what_follows_the_last_generation(monkeypatch):
     several = search._replace(num_seeds=2)  # which tell the noise by themselves
     assert costs.generations_after(several, config, 8, 2, "cpu") == 22 * 4 / 16
     tasks = several._replace(inner_loop=[*search.tasks] * 2)
-    assert costs.generations_after(tasks, config, 8, 2, "cpu") > 2
+    stopped = several._replace(stopping=fitness.Halving(2, factor=2))
+    for one in (tasks, stopped):
+        assert costs.num_repeats(one, config) == 2
     # A round of two accelerators trains 4 at once: 2 x 8 + 3 x 2 rounds, against 2.
     assert costs.generations_after(search, config, 8, 2, "gpu") == 22 / 2 + 2
 

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("drawn")
 
 # A population that cannot be told from noise.
 NOISE = {"rank_correlation": 0.02, "p_value": 0.46, "num_members": 32}
-NOISE |= {"sd_members": 0.1, "sd_noise": 3.0, "num_seeds": 2}
+NOISE |= {"num_seeds": 2}
 
 
 @pytest.fixture(scope="module")
@@ -196,14 +196,12 @@ def test_the_report_says_what_more_seeds_would_buy(directory):
 def test_seeds_of_the_last_generation_tell_the_noise(directory):
     """In place of two evaluations of another population."""
     page = (directory / "report" / "index.html").read_text()
-    assert "spread between members is 0.10 and the noise of one evaluation 3.00" in page
+    assert "the 2 seeds of the members agree in rank by 0.02" in page
     assert "evaluated twice" not in page
     lines = (directory / "metrics.jsonl").read_text().splitlines()
-    last = json.loads(lines[-1])
-    found = verdicts.noise_between_seeds(list(map(json.loads, lines)), 2)
-    assert found["rank_correlation"] == pytest.approx(last["signal"])
-    total = found["sd_members"] ** 2 + found["sd_noise"] ** 2
-    assert total == pytest.approx(np.var(last["population"], ddof=1), rel=1e-5)
+    told = [json.loads(line) | {"agreement": 0.5} for line in lines]
+    found = verdicts.noise_between_seeds(told, 2)
+    assert (found["rank_correlation"], found["num_members"]) == (0.5, 4)
 
 
 def test_held_out_runs_and_agents_are_kept(directory):

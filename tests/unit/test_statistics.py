@@ -465,36 +465,58 @@ def test_a_population_that_is_noise_is_warned_of():
 
 
 @pytest.mark.parametrize("seeds", [2, 4])
-def test_seeds_of_the_last_generations_tell_the_noise(seeds):
-    """Deviations of members and noise, and hardly more than one false alarm in 20."""
+@pytest.mark.parametrize("spread", [0.0, 1.0], ids=["alike", "unlike"])
+@pytest.mark.parametrize("generations", [1, 12])
+def test_seeds_tell_members_from_noise(seeds, spread, generations):
+    """Three searches of four, and one false alarm in twenty, also of unlike noise."""
     rng = np.random.default_rng(seeds)
+    noise = 2 * np.exp(spread * rng.normal(size=24))
 
     def generation(deviation):
         members, worlds = deviation * rng.normal(size=24), rng.normal(size=(seeds, 1))
-        scores = members + 5 * worlds + 2 * rng.normal(size=(seeds, 24))
+        scores = members + 5 * worlds + noise * rng.normal(size=(seeds, 24))
         told = records.signal(scores[None])
         return told | {"population": [None, *scores.mean(0)]}  # one has failed
 
-    def found(*deviations):
-        run = [generation(x) for x in deviations]
-        return verdicts.noise_between_seeds(run, seeds)
+    def p_value(deviation):
+        first = [generation(10) for _ in range(2 * generations)]  # do not count
+        last = [generation(deviation) for _ in range(generations)]
+        return verdicts.noise_between_seeds(first + last, seeds)["p_value"]
 
-    apart = [found(0, 0, 0, 0, 3, 3) for _ in range(200)]
-    assert np.mean([x["sd_members"] ** 2 for x in apart]) == pytest.approx(9, rel=0.1)
-    noise = np.mean([x["sd_noise"] ** 2 for x in apart])
-    assert noise == pytest.approx(4 / seeds, rel=0.1)
-    assert np.mean([x["p_value"] < 0.05 for x in apart]) > 0.95
-    for length, low in ((1, 0.03), (9, 0.01)):  # of three generations it asks more
-        alike = [found(*np.zeros(length))["p_value"] for _ in range(800)]
-        assert low < np.mean(np.array(alike) < 0.05) < 0.07
+    apart = [p_value(3.0) < 0.05 for _ in range(100)]
+    assert np.mean(apart) > 0.75
+    alike = [p_value(0.0) < 0.05 for _ in range(300)]
+    assert 0.01 < np.mean(alike) < 0.1
+
+
+def test_seeds_that_agree_by_chance_are_warned_of():
     runs = {"solution": held_out(np.zeros(4), np.zeros(4))}
-    drifts = [{"population": np.arange(24.0), "signal": 0.0}]
-    told = {"noise": verdicts.noise_between_seeds(drifts, seeds)}
+    drifts = [{"population": np.arange(24.0), "agreement": 0.0}]
+    told = {"noise": verdicts.noise_between_seeds(drifts, 3)}
     (sentence,) = verdicts.warnings(told, runs)
-    assert f"the {seeds} seeds of 24 members agree by 0.00" in sentence
-    assert verdicts.noise_between_seeds([{"population": [1.0, 1.0]}], seeds) is None
-    equal = {"population": np.ones(24), "signal": 0.0}
-    assert verdicts.noise_between_seeds([equal], seeds) is None
+    assert "the 3 seeds of 24 members agree in rank by 0.00" in sentence
+    agreed = verdicts.noise_between_seeds([drifts[0] | {"agreement": 0.5}], 3)
+    assert verdicts.warnings({"noise": agreed}, runs) == []
+    # Equal members, a log that anybody wrote, and too few members.
+    for record in (
+        *({"population": np.ones(24)} | x for x in ({}, {"agreement": None})),
+        {"population": np.ones(24), "agreement": 1e9},
+        {"population": [1.0, None, 2.0], "agreement": 0.5},
+    ):
+        assert verdicts.noise_between_seeds([record], 3) is None
+
+
+def test_agreement_is_spearmans():
+    rng = np.random.default_rng(0)
+    scores = rng.integers(0, 9, size=(2, 12)).astype(float)
+    expected = scipy_stats.spearmanr(*scores).statistic
+    assert stats.rank_agreement(scores) == pytest.approx(expected)
+    three = np.stack([*scores, scores[0]])
+    assert stats.rank_agreement(three) == pytest.approx((1 + 2 * expected) / 3)
+    told = records.signal(np.stack([scores, scores[::-1]]))
+    assert told["agreement"] == pytest.approx(expected)
+    assert stats.rank_agreement(np.ones((2, 12))) is None
+    assert "agreement" not in records.signal(np.ones((1, 2, 12)))
 
 
 def test_a_kept_rival_that_is_better_is_warned_of():
