@@ -23,6 +23,7 @@ def snes(
     sigma: float,
     optimizer: optax.GradientTransformation = optax.sgd(1.0),
     *,
+    half_step: float | None = None,
     sigma_learning_rate: float | None = None,
 ) -> Strategy:
     """SNES from the mean `space.init`.
@@ -32,13 +33,21 @@ def snes(
         sigma: initial standard deviation of all parameters, > 0.
         optimizer: ascends the natural gradient; the paper's is a step of length 1. For
             weight decay, chain it with `optax.add_decayed_weights`.
+        half_step: h >= 1; the step of generation g is 1/(1 + g/h) of the optimizer's,
+            which averages noise (Robbins and Monro, 1951). None: all of it, as in the
+            paper.
         sigma_learning_rate: η >= 0; None: (3 + ln D)/(5 √D) for D parameters.
 
     Raises:
-        ConfigError: a population below 2, sigma <= 0 or a negative learning rate.
+        ConfigError: a population below 2, sigma <= 0, half_step < 1 or a negative
+            learning rate.
     """
     _options.at_least(2, population_size=population_size)
     _options.positive(sigma=sigma)
+    if half_step is not None:
+        _options.at_least(1, half_step=half_step)
+        shrinking = optax.scale_by_schedule(lambda g: 1 / (1 + g / half_step))
+        optimizer = optax.chain(optimizer, shrinking)
     if sigma_learning_rate is not None:
         _options.at_least(0, sigma_learning_rate=sigma_learning_rate)
 

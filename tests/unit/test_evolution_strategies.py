@@ -9,6 +9,7 @@ import optax
 import pytest
 from climbing import climb, compiled, flat, members, one, space, sphere
 
+from metaevo.errors import ConfigError
 from metaevo.types import Space
 from strategies import (
     _evosax,
@@ -167,6 +168,29 @@ def test_snes_by_hand():
     fixed = compiled(snes.snes(space(), 8, 0.3, sigma_learning_rate=0.0))
     fixed = asked(fixed)[2]
     np.testing.assert_allclose(fixed.es.std, 0.3, rtol=1e-6)
+
+
+def test_steps_of_snes_shrink():
+    """Generation g moves the mean by 1/(1 + g/h) of what steps of equal length do."""
+    moves = {}
+    for half in (None, 2.0):
+        strategy = snes.snes(space(), 8, 0.3, half_step=half, sigma_learning_rate=0.0)
+        strategy, moves[half] = compiled(strategy), []
+        state = strategy.init(jax.random.key(0))
+        for generation in range(5):
+            key, before = (
+                jax.random.key(generation),
+                flat(one(strategy.solution(state))),
+            )
+            proposal, state = strategy.ask(key, state)
+            order = jnp.arange(8.0)  # whatever the members are
+            state = strategy.tell(key, state, proposal, order)
+            moves[half].append(flat(one(strategy.solution(state))) - before)
+    shares = 1 / (1 + np.arange(5) / 2)
+    for share, shrunk, usual in zip(shares, moves[2.0], moves[None], strict=True):
+        np.testing.assert_allclose(shrunk, share * usual, atol=1e-5)
+    with pytest.raises(ConfigError, match="half_step=0"):
+        snes.snes(space(), 8, 0.3, half_step=0.9)
 
 
 def test_pgpe_by_hand():
