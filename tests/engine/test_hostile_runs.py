@@ -384,6 +384,7 @@ HOSTILE = {
         "held-out measure of a formula": facts("held_out", measure=r"$\frac{$"),
         "held-out measure of lists": facts("held_out", measure=[]),
         "held-out noise of text": facts("held_out", noise="x"),
+        "held-out noise of seeds alone": facts("held_out", noise={"num_seeds": 2}),
         "agents of nothing": facts("agents/solution", arrays={}),
         "slot that is a module": slots(op="os.system"),
         "slot of text": slots(value="x"),

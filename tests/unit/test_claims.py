@@ -1,0 +1,52 @@
+"""Intervals of README and docs are those of scores that are committed."""
+
+import pytest
+
+from benchmarks import claims
+
+
+@pytest.mark.parametrize("page", sorted({x["page"] for x in claims.claims()}))
+def test_claims_of_a_page_are_recomputed(page):
+    found = [claims.wrong(x) for x in claims.claims() if x["page"] == page]
+    assert [x for x in found if x] == []
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md"])
+def test_a_page_for_newcomers_shows_no_interval_without_scores(page):
+    assert claims.without_scores(page) == []
+
+
+def test_a_wrong_claim_is_told():
+    claim = claims.claims()[0]
+    other = claim | {"of": claim["less"], "less": claim["of"]}
+    assert "but the scores say" in claims.wrong(other)
+    assert "is not on the page" in claims.wrong(claim | {"claim": "+1.0 [+0.0, +2.0]"})
+
+
+def test_scores_are_paired_by_seed(tmp_path, monkeypatch):
+    """Of a line with a list, of lines with seeds, and of lines with lists of seeds."""
+    monkeypatch.setattr(claims, "ROOT", tmp_path)
+    claims._lines.cache_clear()
+    lines = (
+        '{"x": "a", "y": {"z": [5.0, 7.0, 9.5, 11.0]}}',
+        '{"x": "b", "seed": 2, "y": {"z": 2.0}}',
+        '{"x": "b", "seed": 0, "y": {"z": 1.0}}',
+        '{"x": "c", "seeds": [3, 1], "y": {"z": [4.0, 3.0]}}',
+        '{"x": "c", "seeds": [0], "y": {"z": [1.0]}}',
+        *['{"x": "d", "seed": 0, "y": {"z": 1.0}}'] * 2,
+    )
+    (tmp_path / "s.jsonl").write_text("\n".join(lines))
+    expected = {
+        "a": {0: 5.0, 1: 7.0, 2: 9.5, 3: 11.0},
+        "b": {0: 1.0, 2: 2.0},
+        "c": {0: 1.0, 1: 3.0, 3: 4.0},
+    }
+    for x, by_seed in expected.items():
+        assert claims.scores("s.jsonl", {"x": x}, ["y", "z"]) == by_seed
+    claim = {"file": "s.jsonl", "key": ["y", "z"], "of": {"x": "a"}, "method": "t"}
+    claim |= {"less": {"x": "c"}, "claim": "0.0 [0, +0.00]"}
+    # Differences of 4, 4 and 7: 5 with Student's interval of three.
+    assert claims.recomputed(claim) == "5.0 [1, +9.30]"
+    with pytest.raises(ValueError, match="several lines"):
+        claims.scores("s.jsonl", {"x": "d"}, ["y", "z"])
+    claims._lines.cache_clear()
