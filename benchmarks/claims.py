@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import special
 
 from metaevo.analysis import differences
 
@@ -77,23 +76,15 @@ def scores(
 def recomputed(claim: Mapping[str, Any]) -> str:
     """Return the interval of a claim, with as many digits as the page shows.
 
-    `method` is `paired`, as in a run's report, or `t`: Student's, paired, as it was
-    before 26 November 2026.
+    Both sides are paired by seed, as in a run's report.
     """
     sides = [
-        scores(claim["file"], claim[side], claim.get(f"{side}_key", claim["key"]))
-        for side in ("of", "less")
+        scores(claim["file"], claim[side], claim["key"]) for side in ("of", "less")
     ]
     seeds = sorted(sides[0].keys() & sides[1].keys())
     of, less = (np.array([x[s] for s in seeds], np.float64) for x in sides)
-    if claim["method"] == "t":
-        gap = of - less
-        quantile = special.stdtrit(len(gap) - 1, 0.975)
-        half = quantile * gap.std(ddof=1) / len(gap) ** 0.5
-        numbers = gap.mean(), gap.mean() - half, gap.mean() + half
-    else:
-        found = differences.paired_difference(of, less)
-        numbers = found.difference, found.low, found.high
+    found = differences.paired_difference(of, less)
+    numbers = found.difference, found.low, found.high
     written = INTERVAL.fullmatch(claim["claim"])
     if written is None:
         raise ValueError(f"{claim['claim']!r}: expected x [low, high]")

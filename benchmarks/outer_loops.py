@@ -105,21 +105,31 @@ def solutions(
     search: Search, strategy: Strategy, generations: int, seed: int
 ) -> list[Params]:
     """Search, and return the solution after each third of the generations."""
-    evaluate = LocalEvaluator(search)
-    ask, tell = jax.jit(strategy.ask), jax.jit(strategy.tell)
-    root = jax.random.key(seed)
-    state, found = jax.jit(strategy.init)(root), []
-    for generation in range(1, generations + 1):
-        keys = jax.random.split(jax.random.fold_in(root, generation), 3)
-        proposal, state = ask(keys[0], state)
-        evaluated, _ = evaluate(keys[1], proposal, None)
-        raw = np.asarray(search.aggregate(jnp.asarray(evaluated.fitness)))
-        scores, failed = fitness.sanitize(raw, strategy.mirrored)
-        if not failed.all():
-            state = tell(keys[2], state, proposal, jnp.asarray(scores))
-        if generation * len(THIRDS) % generations == 0:
-            found.append(strategy.solution(state))
-    return found
+    kept = [g for g in range(1, generations + 1) if g * len(THIRDS) % generations == 0]
+    return searcher(search._replace(strategy=strategy), kept)(seed)
+
+
+def searcher(search: Search, kept: Sequence[int]) -> Callable[[int], list[Params]]:
+    """Compile a search; `seed -> solutions` after the generations `kept`, from 1."""
+    strategy, evaluate = search.strategy, LocalEvaluator(search)
+    ask, tell, init = map(jax.jit, (strategy.ask, strategy.tell, strategy.init))
+
+    def solutions(seed: int) -> list[Params]:
+        root = jax.random.key(seed)
+        state, found = init(root), []
+        for generation in range(1, max(kept) + 1):
+            keys = jax.random.split(jax.random.fold_in(root, generation), 3)
+            proposal, state = ask(keys[0], state)
+            evaluated, _ = evaluate(keys[1], proposal, None)
+            raw = np.asarray(search.aggregate(jnp.asarray(evaluated.fitness)))
+            scores, failed = fitness.sanitize(raw, strategy.mirrored)
+            if not failed.all():
+                state = tell(keys[2], state, proposal, jnp.asarray(scores))
+            if generation in kept:
+                found.append(strategy.solution(state))
+        return found
+
+    return solutions
 
 
 def scores(lines: Sequence[dict], problem: str) -> dict[str, np.ndarray]:

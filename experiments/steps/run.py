@@ -20,17 +20,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 import metaevo
 from benchmarks.measure import Results, switches
+from benchmarks.outer_loops import searcher
 from inner_loops import ppo
 from metaevo import fitness
 from metaevo.analysis import holdout
 from metaevo.cli import config, train
 from metaevo.evaluators.local import LocalEvaluator
-from metaevo.types import Params, Search
+from metaevo.types import Search
 from searches import dqn_td_loss, ppo_drift, ppo_reward_potential
 from strategies.snes import snes
 
@@ -52,13 +52,12 @@ class Problem(NamedTuple):
     make: Callable[[], Search]
     sigma: float
     generations: int
-    variants: tuple[str, ...] = ("start", "32 x 1", "32 x 1, shrinking")
+    variants: tuple[str, ...] = ("32 x 1", "32 x 1, shrinking")
     held_out: int = 16
 
 
 # name -> members, seeds of each, `half_step` of SNES
 VARIANTS = {
-    "start": (2, 1, None),  # which is not searched
     "16 x 2": (16, 2, None),
     "32 x 1": (32, 1, None),
     "32 x 1, shrinking": (32, 1, 16.0),
@@ -97,34 +96,6 @@ PROBLEMS = {
 }
 
 
-def searcher(search: Search, generations: int) -> Callable[[int], list[Params]]:
-    """`seed -> solutions` after six tenths of the generations and after all."""
-    strategy, evaluate = search.strategy, LocalEvaluator(search)
-    ask, tell, init = map(jax.jit, (strategy.ask, strategy.tell, strategy.init))
-
-    def solutions(seed: int) -> list[Params]:
-        root = jax.random.key(seed)
-        state, found = init(root), []
-        for generation in range(1, generations + 1):
-            keys = jax.random.split(jax.random.fold_in(root, generation), 3)
-            proposal, state = ask(keys[0], state)
-            evaluated, _ = evaluate(keys[1], proposal, None)
-            raw = np.asarray(search.aggregate(jnp.asarray(evaluated.fitness)))
-            scores, failed = fitness.sanitize(raw, strategy.mirrored)
-            if not failed.all():
-                state = tell(keys[2], state, proposal, jnp.asarray(scores))
-            if generation in (generations * 3 // 5, generations):
-                found.append(strategy.solution(state))
-        return found
-
-    return solutions
-
-
-def started(search: Search) -> Callable[[int], list[Params]]:
-    """`seed -> the start`, twice."""
-    return lambda seed: [search.space.init(jax.random.key(seed))] * 2
-
-
 def table(lines: list[dict]) -> str:
     """Means of the variants, and differences by search, ± standard error."""
     rows = ["| problem | searches | variant | 0.6 of the frames | all |"]
@@ -133,14 +104,14 @@ def table(lines: list[dict]) -> str:
         own = {
             (x["variant"], x["seed"]): x["mean"] for x in lines if x["problem"] == name
         }
-        names = [k for k in problem.variants if any(k == x for x, _ in own)]
+        names = problem.variants
         both = [s for s in range(99) if all((k, s) in own for k in names)]
         if len(both) < 2:
             print(f"{name}: {len(both)} searches of each, left out")
             continue
         found = {k: np.array([own[k, s] for s in both]) for k in names}
         rows += [_row(name, k, x) for k, x in found.items()]
-        first, *others = [k for k in names if k != "start"]
+        first, *others = names
         for k in others:
             usual = found[first]
             rows += [_row(name, f"{k}, less {first}", found[k] - usual)]
@@ -183,9 +154,8 @@ def main() -> None:
                         evaluate=True,
                         keep_agents=True,
                     )
-                    find = searcher(search, problem.generations)
-                    if variant == "start":
-                        find = started(search)
+                    num = problem.generations
+                    find = searcher(search, (num * 3 // 5, num))
                     made[name, variant] = search, find, judge
                 search, find, judge = made[name, variant]
                 runs, _ = holdout.train(

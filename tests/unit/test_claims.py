@@ -43,7 +43,7 @@ def test_scores_are_paired_by_seed(tmp_path, monkeypatch):
     }
     for x, by_seed in expected.items():
         assert claims.scores("s.jsonl", {"x": x}, ["y", "z"]) == by_seed
-    claim = {"file": "s.jsonl", "key": ["y", "z"], "of": {"x": "a"}, "method": "t"}
+    claim = {"file": "s.jsonl", "key": ["y", "z"], "of": {"x": "a"}}
     claim |= {"less": {"x": "c"}, "claim": "0.0 [0, +0.00]"}
     # Differences of 4, 4 and 7: 5 with Student's interval of three.
     assert claims.recomputed(claim) == "5.0 [1, +9.30]"
