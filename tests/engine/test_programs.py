@@ -421,6 +421,7 @@ def test_the_scores_of_a_judge_are_rows_in_wandb(tmp_path):
     logger.table("judge", records)
     logger.close()
     assert logger.complete
+    logger.wandb.teardown()  # its service writes late
     (row,), config, _, _ = wandb_reader.read(tmp_path)
     assert config["looks"] == 2
     (kept,) = tmp_path.glob(f"wandb/offline-run-*/files/{row['judge.path']}")

@@ -168,6 +168,20 @@ def test_offline_follows_online_after_the_service_is_ended(
     assert server.runs == {}
 
 
+def test_what_a_server_does_not_take_in_time_is_warned_of(
+    directory, client, monkeypatch
+):
+    monkeypatch.setattr(wandb, "FINISH", 6.0)  # 5 of them are to spare
+    with wandb_server.serve() as server:
+        named_server(directory.parent / "home", server)
+        logger = WandbLogger(directory, "online", "toy", {})
+        server.refuses = 503
+        logger.log({"generation": 0, "population": [1.0]})
+        with pytest.warns(UserWarning, match="TimeoutError: .*; wandb is off"):
+            logger.close()
+    assert not logger.complete
+
+
 def test_folders_are_the_runs_own_and_the_environment_is_restored(
     tmp_path, client, monkeypatch
 ):

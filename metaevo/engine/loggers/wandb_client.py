@@ -146,13 +146,15 @@ def settings(wandb: Any, init_timeout: float, finish_timeout: float) -> Any:
     Args:
         wandb: the package.
         init_timeout: seconds to wait for the server at the start.
-        finish_timeout: seconds to wait for the server at the end.
+        finish_timeout: seconds to wait for the server at the end, after which
+            `finish` raises a TimeoutError.
     """
     return wandb.Settings(
         silent=True,
         console="off",
         init_timeout=init_timeout,
         finish_timeout=finish_timeout,
+        finish_timeout_raises=True,
         use_dot_wandb=False,
         allow_media_symlink=False,  # a run with a link in it is refused
         reinit="create_new",  # beside a run that the user's program has open
