@@ -5,12 +5,16 @@
 
 Each line of `benchmarks/results/claims.jsonl` is an interval as a page shows it, and
 where its scores are: a file, the fields that tell the lines of either side from others,
-and the key of the scores. These are a list, or a number in the line of each seed.
-`tests/unit/test_claims.py` checks them too.
+and the key of the scores; `less_file` and `less_key` where the other side has its own.
+Scores are a list, or a number in the line of each seed. Several searches are lines that
+differ in `search`, lines with a list each that differ in `seed`, lists in a list, and
+several such fields in a list; the interval counts them. `tests/unit/test_claims.py`
+checks claims too.
 """
 
 from __future__ import annotations
 
+import csv
 import functools
 import json
 import re
@@ -40,50 +44,79 @@ def shown(page: str) -> list[str]:
     return [" ".join(x.group().split()) for x in INTERVAL.finditer(text)]
 
 
+def _number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
 @functools.cache
 def _lines(file: str) -> list[dict[str, Any]]:
     text = (ROOT / file).read_text("utf-8")
+    if file.endswith(".csv"):
+        rows = csv.DictReader(text.splitlines())
+        return [{k: _number(x) for k, x in row.items()} for row in rows]
     whole = [text] if file.endswith(".json") else text.splitlines()
     return [json.loads(x) for x in whole]
 
 
+def _at(line: Any, key: Sequence[str | int]) -> Any:
+    """Return what a line has at a key; None if it has nothing there."""
+    for part in key:
+        if isinstance(line, Mapping) and part not in line:
+            return None
+        line = line[part]
+    return line
+
+
 def scores(
     file: str, where: Mapping[str, Any], key: Sequence[str | int]
-) -> dict[int, float]:
-    """Return the scores of one side by seed; NaN where a run failed.
+) -> dict[Any, dict[int, float]]:
+    """Return the scores of one side by search and seed; NaN where a run failed.
 
     Raises:
-        ValueError: several lines have these fields and one seed.
+        ValueError: several lines have these fields, one search and one seed.
     """
     found = [x for x in _lines(file) if all(x.get(k) == v for k, v in where.items())]
-    by_seed: dict[int, float] = {}
+    found = [x for x in found if _at(x, key) is not None]
+    by_search: dict[Any, dict[int, float]] = {}
     for line in found:
-        values: Any = line
-        for part in key:
-            values = values[part]
+        values, search = _at(line, key), line.get("search")
         if not isinstance(values, list):
-            values = [values]
-        seeds = line.get("seeds", [line.get("seed", 0)])
-        if len(found) == 1 and len(values) != len(seeds):
-            seeds = range(len(values))
-        told: dict[int, Any] = dict(zip(seeds, values, strict=True))
-        if told.keys() & by_seed.keys():
-            raise ValueError(f"{file}: several lines of {dict(where)} have one seed")
-        by_seed |= told
-    return by_seed
+            searches, seeds = [[values]], [line.get("seed", 0)]
+        else:
+            searches = values if isinstance(values[0], list) else [values]
+            seeds = line.get("seeds")
+            seeds = seeds if isinstance(seeds, list) else range(len(searches[0]))
+            search = line.get("seed") if search is None else search
+        for i, scored in enumerate(searches):
+            told: dict[int, Any] = dict(zip(seeds, scored, strict=True))
+            by_seed = by_search.setdefault((search, i), {})
+            if told.keys() & by_seed.keys():
+                where = dict(where)
+                raise ValueError(f"{file}: several lines of {where} have one seed")
+            by_seed |= told
+    return by_search
 
 
 def recomputed(claim: Mapping[str, Any]) -> str:
     """Return the interval of a claim, with as many digits as the page shows.
 
-    Both sides are paired by seed, as in a run's report.
+    Both sides are paired by seed, as in a run's report, and a side of several searches
+    varies with them.
     """
-    sides = [
-        scores(claim["file"], claim[side], claim["key"]) for side in ("of", "less")
-    ]
-    seeds = sorted(sides[0].keys() & sides[1].keys())
-    of, less = (np.array([x[s] for s in seeds], np.float64) for x in sides)
-    found = differences.paired_difference(of, less)
+    file, key = claim["file"], claim["key"]
+    sides = []
+    for at, side, its in (
+        (file, "of", key),
+        (claim.get("less_file", file), "less", claim.get("less_key", key)),
+    ):
+        groups = claim[side] if isinstance(claim[side], list) else [claim[side]]
+        sides += [[y for x in groups for y in scores(at, x, its).values()]]
+    seeds = sorted(set.intersection(*(set(x) for side in sides for x in side)))
+    of, less = (np.array([[x[s] for s in seeds] for x in y], float) for y in sides)
+    found = differences.crossed_difference(of, less, (len(of) > 1, len(less) > 1))
     numbers = found.difference, found.low, found.high
     written = INTERVAL.fullmatch(claim["claim"])
     if written is None:

@@ -8,7 +8,8 @@
 Agents: PPO at three step sizes, DQN, PQN, and the independent PPO and DQN. Rivals of
 the evolved potentials: none; five random networks of the same family, whose numbers
 have the sizes of the evolved ones'; and a hand-made potential, the car's height. All
-returns are of the task's own reward. A line that is in the results is not made again.
+returns are of the task's own reward. Lines hold scores by group, function and seed; one
+that is in the results is not made again.
 
 Only PPO scales its observations, and MountainCar's speeds are below 0.07. So the others
 are also trained where observations are in [-1, 1] (`in units`).
@@ -31,7 +32,7 @@ import metaevo
 from benchmarks.measure import Results
 from inner_loops import dqn, ppo, pqn
 from metaevo import envs, fitness, slots, spaces
-from metaevo.analysis import differences, holdout
+from metaevo.analysis import holdout
 from metaevo.analysis.independent import judge
 from metaevo.envs import Env
 from metaevo.evaluators.local import LocalEvaluator
@@ -198,22 +199,11 @@ def main(directories: list[str]) -> None:
                 )
                 for group in ("none", "evolved", "random", "height")
             }
-            rivals = {}
-            for rival in ("none", "random", "height"):
-                searched = (True, rival == "random")
-                x = differences.crossed_difference(
-                    table["evolved"], table[rival], searched
-                )
-                rivals[rival] = [round(y, 2) for y in (x.difference, x.low, x.high)]
             results.add(
                 agent=agent,
                 measure=measure,
                 env=MOUNTAIN_CAR,
-                seeds=NUM_SEEDS,
-                mean={k: round(float(x.mean()), 2) for k, x in table.items()},
-                each={k: x.mean(1).round(2).tolist() for k, x in table.items()},
-                failed=int(sum((~np.isfinite(x)).sum() for x in table.values())),
-                evolved_against=rivals,
+                scores={k: x.round(2).tolist() for k, x in table.items()},
             )
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +28,7 @@ import metaevo
 from benchmarks.measure import Results
 from inner_loops import dqn, pqn
 from metaevo import envs, slots, spaces
-from metaevo.analysis import differences, holdout
+from metaevo.analysis import holdout
 from metaevo.analysis.independent import judge
 from metaevo.analysis.independent.judge import Scores
 from metaevo.evaluators.local import LocalEvaluator
@@ -122,27 +122,6 @@ def judged(agent: str, losses: Losses) -> dict[str, list[Scores]]:
     }
 
 
-def line(found: Mapping[str, list[np.ndarray]]) -> dict[str, Any]:
-    """Means, and the difference of the evolved losses from each rival."""
-    table = {k: np.stack(x).astype(float) for k, x in found.items()}
-    against = {}
-    for rival in ("square", "expectile"):
-        x = differences.crossed_difference(
-            table["evolved"], table[rival], (True, False)
-        )
-        against[rival] = [round(y, 2) for y in (x.difference, x.low, x.high)]
-    x = differences.paired_difference(table["expectile"][0], table["square"][0])
-    return {
-        "mean": {k: round(float(x.mean()), 2) for k, x in table.items()},
-        "each": {k: x.mean(1).round(2).tolist() for k, x in table.items()},
-        "failed": int(sum((~np.isfinite(x)).sum() for x in table.values())),
-        "evolved_against": against,
-        "expectile_against_square": [
-            round(y, 2) for y in (x.difference, x.low, x.high)
-        ],
-    }
-
-
 def draw(losses: Losses) -> None:
     """Draw the gradients in Q of all losses, in units of that at an error of 2."""
     import matplotlib
@@ -183,16 +162,14 @@ def main(directories: list[str]) -> None:
         if agent in done:
             continue
         found = trained(agent, losses) if agent in AGENTS else judged(agent, losses)
-        measured = {
-            measure: line(
-                {
-                    name: [np.asarray(getattr(x, measure))[0] for x in several]
-                    for name, several in found.items()
-                }
-            )
+        scores = {
+            measure: {
+                name: [np.asarray(getattr(x, measure))[0].round(2).tolist() for x in y]
+                for name, y in found.items()
+            }
             for measure in MEASURES
         }
-        results.add(agent=agent, seeds=NUM_SEEDS, **measured)
+        results.add(agent=agent, scores=scores)
     draw(losses)
 
 

@@ -74,6 +74,9 @@ ENTRIES = {
         (),
         (
             "evolved for MountainCar alone",
+            "PPO's tuned numbers, and four static settings with numbers tuned under "
+            "them, are worth more over the lifetime in the agent in which it evolved: "
+            "-155 and -156, five potentials -170 (docs/log/discoveries.md)",
             "agents that read raw positions and speeds, such as the independent PPO, "
             "do not learn the task in 131,072 frames, with it or without",
         ),

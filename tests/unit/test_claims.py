@@ -1,8 +1,12 @@
 """Intervals of README and docs are those of scores that are committed."""
 
+import json
+
+import numpy as np
 import pytest
 
 from benchmarks import claims
+from metaevo.analysis import differences
 
 
 @pytest.mark.parametrize("page", sorted({x["page"] for x in claims.claims()}))
@@ -11,8 +15,11 @@ def test_claims_of_a_page_are_recomputed(page):
     assert [x for x in found if x] == []
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md"])
-def test_a_page_for_newcomers_shows_no_interval_without_scores(page):
+PAGES = "README.md docs/quickstart.md docs/log/discoveries.md docs/log/strategies.md"
+
+
+@pytest.mark.parametrize("page", PAGES.split())
+def test_a_page_of_results_shows_no_interval_without_scores(page):
     assert claims.without_scores(page) == []
 
 
@@ -42,11 +49,36 @@ def test_scores_are_paired_by_seed(tmp_path, monkeypatch):
         "c": {0: 1.0, 1: 3.0, 3: 4.0},
     }
     for x, by_seed in expected.items():
-        assert claims.scores("s.jsonl", {"x": x}, ["y", "z"]) == by_seed
+        assert claims.scores("s.jsonl", {"x": x}, ["y", "z"]) == {(None, 0): by_seed}
     claim = {"file": "s.jsonl", "key": ["y", "z"], "of": {"x": "a"}}
     claim |= {"less": {"x": "c"}, "claim": "0.0 [0, +0.00]"}
     # Differences of 4, 4 and 7: 5 with Student's interval of three.
     assert claims.recomputed(claim) == "5.0 [1, +9.30]"
     with pytest.raises(ValueError, match="several lines"):
         claims.scores("s.jsonl", {"x": "d"}, ["y", "z"])
+    claims._lines.cache_clear()
+
+
+def test_searches_are_rows_of_scores(tmp_path, monkeypatch):
+    """One side that was searched is judged over seeds, two over searches as well."""
+    monkeypatch.setattr(claims, "ROOT", tmp_path)
+    claims._lines.cache_clear()
+    rng = np.random.default_rng(0)
+    mine, rival = rng.normal(size=(3, 8)) + 5, rng.normal(size=(2, 8))
+    lines = [{"x": "a", "search": i, "s": x.tolist()} for i, x in enumerate(mine)]
+    lines += [{"x": "b", "search": i, "s": x.tolist()} for i, x in enumerate(rival)]
+    lines += [{"x": "d", "seed": i, "s": x.tolist()} for i, x in enumerate(rival)]
+    lines += [{"x": "c", "s": rival.tolist()}, {"x": "b", "other": rival[0].tolist()}]
+    (tmp_path / "s.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    claim = {"file": "s.jsonl", "key": ["s"], "of": {"x": "a"}, "less": {"x": "b"}}
+    for more, other, searched in (
+        ({}, rival, True),
+        ({"less": {"x": "c"}}, rival, True),
+        ({"less": {"x": "d"}}, rival, True),
+        ({"less_key": ["other"]}, rival[:1], False),
+    ):
+        found = claims.recomputed(claim | more | {"claim": "0.000 [0.000, 0.000]"})
+        expected = differences.crossed_difference(mine, other, (True, searched))
+        numbers = expected.difference, expected.low, expected.high
+        assert found == "{:.3f} [{:.3f}, {:.3f}]".format(*numbers)
     claims._lines.cache_clear()

@@ -8,16 +8,24 @@ import numpy as np
 import pytest
 
 from metaevo.analysis import holdout
+from metaevo.cli import config, train
 from metaevo.engine import kept_rivals
 
 SEARCHES = {
     "dqn-CartPole-24000": ("dqn_td_loss", "dqn_td_loss_and_numbers"),
+    "ppo-CartPole-65536": ("tune ppo",),
     "ppo-CartPole-32768": ("ppo_weighted_value_loss", "ppo_value_loss_and_numbers"),
+    "ppo-MountainCar-65536": ("ppo_reward_potential",),
 }
-"""File -> the shipped searches of its setting."""
+"""File -> the shipped searches of its setting, or `metaevo tune` of a loop."""
 
 
 def made(name, **given):
+    if name.startswith("tune "):
+        make = importlib.import_module(f"inner_loops.{name[5:]}").make
+        tuning = train.as_tuning(make)
+        given = config.parse(tuning, [])
+        return config.call(tuning, {k: x for k, x in given.items() if k != "run"})
     return importlib.import_module(f"searches.{name}").search(**given)
 
 
