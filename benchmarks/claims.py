@@ -8,8 +8,8 @@ where its scores are: a file, the fields that tell the lines of either side from
 and the key of the scores; `less_file` and `less_key` where the other side has its own.
 Scores are a list, or a number in the line of each seed. Several searches are lines that
 differ in `search`, lines with a list each that differ in `seed`, lists in a list, and
-several such fields in a list; the interval counts them. `tests/unit/test_claims.py`
-checks claims too.
+several such fields in a list; the interval counts them. `paired` is false where the
+sides have seeds of their own. `tests/unit/test_claims.py` checks claims too.
 """
 
 from __future__ import annotations
@@ -117,6 +117,8 @@ def recomputed(claim: Mapping[str, Any]) -> str:
     seeds = sorted(set.intersection(*(set(x) for side in sides for x in side)))
     of, less = (np.array([[x[s] for s in seeds] for x in y], float) for y in sides)
     found = differences.crossed_difference(of, less, (len(of) > 1, len(less) > 1))
+    if not claim.get("paired", True):
+        found = differences.unpaired_difference(of[0], less[0])
     numbers = found.difference, found.low, found.high
     written = INTERVAL.fullmatch(claim["claim"])
     if written is None:

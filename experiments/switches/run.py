@@ -11,6 +11,7 @@ holds scores by seed. Asterix, SpaceInvaders and Freeway have dense networks.
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -62,15 +63,16 @@ def table(lines: list[dict]) -> None:
 
     for measure in MEASURES:
         print(measure)
-        for task in TASKS:
-            for lr in STEP_SIZES:
-                own = of(task, lr, "as it is", measure)
-                cells = [f"{task}, {lr:g}", f"{own.mean():.4g}"]
-                for way in list(WAYS)[1:]:
-                    found = of(task, lr, way, measure)
-                    x = differences.paired_difference(found, own)
-                    cells.append(f"{x.difference:+.3g} [{x.low:+.3g}, {x.high:+.3g}]")
-                print(f"| {' | '.join(cells)} |")
+        for lr, task in itertools.product(STEP_SIZES, TASKS):
+            if any((task, lr, way) not in scores for way in WAYS):
+                continue
+            own = of(task, lr, "as it is", measure)
+            cells = [f"{task}, {lr:g}", f"{own.mean():.4g}"]
+            for way in list(WAYS)[1:]:
+                found = of(task, lr, way, measure)
+                x = differences.paired_difference(found, own)
+                cells.append(f"{x.difference:+.3g} [{x.low:+.3g}, {x.high:+.3g}]")
+            print(f"| {' | '.join(cells)} |")
 
 
 def main() -> None:
@@ -80,12 +82,10 @@ def main() -> None:
         fields = ("task", "lr", "way")
         lines = map(json.loads, results.lines)
         done = {tuple(x[field] for field in fields) for x in lines}
-        for task in TASKS:
-            for lr in STEP_SIZES:
-                for way in WAYS:
-                    if (task, lr, way) not in done:
-                        scores = trained(task, lr, way)
-                        results.add(task=task, lr=lr, way=way, **scores)
+        for lr, task, way in itertools.product(STEP_SIZES, TASKS, WAYS):
+            if (task, lr, way) not in done:
+                scores = trained(task, lr, way)
+                results.add(task=task, lr=lr, way=way, **scores)
     table([json.loads(x) for x in results.lines])
 
 

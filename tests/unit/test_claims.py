@@ -81,4 +81,9 @@ def test_searches_are_rows_of_scores(tmp_path, monkeypatch):
         expected = differences.crossed_difference(mine, other, (True, searched))
         numbers = expected.difference, expected.low, expected.high
         assert found == "{:.3f} [{:.3f}, {:.3f}]".format(*numbers)
+    alone = claim | {"paired": False, "less": {"x": "c"}}
+    found = claims.recomputed(alone | {"claim": "0.000 [0.000, 0.000]"})
+    expected = differences.unpaired_difference(mine[0], rival[0])
+    numbers = expected.difference, expected.low, expected.high
+    assert found == "{:.3f} [{:.3f}, {:.3f}]".format(*numbers)
     claims._lines.cache_clear()
