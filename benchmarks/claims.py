@@ -7,9 +7,9 @@ Each line of `benchmarks/results/claims.jsonl` is an interval as a page shows it
 where its scores are: a file, the fields that tell the lines of either side from others,
 and the key of the scores; `less_file` and `less_key` where the other side has its own.
 Scores are a list, or a number in the line of each seed. Several searches are lines that
-differ in `search`, lines with a list each that differ in `seed`, lists in a list, and
-several such fields in a list; the interval counts them. `paired` is false where the
-sides have seeds of their own. `tests/unit/test_claims.py` checks claims too.
+differ in `search`, lines with a list each that differ in `seed`, and lists in a list;
+the interval counts them. `paired` is false where the sides have seeds of their own.
+`tests/unit/test_claims.py` checks claims too.
 """
 
 from __future__ import annotations
@@ -61,11 +61,14 @@ def _lines(file: str) -> list[dict[str, Any]]:
     return [json.loads(x) for x in whole]
 
 
+_ABSENT = object()
+
+
 def _at(line: Any, key: Sequence[str | int]) -> Any:
-    """Return what a line has at a key; None if it has nothing there."""
+    """Return what a line has at a key, `_ABSENT` if it has no such key."""
     for part in key:
         if isinstance(line, Mapping) and part not in line:
-            return None
+            return _ABSENT
         line = line[part]
     return line
 
@@ -73,13 +76,16 @@ def _at(line: Any, key: Sequence[str | int]) -> Any:
 def scores(
     file: str, where: Mapping[str, Any], key: Sequence[str | int]
 ) -> dict[Any, dict[int, float]]:
-    """Return the scores of one side by search and seed; NaN where a run failed.
+    """Return the scores of one side by search and seed; None where a run failed.
 
     Raises:
-        ValueError: several lines have these fields, one search and one seed.
+        ValueError: no line has these fields and the key, or several have one search
+            and one seed.
     """
     found = [x for x in _lines(file) if all(x.get(k) == v for k, v in where.items())]
-    found = [x for x in found if _at(x, key) is not None]
+    found = [x for x in found if _at(x, key) is not _ABSENT]
+    if not found:
+        raise ValueError(f"{file}: no line of {dict(where)} has {list(key)}")
     by_search: dict[Any, dict[int, float]] = {}
     for line in found:
         values, search = _at(line, key), line.get("search")
@@ -107,18 +113,15 @@ def recomputed(claim: Mapping[str, Any]) -> str:
     varies with them.
     """
     file, key = claim["file"], claim["key"]
-    sides = []
-    for at, side, its in (
-        (file, "of", key),
-        (claim.get("less_file", file), "less", claim.get("less_key", key)),
-    ):
-        groups = claim[side] if isinstance(claim[side], list) else [claim[side]]
-        sides += [[y for x in groups for y in scores(at, x, its).values()]]
-    seeds = sorted(set.intersection(*(set(x) for side in sides for x in side)))
-    of, less = (np.array([[x[s] for s in seeds] for x in y], float) for y in sides)
-    found = differences.crossed_difference(of, less, (len(of) > 1, len(less) > 1))
-    if not claim.get("paired", True):
-        found = differences.unpaired_difference(of[0], less[0])
+    other = claim.get("less_file", file), claim["less"], claim.get("less_key", key)
+    sides = [[*scores(*x).values()] for x in ((file, claim["of"], key), other)]
+    if claim.get("paired", True):
+        seeds = sorted(set.intersection(*(set(x) for side in sides for x in side)))
+        of, less = (np.array([[x[s] for s in seeds] for x in y], float) for y in sides)
+        found = differences.crossed_difference(of, less, (len(of) > 1, len(less) > 1))
+    else:
+        of, less = (np.array([*x.values()], float) for (x,) in sides)
+        found = differences.unpaired_difference(of, less)
     numbers = found.difference, found.low, found.high
     written = INTERVAL.fullmatch(claim["claim"])
     if written is None:

@@ -43,9 +43,8 @@ ENTRIES = {
         (
             "evolved on CartPole at one step size",
             "normalized rewards, inner.normalize_reward=true, are worth more in the "
-            "agent in which it evolved: 393 over the lifetime, the loss 334; so are "
-            "seven tuned numbers, and random functions of its family as much "
-            "(docs/log/discoveries.md)",
+            "agent in which it evolved: 393 over the lifetime, five losses of its "
+            "search 322 (docs/log/discoveries.md)",
         ),
     ),
     # experiments/transfer/results.jsonl, docs/log/opponents.md

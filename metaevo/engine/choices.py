@@ -34,10 +34,11 @@ def choose(
 ) -> tuple[str, ...]:
     """Return the static settings that are better than what the algorithm has.
 
-    The best setting is added as long as its difference by seed is above 0 beyond doubt,
-    corrected for the number that was tried. Those that are not ahead alone are not
-    tried beside it. A rival of `metaevo compare` is chosen less strictly: there the
-    strongest is asked for, here one that will help.
+    The best setting is taken if its difference by seed is above 0 beyond doubt,
+    corrected for the number that was tried. The others that are ahead alone are tried
+    beside what was taken, best first and each once, and stay if they help beyond doubt,
+    too. A rival of `metaevo compare` is chosen less strictly: there the strongest is
+    asked for, here one that will help.
 
     Args:
         choices: Settings, each `key=value` or several joined by `;`.
@@ -45,20 +46,27 @@ def choose(
             `key=value`, not finite where a run failed. Such a run counts as the least.
         say: Is told each difference, and the choice.
     """
+    usual = score(())
+    tried = _filled({"": usual} | {x: score((*x.split(";"),)) for x in choices})
+    each = holm([paired_difference(tried[x], tried[""]) for x in choices])
+    gains = dict(zip(choices, each, strict=True))
+    for x, gain in gains.items():
+        say(f"{' '.join(x.split(';'))}: {gain.text}")
+    ahead = [x for x in choices if gains[x].difference > 0]
+    ahead.sort(key=lambda x: -gains[x].difference)
     now: tuple[str, ...] = ()
-    left, usual = [*choices], score(now)
-    while left:
-        tried = _filled({"": usual} | {x: score((*now, *x.split(";"))) for x in left})
-        each = holm([paired_difference(tried[x], tried[""]) for x in left])
-        gains = dict(zip(left, each, strict=True))
-        for x, gain in gains.items():
-            say(f"{' '.join((*now, x))}: {gain.text}")
-        ahead = [x for x in left if gains[x].difference > 0]
-        left = sorted(ahead, key=lambda x: -gains[x].difference)
-        if not left or gains[left[0]].verdict != "better":
-            break
-        first, *left = left
-        now, usual = (*now, *first.split(";")), tried[first]
+    if ahead and gains[ahead[0]].verdict == "better":
+        first, *rest = ahead
+        now, best = (*first.split(";"),), tried[first]
+        for x in rest:
+            more = (*now, *x.split(";"))
+            beside = _filled({"": best, x: score(more)})
+            gain = paired_difference(beside[x], beside[""])
+            corrected = min(1.0, len(rest) * gain.p_value)
+            gain = gain._replace(num_verdicts=len(rest), p_corrected=corrected)
+            say(f"{' '.join(more)}: {gain.text}")
+            if gain.verdict == "better":
+                now, best = more, beside[x]
     say(f"chosen: {' '.join(now) or 'none'}")
     return now
 

@@ -40,6 +40,7 @@ def test_scores_are_paired_by_seed(tmp_path, monkeypatch):
         '{"x": "b", "seed": 0, "y": {"z": 1.0}}',
         '{"x": "c", "seeds": [3, 1], "y": {"z": [4.0, 3.0]}}',
         '{"x": "c", "seeds": [0], "y": {"z": [1.0]}}',
+        '{"x": "e", "seed": 0, "y": {"z": null}}',
         *['{"x": "d", "seed": 0, "y": {"z": 1.0}}'] * 2,
     )
     (tmp_path / "s.jsonl").write_text("\n".join(lines))
@@ -47,6 +48,7 @@ def test_scores_are_paired_by_seed(tmp_path, monkeypatch):
         "a": {0: 5.0, 1: 7.0, 2: 9.5, 3: 11.0},
         "b": {0: 1.0, 2: 2.0},
         "c": {0: 1.0, 1: 3.0, 3: 4.0},
+        "e": {0: None},
     }
     for x, by_seed in expected.items():
         assert claims.scores("s.jsonl", {"x": x}, ["y", "z"]) == {(None, 0): by_seed}
@@ -81,9 +83,13 @@ def test_searches_are_rows_of_scores(tmp_path, monkeypatch):
         expected = differences.crossed_difference(mine, other, (True, searched))
         numbers = expected.difference, expected.low, expected.high
         assert found == "{:.3f} [{:.3f}, {:.3f}]".format(*numbers)
-    alone = claim | {"paired": False, "less": {"x": "c"}}
-    found = claims.recomputed(alone | {"claim": "0.000 [0.000, 0.000]"})
+    alone = claim | {"paired": False, "less": {"x": "b"}, "less_key": ["other"]}
+    with pytest.raises(ValueError, match="too many values"):
+        claims.recomputed(alone)
+    alone |= {"of": {"x": "a", "search": 0}, "claim": "0.000 [0.000, 0.000]"}
     expected = differences.unpaired_difference(mine[0], rival[0])
     numbers = expected.difference, expected.low, expected.high
-    assert found == "{:.3f} [{:.3f}, {:.3f}]".format(*numbers)
+    assert claims.recomputed(alone) == "{:.3f} [{:.3f}, {:.3f}]".format(*numbers)
+    with pytest.raises(ValueError, match=r"no line of \{'x': 'b'\} has \['none'\]"):
+        claims.scores("s.jsonl", {"x": "b"}, ["none"])
     claims._lines.cache_clear()
