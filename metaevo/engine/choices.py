@@ -36,9 +36,9 @@ def choose(
 
     The best setting is taken if its difference by seed is above 0 beyond doubt,
     corrected for the number that was tried. The others that are ahead alone are tried
-    beside what was taken, best first and each once, and stay if they help beyond doubt,
-    too. A rival of `metaevo compare` is chosen less strictly: there the strongest is
-    asked for, here one that will help.
+    beside what was taken, best first and each once, and stay if they help beyond doubt
+    as well. A rival of `metaevo compare` is chosen less strictly: there the strongest
+    is asked for, here one that will help.
 
     Args:
         choices: Settings, each `key=value` or several joined by `;`.
