@@ -579,6 +579,8 @@ def with_sigma(space: Space, number_sigma: float, sigma: float) -> Space:
         if not 0 < value < math.inf:
             raise ConfigError(f"{name}={value!r} must be positive and finite")
     factor = number_sigma / sigma
+    if factor == 1.0:
+        return space
     moved = {
         name: op | {"scale": op["scale"] * factor}
         for name, op in space.spec.items()

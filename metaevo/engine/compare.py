@@ -170,6 +170,7 @@ def compare(
         should_stop: Asked often; True abandons the comparison.
         seeds: N, fresh seeds on which each candidate is trained, at least 3.
         tuned: Tune the hand-made algorithm, which costs as much as the searches did.
+            It is left out where the searches are of these numbers themselves.
         rivals: `all` adds the best simple function, the best static choices
             (`InnerLoop.choices`) and, if `tuned`, these with tuned numbers. They are
             chosen on half as many seeds of their own, and so is the best rival of all,
@@ -221,7 +222,11 @@ def compare(
             tune = functools.partial(
                 _tuned, usual, out=out, console=console, should_stop=should_stop
             )
-            if tuned:
+            copies = tuned and all(_tunes_alike(usual, x) for x in section)
+            if copies:
+                notes.append(f"{TUNED}{own}: left out, it is the search of {joined}")
+                console.say(notes[-1])
+            elif tuned:
                 candidates[TUNED] = tune(usual.search)
             if rivals == "all":
                 console.now(f"choosing rivals{own}")
@@ -591,6 +596,12 @@ def tuning(search: Search) -> Search:
     if sigma := search.strategy.settings.get("sigma"):
         numbers = spaces.with_sigma(numbers, TUNING_SIGMA, sigma)
     return search._replace(space=numbers, strategy=with_space(numbers))
+
+
+def _tunes_alike(usual: Group, group: Group) -> bool:
+    """Return whether a group searched what its tuned rival would search."""
+    rival, own = tuning(usual.search), group.search
+    return identity.identity(rival) == identity.identity(own)
 
 
 def _tuned(
