@@ -123,7 +123,8 @@ def test_a_search_of_numbers_is_no_rival_of_itself(tmp_path, capfd):
         controls=0,
     )
     note = "tuned hand-made: left out, it is the search of toy"
-    assert note in lines and note in capfd.readouterr().out
+    assert note in lines
+    assert note in capfd.readouterr().out
     named = {x.candidate for x in by_seed.read(tmp_path / "out")}
     assert named == {"hand-made", "toy"}
 
