@@ -16,24 +16,27 @@ from metaevo.slots import Context
 
 CARTPOLE = envs.make("gymnax/CartPole-v1")
 SGD = optimizers.from_optax(optax.identity())
-SIZES = {"num_envs": 4, "num_steps": 8, "num_segments": 1, "features": (16,)}
-SIZES |= {"anneal_lr": False}
+SIZES = {"num_envs": 4, "num_steps": 8, "features": (16,), "hidden": 8}
+SIZES |= {"total_timesteps": 320, "num_segments": 10, "anneal_lr": False}
 A2C = a2c.Meta(lr=1e-2, optimizer=SGD)
-IMPALA = impala.Meta(lr=1e-2, optimizer=SGD, max_grad_norm=0.5)
+IMPALA = impala.Meta(lr=1e-2, optimizer=SGD, max_grad_norm=0.5, delay=2.0)
 
 
 @functools.cache
-def programs(module, num_updates=1, **config):
-    """`init` and `train`; a segment is `num_updates` updates."""
-    config = SIZES | {"total_timesteps": 32 * num_updates} | config
-    loop = module.make(CARTPOLE, module.Config(**config))
+def programs(module, **config):
+    """`init` and `train`; a segment is one update."""
+    loop = module.make(CARTPOLE, module.Config(**SIZES | config))
     return jax.jit(loop.init), jax.jit(loop.train)
 
 
 def trained(module, meta, num_updates=1, state=None, **config):
-    init, train = programs(module, num_updates, **config)
-    state = init(jax.random.key(0), meta) if state is None else state
-    return train(jax.random.key(1), meta, state)
+    init, train = programs(module, **config)
+    if state is None:  # it depends on the optimizer alone
+        state = init(jax.random.key(0), module.Meta(optimizer=meta.optimizer))
+    metrics = {}
+    for _ in range(num_updates):
+        state, metrics = train(jax.random.key(1), meta, state)
+    return state, metrics
 
 
 def close(a, b, **tolerance):
@@ -47,31 +50,29 @@ def differ(a, b):
 
 
 def test_one_worker_without_delay_is_a2c_to_the_bit():
-    meta = a2c.Meta()
-    plain, _ = trained(a2c, meta, 10)
-    ring, _ = trained(a2c, meta._replace(delay=0.0), 10, max_delay=4)
+    plain, _ = trained(a2c, A2C, 10)
+    ring, _ = trained(a2c, A2C._replace(delay=0.0), 10, max_delay=4)
     a, b = plain.agent._replace(past=()), ring.agent._replace(past=())
     jax.tree.map(np.testing.assert_array_equal, a, b)
-    late, _ = trained(a2c, meta._replace(delay=4.0), 10, max_delay=4)
+    late, _ = trained(a2c, A2C._replace(delay=4.0), 10, max_delay=4)
     differ(late.agent.params, plain.agent.params)
 
 
-@pytest.mark.parametrize("memory", ["none", "gru"])
-def test_impala_on_policy_is_a2c(memory):
+@pytest.mark.parametrize("sizes", [{}, {"memory": "gru"}], ids=["none", "gru"])
+def test_impala_on_policy_is_a2c(sizes):
     """One gradient: where actors are not behind V-trace is an advantage of λ = 1."""
-    sizes = {"memory": memory, "hidden": 8}
     a, _ = trained(a2c, A2C, **sizes)
     b, _ = trained(impala, IMPALA._replace(delay=0.0), max_delay=2, **sizes)
     close(a.agent.params, b.agent.params, rtol=1e-5, atol=1e-7)
-    moved = jax.tree.map(jnp.subtract, a.agent.params, programs(a2c, **sizes)[0](
-        jax.random.key(0), A2C).agent.params)  # fmt: skip
+    born, _ = trained(a2c, A2C, 0, **sizes)
+    moved = jax.tree.map(jnp.subtract, a.agent.params, born.agent.params)
     assert max(np.abs(x).max() for x in jax.tree.leaves(moved)) > 1e-4
 
 
 def test_a_delayed_worker_moves_by_the_gradient_of_the_old_parameters():
     """θ₂ = θ₁ − lr g(θ₀), whose actions are those of θ₀, too."""
     first, _ = trained(a2c, A2C)
-    born = programs(a2c)[0](jax.random.key(0), A2C)
+    born, _ = trained(a2c, A2C, 0)
     old = first._replace(agent=first.agent._replace(params=born.agent.params))
     stepped, _ = trained(a2c, A2C, state=old)
     expected = jax.tree.map(
@@ -80,7 +81,7 @@ def test_a_delayed_worker_moves_by_the_gradient_of_the_old_parameters():
         born.agent.params,
         stepped.agent.params,
     )
-    late, _ = trained(a2c, A2C, 2, max_delay=1)
+    late, _ = trained(a2c, A2C._replace(delay=1.0), 2, max_delay=4)
     close(late.agent.params, expected, rtol=1e-4, atol=1e-6)
     prompt, _ = trained(a2c, A2C, 2)
     differ(late.agent.params, prompt.agent.params)
@@ -101,13 +102,14 @@ def test_workers_gradients_are_applied_in_turn():
 
 def test_the_step_size_may_see_the_delay():
     """lr / (1 + c δ) of a worker, as a number and as a function of the context."""
-    slower, _ = trained(a2c, A2C._replace(delay_decay=0.5), 3, max_delay=2)
+    late = A2C._replace(delay=2.0)
+    slower, _ = trained(a2c, late._replace(delay_decay=0.5), 3, max_delay=4)
     by_hand = jax.tree_util.Partial(
         lambda context: 1e-2 / (1 + 0.5 * context.stats["delay"])
     )
-    same, _ = trained(a2c, A2C._replace(lr=by_hand), 3, max_delay=2)
+    same, _ = trained(a2c, late._replace(lr=by_hand), 3, max_delay=4)
     close(slower.agent.params, same.agent.params, rtol=1e-5, atol=1e-7)
-    half, _ = trained(a2c, A2C._replace(lr=0.5e-2), 3, max_delay=2)
+    half, _ = trained(a2c, late._replace(lr=0.5e-2), 3, max_delay=4)
     close(slower.agent.params, half.agent.params, rtol=1e-5, atol=1e-7)
 
 

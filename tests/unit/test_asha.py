@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
+from climbing import compiled
 
 from metaevo import spaces
 from metaevo.errors import ConfigError
@@ -21,7 +22,7 @@ def told(strategy, state, fitness, seed=0):
 
 def test_the_rule_by_hand():
     """Six agents, whole lives of 4 generations, rungs at 1 and 2, halves go on."""
-    strategy = asha.asha(SPACE, 6, 4, factor=2)
+    strategy = compiled(asha.asha(SPACE, 6, 4, factor=2))
     state = strategy.init(jax.random.key(0))
     proposal, state = told(strategy, state, [1, 5, 3, 2, 6, 4])
     np.testing.assert_array_equal(proposal.parents, -1)
@@ -46,7 +47,7 @@ def test_the_rule_by_hand():
 
 
 def test_whole_lives_end_and_the_best_of_them_is_the_solution():
-    strategy = asha.asha(SPACE, 4, 3, factor=1, keep=1.0)
+    strategy = compiled(asha.asha(SPACE, 4, 3, factor=1, keep=1.0))
     state = strategy.init(jax.random.key(0))
     first = strategy.ask(jax.random.key(0), state)[0].params["x"]
     for scores in ([9, 1, 2, 3], [1, 1, 1, 1], [1, 4, 2, 3]):
@@ -61,7 +62,7 @@ def test_whole_lives_end_and_the_best_of_them_is_the_solution():
 
 def test_the_rank_correlation_is_spearmans():
     rng = np.random.default_rng(0)
-    strategy = asha.asha(SPACE, 8, 2, keep=1.0)
+    strategy = compiled(asha.asha(SPACE, 8, 2, keep=1.0))
     state, pairs = strategy.init(jax.random.key(0)), []
     for _ in range(3):
         early = rng.integers(0, 5, 8)  # with ties
@@ -74,10 +75,9 @@ def test_the_rank_correlation_is_spearmans():
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
-def best_found(strategy, generations, seed):
-    """The quality of the solution where an agent scores its quality times its age."""
+def best_found(strategy, generations, num_seeds):
+    """The solutions' qualities, where an agent scores its quality times its age."""
 
-    @jax.jit
     def generation(carry, key):
         state, age = carry
         proposal, state = strategy.ask(key, state)
@@ -86,21 +86,26 @@ def best_found(strategy, generations, seed):
         fitness = proposal.params["x"] * age / 9 + noise
         return (strategy.tell(key, state, proposal, fitness), age), ()
 
-    keys = jax.random.split(jax.random.key(seed), generations)
-    start = strategy.init(keys[0]), jnp.zeros(9, jnp.int32)
-    (state, _), _ = jax.lax.scan(generation, start, keys)
-    return float(strategy.solution(state)["x"])
+    @jax.jit
+    @jax.vmap
+    def search(key):
+        keys = jax.random.split(key, generations)
+        start = strategy.init(keys[0]), jnp.zeros(9, jnp.int32)
+        (state, _), _ = jax.lax.scan(generation, start, keys)
+        return strategy.solution(state)["x"]
+
+    return search(jax.vmap(jax.random.key)(jnp.arange(num_seeds)))
 
 
 def test_it_finds_better_numbers_than_whole_lives_of_as_many_frames():
     """A mean over 20 seeds; without stopping, nine draws a life are random search."""
-    means = {}
-    for name, options in {"asha": {}, "random": {"keep": 1.0}}.items():
-        strategy = asha.asha(SPACE, 9, 9, **options)
-        means[name] = np.mean([best_found(strategy, 27, seed) for seed in range(20)])
+    halving, random = (
+        best_found(asha.asha(SPACE, 9, 9, **options), 27, 20).mean()
+        for options in ({}, {"keep": 1.0})
+    )
     # 27 generations are 27 draws without stopping, whose best is 27/28 at the most.
-    assert means["asha"] > means["random"]
-    assert means["asha"] > 0.95
+    assert halving > random
+    assert halving > 0.95
 
 
 @pytest.mark.parametrize(

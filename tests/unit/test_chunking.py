@@ -1,6 +1,7 @@
 """Memory planning: chunks that fit, and populations that do not."""
 
 import ctypes
+import functools
 import json
 import logging
 import platform
@@ -10,6 +11,7 @@ import jax
 import optax
 import pytest
 import toys
+from runs import write_short_reports
 
 import metaevo
 from metaevo import population
@@ -29,6 +31,7 @@ def proposal_of(search):
     return jax.eval_shape(search.strategy.ask, key, search.strategy.init(key))[0]
 
 
+@functools.cache
 def needed(chunk):
     evaluator = LocalEvaluator(search(chunk_size=chunk), jax.devices()[:2])
     return evaluator.memory(proposal_of(search()))
@@ -132,26 +135,22 @@ def test_a_comparison_trains_beside_the_members_that_live_on(monkeypatch):
 
 
 def test_the_chunk_of_a_run_is_planned_once_and_kept(tmp_path, monkeypatch):
+    """Where it does not fit, a run does not continue."""
+    write_short_reports(monkeypatch)
     config = metaevo.RunConfig(
         directory=str(tmp_path), devices=2, held_out_seeds=0, wandb="disabled"
     )
+    longer = search()._replace(num_generations=2)
     say(monkeypatch, needed(2) / chunking.SHARE + 1)
     metaevo.run(search(), config, "toy")
     assert json.loads((tmp_path / "manifest.json").read_text())["chunk_size"] == 2
-    say(monkeypatch, 2 * needed(8))
-    metaevo.run(search()._replace(num_generations=2), config, "toy")
-    assert json.loads((tmp_path / "manifest.json").read_text())["chunk_size"] == 2
-
-
-def test_a_run_that_continues_where_it_does_not_fit_is_refused(tmp_path, monkeypatch):
-    config = metaevo.RunConfig(
-        directory=str(tmp_path), devices=2, held_out_seeds=0, wandb="disabled"
-    )
-    metaevo.run(search(), config, "toy")
     say(monkeypatch, 10)
     with pytest.raises(ConfigError, match=r"need .*B, and 10 B are available"):
-        metaevo.run(search()._replace(num_generations=2), config, "toy")
+        metaevo.run(longer, config, "toy")
     metaevo.run(search(), config, "toy")  # nothing is left to train
+    say(monkeypatch, 2 * needed(8))
+    metaevo.run(longer, config, "toy")
+    assert json.loads((tmp_path / "manifest.json").read_text())["chunk_size"] == 2
 
 
 # --- what is free ---------------------------------------------------------------------

@@ -16,6 +16,15 @@ from metaevo.errors import ConfigError
 from metaevo.rl import evaluation, matches
 
 INTEGER_OBSERVATION = {"FrozenLake-misc": 16}
+IRREGULAR = {
+    "CartPole-v1": "terminates",
+    "Pendulum-v1": "continuous, ends by its limit",
+    "FourRooms-misc": "integers for numbers",
+    "FrozenLake-misc": "an integer for a state",
+    "SimpleBandit-bsuite": "integers for rewards",
+    "Breakout-MinAtar": "in bytes",
+}
+"""One environment for each thing that is made regular; others are slow tests."""
 
 
 def rollout(name, num_steps=60):
@@ -57,7 +66,13 @@ def rollout(name, num_steps=60):
     return env, *run(jax.random.key(0))
 
 
-@pytest.mark.parametrize("name", suite.names())
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in IRREGULAR else pytest.mark.slow)
+        for name in suite.names()
+    ],
+)
 def test_steps_equal_gymnax(name):
     env, first, first_expected, (steps, expected) = rollout(name)
     obs, reward, term, trunc, final = (np.asarray(x) for x in expected)

@@ -134,9 +134,10 @@ def test_the_text_of_any_program_is_read_back():
     """Random programs: the text has the program's values, and is its own text."""
     rng = np.random.default_rng(0)
     inputs = list(np.float32(3 * rng.normal(size=(3, 50))))
+    draw = jax.jit(lambda key: language.random_instructions(key, 12, 3, (1.0, 0.1, -2)))
     for i in range(60):
-        params = language.random_instructions(jax.random.key(i), 12, 3, (1.0, 0.1, -2))
-        program = language.of_arrays(jax.device_get(params), LEAVES)
+        params = jax.device_get(draw(jax.random.key(i)))
+        program = language.of_arrays(params, LEAVES)
         text = language.text(program)
         again = language.parse(text, LEAVES)
         assert language.text(again) == text
@@ -298,10 +299,10 @@ def test_programs_and_numbers_evolve_together():
     )
     programs = space.programs
     assert programs is not None
-    start = space.init(jax.random.key(0))
+    start, mutate = space.init(jax.random.key(0)), jax.jit(programs.mutate)
     changed = set()
     for i in range(12):
-        after = programs.mutate(jax.random.key(i), start)
+        after = mutate(jax.random.key(i), start)
         changed |= {
             name
             for name in start

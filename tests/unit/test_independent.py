@@ -46,15 +46,32 @@ def own(agent):
 # --- the agents -----------------------------------------------------------------------
 
 
+@Partial
+def value_loss(value, target, old_value, context):
+    """The square; NaN unless what it reads is there and in its range."""
+    eps, std = context.stats["clip_eps"], context.return_std
+    good = (context.progress >= 0) & (context.progress < 1) & (std > 0)
+    good &= jnp.abs(eps - 0.2) < 1e-6
+    good &= (value.shape == target.shape) & (target.shape == old_value.shape)
+    return jnp.where(good, losses.square(value, target, old_value, context), jnp.nan)
+
+
+@Partial
+def td_loss(td_error, q, target, context):
+    good = (context.progress > 0) & (context.progress < 1)
+    good &= (context.return_std > 0) & (jnp.abs(td_error - target + q) < 1e-5).all()
+    return jnp.where(good, losses.td_square(td_error, q, target, context), jnp.nan)
+
+
 @pytest.mark.parametrize(
     ("agent", "functions"),
     [
-        ("ppo", {"value_loss": losses.square, "drift": drifts.ppo_clip}),
-        ("dqn", {"td_loss": losses.td_square, "reward": rewards.identity}),
+        ("ppo", {"value_loss": value_loss, "drift": drifts.ppo_clip}),
+        ("dqn", {"td_loss": td_loss, "reward": rewards.identity}),
     ],
 )
 def test_the_hand_made_functions_are_the_agents_own(agent, functions):
-    """To rounding: they are written twice."""
+    """To rounding: they are written twice. They get the context of artifacts."""
     same = scores(agent, functions)
     np.testing.assert_allclose(own(agent).lifetime, same.lifetime, rtol=1e-3)
     assert same.lifetime.shape == (2, 2)
@@ -79,29 +96,6 @@ def test_generalized_advantages_are_those_of_their_definition():
                 break
     found = ppo._advantages(jnp.asarray(reward), value, last, done, s)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
-
-
-def test_losses_get_the_context_that_artifacts_read():
-    """A slot that is NaN unless what it reads is there and in its range."""
-
-    def value_loss(value, target, old_value, context):
-        eps, std = context.stats["clip_eps"], context.return_std
-        good = (context.progress >= 0) & (context.progress < 1) & (std > 0)
-        good &= jnp.abs(eps - 0.2) < 1e-6
-        good &= (value.shape == target.shape) & (target.shape == old_value.shape)
-        return jnp.where(good, 0.5 * (value - target) ** 2, jnp.nan)
-
-    def td_loss(td_error, q, target, context):
-        good = (context.progress > 0) & (context.progress < 1)
-        good &= (context.return_std > 0) & (jnp.abs(td_error - target + q) < 1e-5).all()
-        return jnp.where(good, 0.5 * td_error**2, jnp.nan)
-
-    for agent, functions in (
-        ("ppo", {"value_loss": Partial(value_loss)}),
-        ("dqn", {"td_loss": Partial(td_loss)}),
-    ):
-        read = scores(agent, functions)
-        np.testing.assert_allclose(read.lifetime, own(agent).lifetime, rtol=1e-3)
 
 
 @pytest.mark.parametrize("agent", judge.AGENTS)
@@ -186,10 +180,12 @@ def test_a_seed_that_failed_at_one_step_size_counts_as_failed():
     assert "fails on 20 of 32 seeds" in verdict.sentence
 
 
-def test_two_equal_functions_are_equal():
+def test_two_equal_functions_are_equal(monkeypatch):
+    known = own("ppo")
+    monkeypatch.setattr(judge, "scores", lambda *_: known)
     for verdict in judge.verdicts(
         "ppo", ENV, {"value_loss": losses.square}, {"value_loss": losses.square},
-        KEY, 2, (1e-3,), TINY["ppo"],
+        KEY, 2, (1e-2, 3e-2), TINY["ppo"],
     ):  # fmt: skip
         assert verdict.paired.verdict == "equal"
 

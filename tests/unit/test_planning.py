@@ -33,7 +33,6 @@ def step(state, move):
 # Moves of both players so far, and the move to find.
 WIN = (0, 3, 1, 4), 2
 WIN_OF_THE_SECOND = (0, 3, 1, 4, 8), 5
-BLOCK = (0, 4, 1), 2
 
 
 def position(moves, key=0):
@@ -45,8 +44,8 @@ def position(moves, key=0):
 
 
 @functools.cache
-def untrained(module, num_simulations):
-    config = module.Config(num_simulations=num_simulations, features=(16,))
+def untrained(module):
+    config = module.Config(num_simulations=16, features=(16,))
     loop = module.make(game(), config)
 
     @jax.jit
@@ -102,11 +101,7 @@ def test_games_in_which_all_act_at_once_are_refused():
 @pytest.mark.parametrize("module", [alphazero, gumbel_alphazero])
 def test_a_win_is_found_with_16_simulations_and_an_untrained_net(module):
     for moves, best in (WIN, WIN_OF_THE_SECOND):
-        assert int(untrained(module, 16)(*position(moves))) == best
-
-
-def test_a_loss_is_seen_coming_with_64():
-    assert int(untrained(alphazero, 64)(*position(BLOCK[0]))) == BLOCK[1]
+        assert int(untrained(module)(*position(moves))) == best
 
 
 def unknowing(keys, obs, state):
@@ -186,7 +181,7 @@ def test_no_move_is_drawn_that_the_search_did_not_visit():
     """At a high temperature moves without a visit would have a share, illegal too."""
     state, _, mask = position((0, 4, 1))
     search = searched(explore=True, num_simulations=8)
-    keys = jax.random.split(jax.random.key(0), 200)
+    keys = jax.random.split(jax.random.key(0), 64)
     found = jax.jit(jax.vmap(search, (0, None, None)))(keys, state, mask)
     drawn = jnp.take_along_axis(found.visits[:, 0], found.action, -1)
     assert (drawn > 0).all()
@@ -219,7 +214,7 @@ def test_perfect_play_never_loses_from_either_seat():
 
 
 def test_playing_on_at_random_beats_random_moves():
-    results = match(matches.player(game(), "rollouts-20"), matches.random, 40)
+    results = match(matches.player(game(), "rollouts-10"), matches.random, 20)
     assert float(results.score.mean()) > 0.5
 
 
@@ -242,24 +237,26 @@ def test_a_state_at_the_time_limit_keeps_its_value_however_often_it_is_visited()
     def evaluate(keys, obs, state):
         return jnp.zeros((len(obs), 2)), jnp.full(len(obs), 0.5)
 
-    found = planning.puct(
-        jax.random.key(0),
-        planning.model(env._replace(step_raw=cut, player=None), evaluate, 1.0),
-        planning.Root(
-            jnp.zeros((1, 2)), jnp.full(1, 0.5), jnp.zeros(1, jnp.int32), None
-        ),
-        alphazero.Meta(dirichlet_fraction=0.0),
-        None,
-        num_simulations=32,
-        bounds=(-1.0, 1.0),
-        explore=False,
-    )
-    assert float(found.value[0]) == pytest.approx(0.5)
+    @jax.jit
+    def value(key):
+        state = jnp.zeros(1, jnp.int32)
+        return planning.puct(
+            key,
+            planning.model(env._replace(step_raw=cut, player=None), evaluate, 1.0),
+            planning.Root(jnp.zeros((1, 2)), jnp.full(1, 0.5), state, None),
+            alphazero.Meta(dirichlet_fraction=0.0),
+            None,
+            num_simulations=32,
+            bounds=(-1.0, 1.0),
+            explore=False,
+        ).value[0]
+
+    assert value(jax.random.key(0)) == pytest.approx(0.5)
 
 
 def test_noise_in_the_root_is_on_legal_moves_alone():
-    """Of 4,672 moves, as in chess, 20 are legal and share it."""
-    mask = jnp.zeros((16, 4672), bool).at[:, :20].set(True)
+    """Of 400 moves 20 are legal and share it."""
+    mask = jnp.zeros((16, 400), bool).at[:, :20].set(True)
     root = planning.Root(jnp.zeros(mask.shape), jnp.zeros(16), (), mask)
     prior = jnp.zeros(mask.shape).at[:, :20].set(1 / 20)
 
@@ -281,15 +278,15 @@ def test_noise_in_the_root_is_on_legal_moves_alone():
 def test_moves_are_drawn_by_the_temperature_of_their_number():
     """Of two positions alike, the later one's most visited move is taken."""
     state, _, mask = position(WIN[0])
-    several = jax.tree.map(lambda x: jnp.stack([x] * 64), (state, mask))
-    move = jnp.repeat(jnp.array([0.0, 1.0]), 32)
+    several = jax.tree.map(lambda x: jnp.stack([x] * 16), (state, mask))
+    move = jnp.repeat(jnp.array([0.0, 1.0]), 8)
 
     @jax.jit
     def drawn(key):
         return planning.puct(
             key,
             planning.model(game(), unknowing, 1.0),
-            planning.Root(jnp.zeros((64, 9)), jnp.zeros(64), *several, move),
+            planning.Root(jnp.zeros((16, 9)), jnp.zeros(16), *several, move),
             alphazero.Meta(
                 temperature=schedules.by_move(100.0, 0.01, moves=1),
                 dirichlet_fraction=0.0,
@@ -308,14 +305,14 @@ def test_moves_are_drawn_by_the_temperature_of_their_number():
 def test_a_win_in_one_gets_nearly_all_of_the_gumbel_target():
     """With 16 simulations and an untrained network, at mctx's defaults."""
     state, _, mask = position(WIN[0])
-    several = jax.tree.map(lambda x: jnp.stack([x] * 64), (state, mask))
+    several = jax.tree.map(lambda x: jnp.stack([x] * 16), (state, mask))
 
     @jax.jit
     def target(key):
         return planning.gumbel(
             key,
             planning.model(game(), unknowing, 1.0),
-            planning.Root(jnp.zeros((64, 9)), jnp.zeros(64), *several),
+            planning.Root(jnp.zeros((16, 9)), jnp.zeros(16), *several),
             gumbel_alphazero.Meta(),
             Context(),
             num_simulations=16,
@@ -335,17 +332,22 @@ def test_values_are_learned_for_who_is_to_move():
         512, num_envs=16, num_steps=4, num_segments=1, features=(8,),
         num_simulations=2, num_eval_envs=2,
     )  # fmt: skip
-    for won_by_mover in (1.0, -1.0):
-        loop = alphazero.make(one_move(won_by_mover), config, alphazero.Meta(lr=3e-2))
+
+    @jax.jit
+    def learned(reward):
+        loop = alphazero.make(one_move(reward), config, alphazero.Meta(lr=3e-2))
         state = loop.init(jax.random.key(0), loop.meta)
-        _, metrics = jax.jit(loop.train)(jax.random.key(1), loop.meta, state)
+        return loop.train(jax.random.key(1), loop.meta, state)[1]
+
+    for won_by_mover in (1.0, -1.0):
+        metrics = learned(won_by_mover)
         assert float(metrics["value_error_rms"]) < 0.5
         assert float(metrics["return"]) == won_by_mover
 
 
 def one_move(reward):
     """A game that ends with its first move."""
-    rewards = jnp.array([reward, -reward])
+    rewards = jnp.stack([reward, -reward])
 
     def reset(key):
         return jnp.int32(0), jnp.zeros(1)

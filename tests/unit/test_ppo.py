@@ -1,4 +1,4 @@
-"""PPO: identity and options; probes are in `tests/contracts/test_probes.py`."""
+"""PPO's own; probes are in `tests/contracts/test_probes.py`."""
 
 import itertools
 
@@ -9,7 +9,7 @@ import probes
 import pytest
 
 from inner_loops import ppo
-from metaevo import drifts, envs, losses, rewards, slots, spaces
+from metaevo import drifts, envs, rewards, slots
 from metaevo.errors import ConfigError
 from metaevo.rl import networks
 
@@ -33,14 +33,13 @@ def trained(env, meta, **config):
 META = ppo.Meta(lr=2e-3, gamma=GAMMA, ent_coef=0.0)
 
 
-@pytest.mark.parametrize("normalize", [False, True])
-def test_observations_kept_in_bytes_give_the_same_agent(normalize):
+def test_observations_kept_in_bytes_give_the_same_agent():
     env = envs.make("gymnax/Breakout-MinAtar")
     plain = env._replace(observation=env.observation._replace(binary=False))
     shaped = META._replace(
         reward=slots.function(lambda obs, a, r, following, *_: r + following.mean())
     )
-    sizes = {"total_timesteps": 1_024, "normalize_observation": normalize}
+    sizes = {"total_timesteps": 1_024, "normalize_observation": True}
     kept, whole = (trained(e, shaped, **sizes).params for e in (env, plain))
     jax.tree.map(np.testing.assert_array_equal, kept, whole)
 
@@ -55,60 +54,6 @@ def test_probe_termination_twin():
     assert value[0] == pytest.approx(expected, rel=0.05)
 
 
-# --- identity and equality ------------------------------------------------------------
-
-
-def one_update(meta, minibatches=10, **config):
-    """Parameters after one rollout and `minibatches` gradient steps on it."""
-    sizes = {"total_timesteps": 320, "num_envs": 4, "num_steps": 80, "num_epochs": 1}
-    sizes |= {"num_minibatches": minibatches, "num_segments": 1, "features": (16, 16)}
-    loop = ppo.make(envs.make("gymnax/CartPole-v1"), ppo.Config(**sizes | config), meta)
-    state = loop.init(jax.random.key(0), meta)
-    return jax.jit(loop.train)(jax.random.key(1), meta, state)[0].agent.params
-
-
-def assert_close(a, b, **tolerance):
-    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
-        np.testing.assert_allclose(x, y, **tolerance)
-
-
-def test_the_residual_start_is_ppo():
-    """10 minibatch updates on one frozen rollout."""
-    space = spaces.replace(value_loss=losses.residual_network("clipped_square"))
-    assert space.starts_hand_made
-    bound = space.bind(space.init(jax.random.key(5)), META)
-    plain, residual = one_update(META), one_update(bound)
-    assert_close(residual, plain, rtol=1e-5, atol=1e-6)
-    # And the comparison can fail: a step away from the start it is another algorithm.
-    moved = jax.tree.map(lambda x: x + 0.1, space.init(jax.random.key(5)))
-    with pytest.raises(AssertionError):
-        assert_close(one_update(space.bind(moved, META)), plain, rtol=1e-5, atol=1e-6)
-
-
-def test_the_scratch_start_has_no_value_loss():
-    space = spaces.replace(value_loss=losses.residual_network("zero"))
-    assert not space.starts_hand_made
-    bound = space.bind(space.init(jax.random.key(5)), META)
-    without = one_update(META._replace(value_loss=losses.zero))
-    assert_close(one_update(bound), without, rtol=1e-6, atol=1e-7)
-
-
-def test_mirrored_members_differ_at_the_start():
-    """An all-zero mean would make mirrored members equal and the ES gradient zero."""
-    learned = losses.residual_network("zero")
-    mean = learned.init(jax.random.key(0))
-    noise = jax.tree.map(
-        lambda x: 0.5 * jax.random.normal(jax.random.key(1), x.shape), mean
-    )
-    error = jnp.linspace(-20, 20, 41)
-
-    def loss(sign):
-        params = jax.tree.map(lambda m, e: m + sign * e, mean, noise)
-        return learned.apply(params, error, 0.0, 0.0)
-
-    assert np.var(loss(1) - loss(-1)) > 1e-3
-
-
 def test_a_return_that_is_infinite_once_does_not_stay():
     """Multiplied by zero at the end of the episode it would be NaN for ever."""
 
@@ -120,7 +65,7 @@ def test_a_return_that_is_infinite_once_does_not_stay():
     loop = ppo.make(
         envs.make("gymnax/CartPole-v1"), ppo.Config(4096, 2, 64, num_segments=2), meta
     )
-    state = loop.init(jax.random.key(0), meta)
+    state = jax.jit(loop.init)(jax.random.key(0), meta)
     for _ in range(2):
         state, _ = jax.jit(loop.train)(jax.random.key(1), meta, state)
     assert np.isfinite(state.experience.discounted_return).all()
@@ -132,7 +77,8 @@ def test_a_segment_without_an_end_keeps_the_last_return():
     loop = ppo.make(
         envs.make("gymnax/CartPole-v1"), ppo.Config(512, num_segments=64, **sizes), meta
     )
-    state, train = loop.init(jax.random.key(0), meta), jax.jit(loop.train)
+    init, train = jax.jit(loop.init), jax.jit(loop.train)
+    state = init(jax.random.key(0), meta)
     history = []
     for _ in range(20):
         state, metrics = train(jax.random.key(1), meta, state)

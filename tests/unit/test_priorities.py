@@ -86,8 +86,8 @@ def draws(levels, number=SOME):
     return np.concatenate([draw_some(key, levels) for key in keys])
 
 
-def test_a_million_draws_have_the_frequencies_of_the_masses():
-    drawn = draws(sum_tree.build(MASSES), 1_000_000)
+def test_draws_have_the_frequencies_of_the_masses():
+    drawn = draws(sum_tree.build(MASSES), 300_000)
     assert abs(chi_square(drawn, MASSES)) < 5
 
 
@@ -157,20 +157,6 @@ def test_weights_undo_the_sampling():
     mean = np.average(values[drawn], weights=weights)
     assert abs(mean - values.mean()) < 0.06
     assert abs(values[drawn].mean() - values.mean()) > 0.3
-
-
-def test_other_exponents_compile_nothing():
-    traces = []
-
-    @jax.jit
-    def both(x, alpha, beta):
-        traces.append(alpha)
-        return priorities.weights(priorities.mass(x, alpha), beta)
-
-    jax.vmap(both, (None, 0, 0))(jnp.ones(3), jnp.arange(4.0), jnp.arange(4.0))
-    for alpha in (0.0, 0.5, 1.0):
-        both(jnp.ones(3), alpha, 1 - alpha)
-    assert len(traces) == 2  # with and without an axis of members
 
 
 # --- windows in a ring ----------------------------------------------------------------

@@ -241,16 +241,14 @@ def test_scores_that_are_all_alike_are_not_proved_equal():
     assert paired.low == pytest.approx(-500 * share, rel=0.02)
 
 
-@pytest.mark.parametrize("num_seeds", [8, 32])
 @pytest.mark.parametrize(
-    "pair",
+    ("pair", "num_seeds"),
     [
-        ("500 in 95 %, else 10", "normal ± 20"),
-        ("log-normal ± 40", "500 in 70 %"),
-        ("500 in 70 %", "500 in 95 %, else 10"),
-        ("log-normal ± 40", "normal ± 20"),
+        (("500 in 95 %, else 10", "normal ± 20"), 8),
+        (("log-normal ± 40", "500 in 70 %"), 32),
+        (("500 in 70 %", "500 in 95 %, else 10"), 32),
+        (("log-normal ± 40", "normal ± 20"), 8),
     ],
-    ids=" against ".join,
 )
 def test_verdicts_on_unequal_shapes_are_rarely_false(pair, num_seeds):
     """400 simulations of equal means; 8 % and two standard errors are allowed."""
@@ -389,8 +387,7 @@ def test_a_search_whose_rivals_fail_wherever_it_trains_is_left_out():
     assert np.isfinite(found[:4]).all()
 
 
-@pytest.mark.parametrize("failing", [0.0, 0.3])
-@pytest.mark.parametrize("searches", [(3, 3), (3, 10)])
+@pytest.mark.parametrize(("searches", "failing"), [((3, 3), 0.0), ((3, 10), 0.3)])
 def test_false_verdicts_on_groups_are_rare(searches, failing):
     """400 simulations without effect; 7 % and two standard errors are allowed."""
     for ratio in (0.2, 3.0):
@@ -464,11 +461,11 @@ def test_a_population_that_is_noise_is_warned_of():
         assert verdicts.warnings({"noise": noise}, runs) == []
 
 
-@pytest.mark.parametrize("seeds", [2, 4])
-@pytest.mark.parametrize("spread", [0.0, 1.0], ids=["alike", "unlike"])
-@pytest.mark.parametrize("generations", [1, 12])
+@pytest.mark.parametrize(
+    ("seeds", "spread", "generations"), [(2, 1.0, 1), (4, 1.0, 1), (2, 0.0, 12)]
+)
 def test_seeds_tell_members_from_noise(seeds, spread, generations):
-    """Three searches of four, and one false alarm in twenty, also of unlike noise."""
+    """Three searches of four, and at most one false alarm in ten, of unlike noise."""
     rng = np.random.default_rng(seeds)
     noise = 2 * np.exp(spread * rng.normal(size=24))
 
@@ -478,8 +475,9 @@ def test_seeds_tell_members_from_noise(seeds, spread, generations):
         told = records.signal(scores[None])
         return told | {"population": [None, *scores.mean(0)]}  # one has failed
 
+    first = [generation(10) for _ in range(2 * generations)]  # do not count
+
     def p_value(deviation):
-        first = [generation(10) for _ in range(2 * generations)]  # do not count
         last = [generation(deviation) for _ in range(generations)]
         return verdicts.noise_between_seeds(first + last, seeds)["p_value"]
 

@@ -1,8 +1,9 @@
 """TD3, alone and with a critic that a population shares."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
-import loops
 import numpy as np
 import optax
 import probes
@@ -12,7 +13,7 @@ from loops import COUPLED, SGD, SMALL
 from test_inner_loops import equations
 
 from inner_loops import _td3, td3, td3_shared
-from metaevo import envs, fitness, policies, slots, spaces
+from metaevo import envs, fitness, policies, slots
 from metaevo.engine import checks
 from metaevo.errors import ConfigError
 from metaevo.evaluators.local import LocalEvaluator
@@ -64,21 +65,20 @@ def test_acting_is_greedy_and_within_bounds():
     assert (jnp.abs(a) <= 2.0).all()
 
 
-def test_a_given_actor_is_where_learning_starts():
-    """As CEM-RL, whose strategy proposes actors, needs it."""
-    actor = trained("td3_shared")[0].agent.actor.params
-    meta = SMALL_SHARED.meta._replace(actor=actor)
-    agent = loops.alone(SMALL_SHARED.make(meta)).init(jax.random.key(7), meta).agent
-    same(agent.actor.params, actor)
-    same(agent.actor.target_params, actor)
-
-
-def test_one_that_does_not_learn_keeps_its_actor_but_not_its_critic():
-    plain = programs("td3_shared")[0](jax.random.key(0), SMALL_SHARED.meta)
-    kept, _ = trained("td3_shared", learn=0.0)
-    same(kept.agent.actor, plain.agent.actor)
+def test_a_given_actor_is_where_learning_starts_and_stays_if_it_does_not_learn():
+    """As CEM-RL, whose strategy proposes actors, needs it. Its critic learns."""
+    init, train = programs("td3_shared")
+    meta = SMALL_SHARED.meta
+    actor = jax.eval_shape(init, jax.random.key(0), meta).agent.actor.params
+    actor = jax.tree.map(lambda x: np.full(x.shape, 0.1, x.dtype), actor)
+    meta = meta._replace(actor=actor, learn=0.0)
+    born = init(jax.random.key(7), meta)
+    same(born.agent.actor.params, actor)
+    same(born.agent.actor.target_params, actor)
+    kept, _ = train(jax.random.key(1), meta, born)
+    same(kept.agent.actor, born.agent.actor)
     with pytest.raises(AssertionError):
-        close(kept.shared.critic.params, plain.shared.critic.params, rtol=1e-4)
+        close(kept.shared.critic.params, born.shared.critic.params, rtol=1e-4)
 
 
 def test_targets_are_the_least_value_of_smoothed_actions_within_bounds():
@@ -183,39 +183,44 @@ def test_one_critic_no_delay_and_no_smoothing_are_ddpg():
 # --- a population with one critic -----------------------------------------------------
 
 
-def diverse(coef: float) -> Space:
-    """Members differ in nothing but their numbers' names; the coefficient is theirs."""
-    return Space(
-        lambda key: {"coef": jnp.float32(coef)},
+SIZE = 4
+late = slots.function(lambda context: 1e-2 * (context.progress >= 0.5))
+
+
+@functools.cache
+def evaluator(num_devices):
+    """Of members that push each other apart; their critic starts to learn at half."""
+    meta = SMALL_SHARED.meta._replace(diversity_coef=0.0, critic_lr=late, tau=late)
+    space = Space(
+        lambda key: {"coef": jnp.zeros(())},
         lambda params, meta: meta._replace(diversity_coef=params["coef"]),
     )
-
-
-def population(coef=None, num_devices=1, generations=1, size=4, newborn=False):
-    """`size` members over a shared critic; returns the evaluation and what lives on.
-
-    Members live on, or are born again in each generation.
-    """
-    meta = SMALL_SHARED.meta
-    if coef is not None:
-        meta = meta._replace(diversity_coef=coef)
     loop = SMALL_SHARED.make(meta, num_segments=2)
-    space = spaces.tune(actor_lr=spaces.log()) if coef is None else diverse(coef)
     search = Search(loop, space, None, 2, LAST, segments_per_generation=1)
-    evaluate = LocalEvaluator(search, jax.devices()[:num_devices])
-    params = {k: jnp.full(size, v) for k, v in space.init(jax.random.key(0)).items()}
-    carried = ()
-    for i in range(generations):
-        parents = jnp.full(size, -1) if i == 0 or newborn else jnp.arange(size)
+    return LocalEvaluator(search, jax.devices()[:num_devices])
+
+
+@functools.cache
+def generations(coef=0.0, num_devices=1, newborn=False):
+    """Two generations over a shared critic: the evaluation and what lives on, of each.
+
+    Members live on, or are born again in the second.
+    """
+    evaluate = evaluator(num_devices)
+    params = {"coef": jnp.full(SIZE, coef)}
+    carried, found = (), []
+    for i in range(2):
+        parents = jnp.full(SIZE, -1) if i == 0 or newborn else jnp.arange(SIZE)
         evaluated, carried = evaluate(
             jax.random.key(i), Proposal(params, parents), carried
         )
+        found.append((evaluated, carried[0]))
     assert {p._cache_size() for p in evaluate.programs.values()} <= {0, 1}
-    return evaluated, carried[0]
+    return found
 
 
 def test_the_shared_critic_is_the_same_on_one_and_two_devices():
-    (one, state), (_, other) = population(), population(num_devices=2)
+    (one, state), (_, other) = generations()[1], generations(num_devices=2)[1]
     assert one.healthy.all()
     close(state.shared.critic.params, other.shared.critic.params, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(
@@ -225,10 +230,10 @@ def test_the_shared_critic_is_the_same_on_one_and_two_devices():
 
 
 def test_everybodys_transitions_are_in_the_shared_buffer():
-    _, state = population(generations=2)
+    _, state = generations()[1]
     config = SMALL_SHARED.config
     rows, num_envs, _ = state.shared.rows.numbers.shape[1:]
-    assert num_envs == 4 * config["num_envs"]
+    assert num_envs == SIZE * config["num_envs"]
     written = np.abs(np.asarray(state.shared.rows.numbers[0])).sum(-1) > 0
     warmup = config["learning_starts"] // config["num_envs"]
     steps = 4 * config["num_steps"]
@@ -241,123 +246,104 @@ def test_everybodys_transitions_are_in_the_shared_buffer():
 def test_diversity_pushes_members_apart():
     volumes = {}
     for coef in (0.0, 10.0):
-        evaluated, _ = population(coef, generations=2)
+        evaluated, _ = generations(coef)[1]
         volumes[coef] = evaluated.train[0]["log_volume"].mean()
         assert evaluated.healthy.all()
     assert volumes[10.0] > volumes[0.0]
 
 
-def shapes(tree):
-    return jax.tree.map(jnp.shape, tree)
-
-
 def test_what_is_shared_has_no_axis_for_members():
     """Whatever the size of the population, its critic is one; only rows are more."""
     alone = programs("td3")[0](jax.random.key(0), SMALL_TD3.meta).agent.critic
-    expected = jax.tree.map(lambda x: (1, *x.shape), alone)
-    for size in (2, 4):
-        _, state = population(generations=2, size=size)
-        assert shapes(state.shared.critic) == expected
-        num_envs = state.shared.rows.numbers.shape[2]
-        assert num_envs == size * SMALL_SHARED.config["num_envs"]
-        assert int(state.clock.update) == state.agent.age.max() == 4
+    expected = [(1, *x.shape) for x in jax.tree.leaves(alone)]
+    _, state = generations()[1]
+    assert [x.shape for x in jax.tree.leaves(state.shared.critic)] == expected
+    assert int(state.clock.update) == state.agent.age.max() == 4
 
 
 def test_newborns_find_the_critic_that_is_there():
     """As in CEM-RL: actors and their optimizers start over; what is shared goes on."""
     steps = 2 * SMALL_SHARED.config["num_gradient_steps"]
-    counts = {}
-    for generations in (1, 2):
-        _, state = population(generations=generations, newborn=True)
+    counts = []
+    for _, state in generations(newborn=True):
         actor, critic = state.agent.actor, state.shared.critic
-        counts[generations] = critic.opt_state.count.tolist()
+        counts += critic.opt_state.count.tolist()
         assert set(actor.opt_state.count[0].tolist()) == {steps // 2}
-    assert counts == {1: [steps], 2: [2 * steps]}
+    assert counts == [steps, 2 * steps]
     rows = np.abs(np.asarray(state.shared.rows.numbers[0, :, 0])).sum(-1) > 0
     assert rows.sum() == 32 + 4 * SMALL_SHARED.config["num_steps"]
 
 
-def test_schedules_of_what_is_shared_follow_the_population():
+@pytest.mark.parametrize("newborn", [False, True])
+def test_schedules_of_what_is_shared_follow_the_population(newborn):
     """By members' ages they would differ, and start over with newborns."""
-    late = slots.function(lambda context: 1e-2 * (context.progress >= 0.5))
-    meta = SMALL_SHARED.meta._replace(critic_lr=late, tau=late)
-    loop = SMALL_SHARED.make(meta, num_segments=2)
-    search = Search(loop, diverse(0.0), None, 2, LAST, segments_per_generation=1)
-    evaluate = LocalEvaluator(search, jax.devices()[:1])
-    carried, critics = (), []
-    for i in range(2):
-        parents = jnp.array([-1, -1 if i == 0 else 1])
-        proposal = Proposal({"coef": jnp.zeros(2)}, parents)
-        _, carried = evaluate(jax.random.key(i), proposal, carried)
-        critics.append(carried[0].shared.critic)
-    first, second = critics
+    (_, first), (_, second) = generations(newborn=newborn)
+    first, second = first.shared.critic, second.shared.critic
     same(first.params, first.target_params)  # as born: the rate was 0
     with pytest.raises(AssertionError):
         close(second.params, first.params, rtol=1e-4)
 
 
-@pytest.mark.parametrize("num_devices", [1, 2])
-@pytest.mark.parametrize("weight", [1e-3, 1e3])
-def test_the_gradient_of_diversity_is_that_of_the_whole_population(num_devices, weight):
+def test_the_gradient_of_diversity_is_that_of_the_whole_population():
     """Against one gradient of one function of all actors, without collectives.
 
     In an environment with one observation every batch is known, and plain descent at
-    rate 0.1 shows the gradient. The actor's own is that of `weight` times its action;
-    the small one cuts the diversity's, the large one does not.
+    rate 0.1 shows the gradient. The actor's own is that of its weight times its action;
+    the small ones cut the diversity's, the large ones do not.
     """
     seen, coef, size = jnp.array([0.7, -0.4]), 0.6, 4
+    weight = jnp.array([1e-3, 1e3, 1e3, 1e-3])
     env = probes.always(seen)
-
-    @slots.function
-    def push(q, action, context):
-        return weight * action.sum(-1) + 0.0 * q
-
     config = td3_shared.Config(
         **SMALL_SHARED.config
         | {"total_timesteps": 72, "num_gradient_steps": 1, "policy_delay": 1}
         | {"num_segments": 1, "batch_size": 32}
     )
-    meta = td3_shared.Meta(
-        actor_lr=0.1, actor_loss=push, diversity_coef=coef, optimizer=SGD
-    )
+    meta = td3_shared.Meta(actor_lr=0.1, diversity_coef=coef, optimizer=SGD)
     loop, policy = td3_shared.make(env, config, meta), policies.of(env, config)
-    actor = jax.vmap(policy.init)(jax.random.split(jax.random.key(0), size))
-    noise = jax.random.split(jax.random.key(1), len(jax.tree.leaves(actor)))
-    noise = jax.tree.unflatten(jax.tree.structure(actor), list(noise))
+    rng = np.random.default_rng(0)
     actor = jax.tree.map(
-        lambda x, k: x + jax.random.normal(k, x.shape) / 4, actor, noise
+        lambda x: jnp.float32(rng.normal(scale=0.5, size=(size, *x.shape))),
+        jax.eval_shape(policy.init, jax.random.key(0)),
     )
+
+    def actions(actor):
+        return jax.vmap(policy.apply, (0, None))(actor, seen)
 
     def volume(actor):
-        actions = jax.vmap(policy.apply, (0, None))(actor, seen)
-        return diversity.log_volume(jnp.repeat(actions, config.num_diversity_states, 1))
+        repeated = jnp.repeat(actions(actor), config.num_diversity_states, 1)
+        return diversity.log_volume(repeated)
 
     def own(actor):
-        return weight * jax.vmap(policy.apply, (0, None))(actor, seen).sum()
+        return (weight * actions(actor)[:, 0]).sum()
 
     def norms(gradient):
         flat = [x.reshape(size, -1) for x in jax.tree.leaves(gradient)]
         return jnp.linalg.norm(jnp.concatenate(flat, 1), axis=1)
 
-    down, apart = jax.grad(own)(actor), jax.grad(volume)(actor)
+    down, apart = jax.jit(lambda x: (jax.grad(own)(x), jax.grad(volume)(x)))(actor)
     cut = jnp.minimum(1.0, norms(down) / norms(apart))
-    assert (cut < 1).all() if weight < 1 else (cut == 1).all()
+    assert ((cut < 1) == (weight < 1)).all()
 
-    def moved(x, down, apart):
+    def expected(down, apart):
         apart = apart * cut.reshape(size, *[1] * (apart.ndim - 1))
-        return x - 0.1 * (down - coef * apart)
+        return -0.1 * (down - coef * apart)
 
-    expected = jax.tree.map(moved, actor, down, apart)
+    def bind(params, meta):
+        @slots.function
+        def push(q, action, context):
+            return params["weight"] * action.sum(-1) + 0.0 * q
 
-    space = Space(lambda key: None, lambda params, meta: meta._replace(actor=params))
+        return meta._replace(actor=params["actor"], actor_loss=push)
+
+    space = Space(lambda key: None, bind)
     search = Search(loop, space, None, 1, LAST, segments_per_generation=1)
-    evaluate = LocalEvaluator(search, jax.devices()[:num_devices])
-    newborn = Proposal(actor, jnp.full(size, -1))
+    evaluate = LocalEvaluator(search, jax.devices()[:2])
+    newborn = Proposal({"actor": actor, "weight": weight}, jnp.full(size, -1))
     _, (state,) = evaluate(jax.random.key(0), newborn, ())
-    assert len(evaluate.devices) == num_devices
-    learned = jax.tree.map(lambda x: x[0], state.agent.actor.params)
-    step = jax.tree.map(jnp.subtract, learned, actor)
-    close(step, jax.tree.map(jnp.subtract, expected, actor), rtol=1e-3, atol=1e-6)
+    assert len(evaluate.devices) == 2
+    step = jax.tree.map(lambda x, old: x[0] - old, state.agent.actor.params, actor)
+    close(step, jax.tree.map(expected, down, apart), rtol=1e-3, atol=1e-6)
 
 
 @pytest.mark.parametrize("slot", td3_shared.OF_CRITIC)
