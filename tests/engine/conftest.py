@@ -4,12 +4,15 @@ import pytest
 import runs
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _undrawn():
+    """Nor have those of runs that the tests of a file share."""
+    with pytest.MonkeyPatch.context() as patch:
+        runs.undrawn(patch)
+        yield
+
+
 @pytest.fixture
-def drawn():
+def drawn(monkeypatch):
     """Reports have their figures."""
-
-
-@pytest.fixture(autouse=True)
-def _undrawn(request, monkeypatch):
-    if "drawn" not in request.fixturenames:
-        runs.undrawn(monkeypatch)
+    runs.drawn(monkeypatch)

@@ -1,10 +1,13 @@
 """`run.independent`: a run whose solution an independent agent judges at its end."""
 
+import contextlib
+import io
+import shutil
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import toys
-from runs import undrawn, write_short_reports
 
 import metaevo
 from metaevo import envs, fitness, losses, spaces
@@ -48,9 +51,56 @@ def run(directory, search=None, should_stop=lambda: False, **config):
     )
 
 
-@pytest.fixture(autouse=True)
-def small(monkeypatch):
-    monkeypatch.setattr(ppo, "Config", lambda: TINY)
+@pytest.fixture(autouse=True, scope="module")
+def small():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ppo, "Config", lambda: TINY)
+        yield
+
+
+class Judged(NamedTuple):
+    """A run that was finished, then judged, and stopped once while it was.
+
+    Attributes:
+        directory: not to be changed.
+        held_out: the comparison as it was before.
+        kept: how many step sizes the stopped one had kept, and whether the first was
+            left as it was, each time that the other one looked.
+        result: of the call that ended.
+        printed: by that call.
+    """
+
+    directory: Path
+    held_out: bytes
+    kept: tuple[int, list[bool]]
+    result: Any
+    printed: str
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("judged") / "run"
+    assert run(directory).independent == ()
+    held_out = (directory / "held_out/arrays.safetensors").read_bytes()
+
+    def made():
+        """What is kept of the solution, a step size each."""
+        return sorted(directory.glob("conclusion/independent/solution0/*/arrays*"))
+
+    with pytest.raises(InterruptedRunError, match="in the independent agent"):
+        run(directory, independent=True, should_stop=lambda: bool(made()))
+    num, first, seen = len(made()), made()[0], []
+    written = first.read_bytes()
+
+    def look():
+        if first.exists():
+            seen.append(first.read_bytes() == written)
+        return False
+
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        result = run(directory, independent=True, should_stop=look)
+    return Judged(directory, held_out, (num, seen), result, printed.getvalue())
 
 
 def files(directory):
@@ -61,53 +111,29 @@ def files(directory):
     }
 
 
-def test_a_finished_run_is_judged_once_and_keeps_its_comparison(
-    tmp_path, capsys, monkeypatch
-):
-    undrawn(monkeypatch)
-    assert run(tmp_path).independent == ()
-    held_out = (tmp_path / "held_out/arrays.safetensors").read_bytes()
-    judged = run(tmp_path, independent=True).independent
-    assert [x.measure for x in judged] == [
+def test_a_finished_run_is_judged_once_and_keeps_its_comparison(judged):
+    directory, found = judged.directory, judged.result.independent
+    assert [x.measure for x in found] == [
         "mean return over the lifetime",
         "final return",
     ]
-    assert all(x.paired.num_pairs == 4 for x in judged)
-    assert "verdict: in an independent PPO (step sizes" in capsys.readouterr().out
-    assert (tmp_path / "held_out/arrays.safetensors").read_bytes() == held_out
-    page = (tmp_path / "report/index.html").read_text(encoding="utf-8")
+    assert all(x.paired.num_pairs == 4 for x in found)
+    assert "verdict: in an independent PPO (step sizes" in judged.printed
+    held_out = (directory / "held_out/arrays.safetensors").read_bytes()
+    assert held_out == judged.held_out
+    page = (directory / "report/index.html").read_text(encoding="utf-8")
     assert "In an independent PPO (step sizes 0.0004, 0.001, 0.0025)" in page
-    assert not (tmp_path / "conclusion").exists()
-    before = files(tmp_path)
-    again = run(tmp_path, independent=True)
-    assert [x.paired for x in again.independent] == [x.paired for x in judged]
-    assert run(tmp_path).independent == again.independent
-    assert files(tmp_path) == before
+    assert not (directory / "conclusion").exists()
+    before = files(directory)
+    again = run(directory, independent=True)
+    assert [x.paired for x in again.independent] == [x.paired for x in found]
+    assert run(directory).independent == again.independent
+    assert files(directory) == before
 
 
-def test_a_run_that_is_stopped_while_it_is_judged_goes_on(tmp_path, monkeypatch):
-    write_short_reports(monkeypatch)
-
-    def made():
-        """What is kept of the solution, a step size each."""
-        return sorted(tmp_path.glob("conclusion/independent/solution0/*/arrays*"))
-
-    def half_judged():
-        return bool(made())
-
-    with pytest.raises(InterruptedRunError, match="in the independent agent"):
-        run(tmp_path, independent=True, should_stop=half_judged)
-    assert len(made()) == 1
-    kept = made()[0]
-    written = kept.read_bytes()
-    seen = []
-
-    def look():
-        if kept.exists():
-            seen.append(kept.read_bytes() == written)
-        return False
-
-    assert len(run(tmp_path, independent=True, should_stop=look).independent) == 2
+def test_a_run_that_is_stopped_while_it_is_judged_goes_on(judged):
+    num, seen = judged.kept
+    assert num == 1
     assert seen
     assert all(seen)
 
@@ -133,18 +159,17 @@ def test_the_frames_of_the_independent_agent_are_counted():
     assert with_it > without
 
 
-def test_lost_or_damaged_scores_are_found_and_made_again(tmp_path, monkeypatch):
-    write_short_reports(monkeypatch)
-    run(tmp_path, independent=True)
-    scores = tmp_path / "independent/arrays.safetensors"
+def test_lost_or_damaged_scores_are_found_and_made_again(judged, tmp_path):
+    shutil.copytree(judged.directory, tmp_path / "run")
+    scores = tmp_path / "run" / "independent/arrays.safetensors"
     whole = scores.read_bytes()
-    found = {found.name: found for found in verify.verify(tmp_path)}
+    found = {found.name: found for found in verify.verify(tmp_path / "run")}
     assert all(x.ok for x in found.values())
     assert "in an independent PPO" in found["solution: independent verdict 2"].message
-    alone = {x.name: x for x in verify.verify(tmp_path / "solution")}
+    alone = {x.name: x for x in verify.verify(tmp_path / "run" / "solution")}
     assert "no scores" in alone["solution: independent verdicts"].message
     scores.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    bad = [found.name for found in verify.verify(tmp_path) if not found.ok]
+    bad = [found.name for found in verify.verify(tmp_path / "run") if not found.ok]
     assert bad == ["independent"]
-    run(tmp_path, independent=True)
+    run(tmp_path / "run", independent=True)
     assert scores.read_bytes() == whole

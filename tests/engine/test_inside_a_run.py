@@ -10,6 +10,9 @@ import planted
 import pytest
 import wandb_server
 
+import metaevo
+from searches import pbt_toy
+
 ROOT = Path(__file__).parents[2]
 KEY = "0" * 40
 CODE = """
@@ -23,11 +26,11 @@ searches/pbt_toy.py inner_loops/ppo.py strategies/open_es.py metaevo.py
 def whole(tmp_path_factory):
     """Make a finished run. Commands with another cache take it for a stranger's."""
     folder = tmp_path_factory.mktemp("whole")
-    line = "run pbt_toy num_generations=2 run.directory=run run.devices=1"
-    line += " run.held_out_seeds=0 run.wandb=disabled"
-    own = {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(folder / "cache")}
-    command = [sys.executable, "-m", "metaevo", *line.split()]
-    subprocess.run(command, cwd=folder, env=os.environ | own, check=True)
+    given = {"held_out_seeds": 0, "devices": 1, "wandb": "disabled"}
+    config = metaevo.RunConfig(directory=str(folder / "run"), **given)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        metaevo.run(pbt_toy.search, config, num_generations=2)
     return folder / "run"
 
 
@@ -55,7 +58,6 @@ def run(tmp_path, whole):
     ("line", "files", "code"),
     [
         ("verify .", (), 0),
-        ("export . to=numpy out=../exported.py", (), 0),
         ("wandb-push .", (), 0),
         ("list environments", (), 0),
         ("wandb-push ../whole", ("wandb/settings",), 4),

@@ -74,7 +74,7 @@ def test_a_run_that_stopped_decides_as_its_log_says(tmp_path, wait):
     rule = HALVES._replace(wait=wait)
     options = {**OPTIONS, "workers": 1, "stopping": rule}
     optimize(whole, *GIVEN, **options)
-    for least in (3, 11, 20):
+    for least in (5, 20):
 
         def should_stop(least=least):
             log = stopped / "trials.jsonl"

@@ -12,6 +12,7 @@ import shlex
 import numpy as np
 import optax
 import pytest
+import runs
 
 import metaevo
 from inner_loops import ppo
@@ -20,8 +21,6 @@ from metaevo.analysis import holdout, report, verdicts
 from metaevo.cli import commands
 from metaevo.storage import history, provenance
 from strategies.open_es import open_es
-
-pytestmark = pytest.mark.usefixtures("drawn")
 
 # A population that cannot be told from noise.
 NOISE = {"rank_correlation": 0.02, "p_value": 0.46, "num_members": 32}
@@ -47,6 +46,7 @@ def directory(tmp_path_factory):
     )
     printed = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
+        runs.drawn(patch)
         patch.setattr(verdicts, "noise_between_seeds", lambda *given: NOISE)
         metaevo.run(search, config, "<script>alert(1)</script>")
     (directory.parent / "terminal").write_text(printed.getvalue())
@@ -176,7 +176,7 @@ def test_every_figure_has_its_data(directory):
         assert float(row["gradient: hand-made"]) == pytest.approx(error, abs=1e-4)
 
 
-def test_it_can_be_remade_from_the_files(directory):
+def test_it_can_be_remade_from_the_files(directory, drawn):
     path = directory / "report" / "index.html"
     before = path.read_text()
     path.unlink()
@@ -208,9 +208,9 @@ def test_held_out_runs_and_agents_are_kept(directory):
     held_out, facts = holdout.load(directory / "held_out")
     assert set(held_out) == {"solution", "start", "hand-made", "best simple"}
     assert facts["simple"]["name"] in facts["simple"]["tried"]
-    runs = held_out["solution"]
-    assert runs.fitness.shape == runs.final_return.shape == (1, 4)
-    assert runs.train[0]["return"].shape == (4, 4)
+    its = held_out["solution"]
+    assert its.fitness.shape == its.final_return.shape == (1, 4)
+    assert its.train[0]["return"].shape == (4, 4)
     assert facts["measure"] == "mean return over the lifetime"
     assert facts["noise"] == NOISE
     manifest = json.loads(

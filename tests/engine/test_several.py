@@ -50,10 +50,6 @@ def verdicts(printed):
 
 
 def test_the_same_command_continues_where_it_stopped(run, tmp_path, monkeypatch):
-    whole = run(config(tmp_path / "whole", seed=5))
-    made = sorted(path.name for path in (tmp_path / "whole").iterdir())
-    assert made == ["compare", "seed5", "seed6"]
-    assert "2 searches x 4 seeds" in whole
     asked = 0
 
     def stop():
@@ -62,19 +58,23 @@ def test_the_same_command_continues_where_it_stopped(run, tmp_path, monkeypatch)
         return asked > 20
 
     with pytest.raises(InterruptedRunError):
-        run(config(tmp_path / "cut", seed=5), stop)
-    assert (tmp_path / "cut" / "seed5").exists()
-    assert not (tmp_path / "cut" / "compare" / "index.html").exists()
-    assert verdicts(run(config(tmp_path / "cut", seed=5))) == verdicts(whole)
+        run(config(tmp_path, seed=5), stop)
+    assert (tmp_path / "seed5").exists()
+    assert not (tmp_path / "compare" / "index.html").exists()
+    whole = run(config(tmp_path, seed=5))
+    made = sorted(path.name for path in tmp_path.iterdir())
+    assert made == ["compare", "seed5", "seed6"]
+    assert "2 searches x 4 seeds" in whole
+    assert verdicts(whole)
 
     monkeypatch.setattr(holdout, "_trained", None)  # nothing is trained again
-    assert verdicts(run(config(tmp_path / "cut", seed=5))) == verdicts(whole)
+    assert verdicts(run(config(tmp_path, seed=5))) == verdicts(whole)
 
 
 def test_shell_command_continues_and_adds_searches(tmp_path, capsys):
     def shell(num_seeds):
         arguments = [f"run.directory={tmp_path / 'runs'}", f"run.seeds={num_seeds}"]
-        arguments += ["num_generations=2", "population_size=4"]
+        arguments += ["num_generations=1", "population_size=4"]
         arguments += ["run.held_out_seeds=0", "run.wandb=disabled"]
         with pytest.raises(SystemExit) as exit:
             metaevo.main(tiny_search.search, arguments)

@@ -11,6 +11,7 @@ import optax
 import pytest
 import tiny_search as tiny
 import toys
+from runs import write_short_reports
 
 import metaevo
 from metaevo import fitness, losses, spaces
@@ -28,7 +29,9 @@ def run(directory, search, **options):
     config = metaevo.RunConfig(
         directory=str(directory), wandb="disabled", devices=1, **options
     )
-    metaevo.run(search, config, "tiny")
+    with pytest.MonkeyPatch.context() as patch:
+        write_short_reports(patch)
+        metaevo.run(search, config, "tiny")
     return directory
 
 

@@ -1,5 +1,6 @@
 """Read the files of a run directory."""
 
+import base64
 import hashlib
 import json
 from pathlib import Path
@@ -34,10 +35,23 @@ def write_short_reports(monkeypatch) -> None:
         monkeypatch.setattr(module, "report", SimpleNamespace(write=write))
 
 
+_PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAA"
+    "AACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg=="
+)
+_DRAWING = {name: getattr(figures, name) for name in ("png", "_svgs")}
+
+
 def undrawn(monkeypatch) -> None:
-    """Let reports have no figures: drawing takes seconds."""
-    monkeypatch.setattr(figures, "png", lambda *args: b"")
+    """Let reports have empty figures: drawing takes seconds."""
+    monkeypatch.setattr(figures, "png", lambda *args: _PIXEL)
     monkeypatch.setattr(figures, "_svgs", lambda *args: [])
+
+
+def drawn(monkeypatch) -> None:
+    """Let reports have figures again."""
+    for name, function in _DRAWING.items():
+        monkeypatch.setattr(figures, name, function)
 
 
 def sign(directory, log=False) -> None:
