@@ -12,7 +12,7 @@ from pathlib import Path
 
 from metaevo.analysis import results
 from metaevo.config import RunConfig
-from metaevo.engine import compare, preparation
+from metaevo.engine import candidates, compare, preparation
 from metaevo.engine.result import Result
 from metaevo.errors import ConfigError
 from metaevo.evaluators.devices import choose_devices
@@ -114,7 +114,7 @@ def _compared(
             "report of each has its scores"
         ]
     try:
-        compare.tuning(search)
+        candidates.tuning(search)
         tuned = True
     except ConfigError:
         tuned = False

@@ -16,8 +16,8 @@ import numpy as np
 from metaevo.analysis import holdout
 from metaevo.analysis.differences import holm, paired_difference
 from metaevo.config import RunConfig
-from metaevo.engine import compare, identity, preparation
-from metaevo.engine.compare import Candidate
+from metaevo.engine import candidates, identity, preparation
+from metaevo.engine.candidates import Candidate
 from metaevo.errors import ConfigError
 from metaevo.types import Search
 
@@ -98,7 +98,7 @@ def scorer(
 
     def score(changes: tuple[str, ...]) -> np.ndarray:
         search = make(changes)
-        (runs,) = compare.trained(
+        (runs,) = candidates.trained(
             search, as_it_is, NUM_SEEDS, out, key, devices, should_stop
         )
         return runs.fitness.mean(0)

@@ -3,14 +3,11 @@
 Every candidate is trained for whole lifetimes on the same fresh seeds, in the setting
 of the search and in other settings. The hand-made algorithm is trained as it is and
 *tuned*: its hyperparameters (`InnerLoop.tunable`) are searched by the same strategy
-with as many training runs, from a sigma of 1 (`TUNING_SIGMA`). With `rivals="all"` the
-best simple function, the best static choices of the algorithm and these with tuned
-numbers stand beside it. The random control runs
-that strategy many times on random numbers in place of fitness, which gives what a
-search finds without any information.
-
-This module trains, and keeps what was trained; `analysis.comparison` has the statistics
-and the files.
+with as many training runs, from a sigma of 1 (`candidates.TUNING_SIGMA`). With
+`rivals="all"` the best simple function, the best static choices of the algorithm and
+these with tuned numbers stand beside it (`engine.strongest`). The random control runs
+the strategy many times on random numbers in place of fitness, which gives what a search
+finds without any information. `analysis.comparison` has the statistics and the files.
 """
 
 from __future__ import annotations
@@ -22,46 +19,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
-from metaevo import population, slots, spaces
 from metaevo.analysis import comparison, holdout, verdicts
 from metaevo.analysis import rivals as simple_rivals
-from metaevo.analysis.comparison import AS_TRAINED, BOTH, TUNED, Comparison
-from metaevo.analysis.holdout import HeldOut
-from metaevo.analysis.steps import Steps
+from metaevo.analysis.comparison import AS_TRAINED, TUNED, Comparison
 from metaevo.analysis.verdicts import HAND_MADE, SIMPLEST, STATIC
-from metaevo.config import RunConfig
-from metaevo.engine import checks, identity
-from metaevo.engine import loop as engine
+from metaevo.engine import candidates as standing
+from metaevo.engine import checks, identity, strongest
+from metaevo.engine.candidates import Candidate
 from metaevo.engine.costs import task_names
 from metaevo.engine.loggers.console import ConsoleLogger
 from metaevo.errors import CheckpointError, ConfigError
-from metaevo.evaluators import choose
 from metaevo.storage import artifacts, manifests, run_directory
-from metaevo.types import Key, Params, Search, Space
-
-# Numbers need a larger sigma than losses do; `benchmarks/outer_loops.py` measures it.
-TUNING_SIGMA = 1.0
+from metaevo.types import Search
 
 _HARDEST = 3  # role for which the key of the fresh seeds is split
-
-
-class Candidate(NamedTuple):
-    """An algorithm to be trained.
-
-    Attributes:
-        space: Space that binds the params.
-        params: Result of each of its searches; the hand-made algorithm has one.
-        what: What tells the space from others that its `spec` does not.
-        changes: `key=value`, by which its setting differs from that of the search.
-    """
-
-    space: Space
-    params: Sequence[Params]
-    what: str = ""
-    changes: tuple[str, ...] = ()
 
 
 class Group(NamedTuple):
@@ -198,7 +170,7 @@ def compare(
     _check_comparable(everyone, unequal_budgets)
     key = jax.random.fold_in(jax.random.key(seed), 0x5EED)
     train = functools.partial(
-        trained, out=out, key=key, devices=devices, should_stop=should_stop
+        standing.trained, out=out, key=key, devices=devices, should_stop=should_stop
     )
     choose, choose_again = (
         functools.partial(
@@ -216,25 +188,30 @@ def compare(
         for section, conditions in zip(alike, settings, strict=True):
             joined = ", ".join(group.name for group in section)
             own = f" ({joined})" if len(alike) > 1 else ""
-            usual, make_usual = _as_hand_made(section[0], make)
+            usual = functools.partial(_as_hand_made, section[0], make)
             candidates = {HAND_MADE: Candidate(holdout.HAND_MADE, [holdout.NOTHING])}
-            candidates |= {x.name: _learned(x.directories) for x in section}
+            candidates |= {x.name: standing.learned(x.directories) for x in section}
             tune = functools.partial(
-                _tuned, usual, out=out, console=console, should_stop=should_stop
+                standing.tuned,
+                num=len(section[0].directories),
+                out=out,
+                console=console,
+                should_stop=should_stop,
             )
-            copies = tuned and all(_tunes_alike(usual, x) for x in section)
+            copies = tuned and all(_is_tuning(x, usual(())) for x in section)
             if copies:
                 notes.append(f"{TUNED}{own}: left out, it is the search of {joined}")
                 console.say(notes[-1])
             elif tuned:
-                candidates[TUNED] = tune(usual.search)
+                candidates[TUNED] = tune(usual(()))
             if rivals == "all":
                 console.now(f"choosing rivals{own}")
-                choices = _choices(usual, make_usual, on)
-                tunes = tune if tuned else None
-                others = _rivals(usual, make_usual, choices, choose, tunes)
+                choices = strongest.choices(usual, on)
+                others = strongest.chosen(
+                    usual, choices, choose, tune if tuned else None
+                )
                 candidates |= others
-                rival = _hardest(usual, make_usual, choose_again, candidates)
+                rival = strongest.hardest(usual, choose_again, candidates)
                 hardest |= {
                     (place, x.name): rival
                     for x in section
@@ -264,7 +241,7 @@ def compare(
                 if not controls or search.strategy.persistent_agents:
                     continue
                 console.now(f"random control: {controls} searches")
-                found = random_solutions(search, controls, seed)
+                found = standing.random_solutions(search, controls, seed)
                 control = Candidate(search.space, found)
                 runs = train(search, control, num_seeds=control_seeds)
                 places = _places(AS_TRAINED + own, search)
@@ -303,14 +280,12 @@ def _conditions(
 
 
 def _as_hand_made(
-    group: Group, make: Callable[[Path, Sequence[str]], Search]
-) -> tuple[Group, Callable[[Path, Sequence[str]], Search]]:
-    """Return a group in the loops that its rivals are trained in, and their `make`."""
-
-    def make_usual(directory: Path, changes: Sequence[str]) -> Search:
-        return holdout.as_hand_made(make(directory, changes))
-
-    return group._replace(search=holdout.as_hand_made(group.search)), make_usual
+    group: Group,
+    make: Callable[[Path, Sequence[str]], Search],
+    changes: Sequence[str],
+) -> Search:
+    """Return the search of a group in a setting, in the loops of its rivals."""
+    return holdout.as_hand_made(_changed(group, make, changes))
 
 
 def _changed(
@@ -323,99 +298,6 @@ def _changed(
         return group.search
     search = make(group.directories[0], changes)
     return search._replace(num_generations=group.search.num_generations)
-
-
-def _choices(
-    group: Group, make: Callable[[Path, Sequence[str]], Search], on: Sequence[str]
-) -> list[str]:
-    """Return the static choices that the search takes in every setting.
-
-    One whose key a setting has as well is left out: it would change the setting.
-    """
-    settings = [(), *(changes.split(";") for changes in on)]
-    keys = {change.partition("=")[0] for setting in settings for change in setting}
-    found = []
-    for choice in group.search.tasks[0].choices:
-        changes = choice.split(";")
-        if keys & {change.partition("=")[0] for change in changes}:
-            continue
-        with contextlib.suppress(ConfigError):  # a key that this search has not
-            for setting in settings:
-                checks.check(make(group.directories[0], (*setting, *changes)))
-            found.append(choice)
-    return found
-
-
-def _rivals(
-    group: Group,
-    make: Callable[[Path, Sequence[str]], Search],
-    choices: Sequence[str],
-    choose: Callable[[Search, Candidate], list[HeldOut]],
-    tune: Callable[[Search], Candidate] | None,
-) -> dict[str, Candidate]:
-    """Return the best simple function and the best static choices, also tuned."""
-    found = {}
-    if several := simple_rivals.of(group.search):
-
-        def train(slot, space, numbers):
-            names = ", ".join(several[slot])
-            return choose(group.search, Candidate(space, numbers, f"{slot}: {names}"))
-
-        name, slot, number, _ = simple_rivals.choose(group.search, train)
-        space = simple_rivals.chosen_from(several[slot], slot)
-        found[SIMPLEST] = Candidate(space, [number], name)
-    if changes := _static(group, make, choices, choose):
-        nothing = [holdout.NOTHING]
-        found[STATIC] = Candidate(holdout.HAND_MADE, nothing, changes=changes)
-        if tune is not None:
-            tuned = tune(_changed(group, make, changes))
-            found[BOTH] = tuned._replace(changes=changes)
-    return found
-
-
-def _static(
-    group: Group,
-    make: Callable[[Path, Sequence[str]], Search],
-    choices: Sequence[str],
-    choose: Callable[[Search, Candidate], list[HeldOut]],
-) -> tuple[str, ...]:
-    """Return the static choices that are best for the hand-made algorithm.
-
-    The best one is added as long as it is better than what there is.
-    """
-
-    def score(changes: tuple[str, ...]) -> list[float]:
-        search = _changed(group, make, changes)
-        (runs,) = choose(search, Candidate(holdout.HAND_MADE, [holdout.NOTHING]))
-        return [simple_rivals.mean_of_all(x) for x in runs.fitness]
-
-    left = [*choices]
-    chosen: tuple[str, ...] = ()
-    while left:
-        tried = {"": score(chosen)}
-        tried |= {choice: score((*chosen, *choice.split(";"))) for choice in left}
-        best = simple_rivals.least_ranks(tried)
-        if not best:
-            break
-        chosen = (*chosen, *best.split(";"))
-        left.remove(best)
-    return chosen
-
-
-def _hardest(
-    group: Group,
-    make: Callable[[Path, Sequence[str]], Search],
-    choose: Callable[[Search, Candidate], list[HeldOut]],
-    candidates: Mapping[str, Candidate],
-) -> str:
-    """Return the name of the best rival of a group, by the seeds of `choose`."""
-    tried = {}
-    for name in comparison.RIVALS:
-        if candidate := candidates.get(name):
-            runs = choose(_changed(group, make, candidate.changes), candidate)
-            means = [[simple_rivals.mean_of_all(x) for x in y.fitness] for y in runs]
-            tried[name] = list(np.mean(means, 0))
-    return simple_rivals.least_ranks(tried)
 
 
 def _check_own(out: Path) -> None:
@@ -536,156 +418,7 @@ def _check_comparable(groups: Sequence[Group], unequal_budgets: bool) -> None:
             )
 
 
-def _learned(directories: Sequence[Path]) -> Candidate:
-    """Return the solutions of runs that differ in their seed."""
-    bound = [artifacts.as_space(directory / "solution") for directory in directories]
-    specs = [space.spec for space, _ in bound]
-    if all(spec == specs[0] for spec in specs):
-        return Candidate(bound[0][0], [params for _, params in bound])
-    if any(_without_texts(spec) != _without_texts(specs[0]) for spec in specs):
-        raise ConfigError(f"{directories[0]} and others evolved in different spaces")
-    numbers = [np.int32(i) for i in range(len(bound))]
-    texts = "; ".join(str(op.get("text")) for spec in specs for op in spec.values())
-    return Candidate(_numbered(bound), numbers, texts)
-
-
-def _without_texts(spec: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """A spec without the formulas, in which searches of one space differ."""
-    return {
-        slot: {key: x for key, x in op.items() if key != "text"}
-        for slot, op in spec.items()
-    }
-
-
-def _numbered(bound: Sequence[tuple[Space, Params]]) -> Space:
-    """Return a space whose params are the number of a solution: one program for all."""
-
-    def bind(number, meta):
-        made = [space.bind(params, meta) for space, params in bound]
-        changed = {}
-        for slot in bound[0][0].spec:
-            each = {str(i): getattr(one, slot) for i, one in enumerate(made)}
-            if callable(each["0"]):
-                chosen = simple_rivals.chosen_from(each, slot)
-                changed[slot] = getattr(chosen.bind(number, meta), slot)
-            else:
-                changed[slot] = jnp.stack(list(each.values()))[number]
-        return slots.replace(meta, **changed)
-
-    return Space(lambda key: jnp.int32(0), bind, spec=bound[0][0].spec)
-
-
-def tuning(search: Search) -> Search:
-    """Return the search for hyperparameters that equals a search in all else.
-
-    A strategy with a `sigma` begins with one of `TUNING_SIGMA`, whatever its own: the
-    space is scaled, so that step sizes keep their relation to it.
-
-    Raises:
-        ConfigError: The algorithm names no hyperparameters, or the strategy cannot
-            search them.
-    """
-    numbers, with_space = search.tasks[0].tunable, search.strategy.with_space
-    drawn = search.strategy.persistent_agents or search.strategy.from_ranges
-    drawn |= search.strategy.mutates
-    if numbers is None or with_space is None or drawn:
-        raise ConfigError(
-            "tuned=true: this search's algorithm names no hyperparameters, or its "
-            "strategy cannot go over another space; give tuned=false"
-        )
-    if sigma := search.strategy.settings.get("sigma"):
-        numbers = spaces.with_sigma(numbers, TUNING_SIGMA, sigma)
-    return search._replace(space=numbers, strategy=with_space(numbers))
-
-
-def _tunes_alike(usual: Group, group: Group) -> bool:
+def _is_tuning(group: Group, usual: Search) -> bool:
     """Return whether a group searched what its tuned rival would search."""
-    rival, own = tuning(usual.search), group.search
-    return identity.identity(rival) == identity.identity(own)
-
-
-def _tuned(
-    group: Group,
-    search: Search,
-    out: Path,
-    console: ConsoleLogger,
-    should_stop: Callable,
-) -> Candidate:
-    """Search the hand-made algorithm's hyperparameters, as the rival was searched."""
-    alike, num = tuning(search), len(group.directories)
-    digest = identity.digest(
-        identity.identity(alike), identity.sources(alike), alike.num_generations
-    )
-    found = []
-    for seed in range(num):
-        config = RunConfig(
-            seed=seed,
-            directory=str(out / "tuned" / digest[:12] / f"seed{seed}"),
-            held_out_seeds=0,
-            wandb="disabled",
-        )
-        console.say(f"tuning a rival, search {seed + 1} of {num}")
-        result = engine.run(alike, config, "tuned", should_stop=should_stop)
-        assert result is not None, "this is the only process"
-        found.append(result.solution)
-    return Candidate(alike.space, found)
-
-
-def random_solutions(search: Search, num: int, seed: int) -> list[Params]:
-    """Return the strategy's solutions for fitness drawn from N(0, 1).
-
-    Nothing is trained.
-
-    Args:
-        search: Search whose strategy and number of generations are used.
-        num: Number of solutions.
-        seed: Draws them.
-    """
-    strategy = search.strategy
-
-    def one(key):
-        def generation(state, key):
-            ask, draw, tell = jax.random.split(key, 3)
-            proposal, state = strategy.ask(ask, state)
-            noise = jax.random.normal(draw, (population.size(proposal.params),))
-            return strategy.tell(tell, state, proposal, noise), None
-
-        init, run = jax.random.split(key)
-        keys = jax.random.split(run, search.num_generations)
-        return strategy.solution(jax.lax.scan(generation, strategy.init(init), keys)[0])
-
-    keys = jax.random.split(jax.random.key(seed), num)
-    found = jax.jit(lambda keys: jax.lax.map(one, keys))(keys)
-    return [jax.tree.map(lambda x, i=i: x[i], found) for i in range(len(keys))]
-
-
-def trained(
-    search: Search,
-    candidate: Candidate,
-    num_seeds: int,
-    out: Path,
-    key: Key,
-    devices: list,
-    should_stop: Callable[[], bool],
-) -> list[HeldOut]:
-    """Return the runs of a candidate's params, kept in `out` round by round."""
-    params = {str(i): x for i, x in enumerate(candidate.params)}
-    digest = identity.digest(
-        identity.lifetime(search),
-        identity.sources(search),
-        dict(candidate.space.spec),
-        *([candidate.what] if candidate.what else []),
-        [identity.plain(x) for x in candidate.params],
-        num_seeds,
-        identity.plain(jax.random.key_data(key)),
-    )
-    runs, _ = holdout.train_kept(
-        Steps(out / "trained" / digest[:16], digest),
-        search,
-        candidate.space,
-        params,
-        key,
-        num_seeds,
-        choose.local_factory(devices, should_stop).make,
-    )
-    return list(runs.values())
+    rival = identity.identity(standing.tuning(usual))
+    return rival == identity.identity(group.search)
