@@ -8,6 +8,7 @@ it is on seeds that it did not see. `choose=true` chooses static settings first.
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +20,7 @@ from metaevo.cli.options import TuneOptions
 from metaevo.cli.signals import on_signals
 from metaevo.engine.loggers import streams
 from metaevo.engine.result import Result
-from metaevo.errors import ConfigError
+from metaevo.errors import ConfigError, InterruptedRunError
 from metaevo.storage import artifacts, run_directory
 from metaevo.types import InnerLoop, Search
 
@@ -61,6 +62,10 @@ def _tune(
 
 # --- how long -------------------------------------------------------------------------
 
+_SMALLER = (
+    "give less: population_size, num_seeds, inner.total_timesteps, run.held_out_seeds"
+)
+
 
 def _budgets() -> list[str]:
     """Return the help of `TuneOptions`."""
@@ -80,6 +85,7 @@ def _decided(
 
     Raises:
         ConfigError: the budget is too small, or several machines are asked for.
+        InterruptedRunError: `should_stop` returned True.
     """
     began, found, spent = time.monotonic(), [], 0
     asked = [*options.budget, *(["choose=true"] if options.choose else [])]
@@ -97,13 +103,27 @@ def _decided(
 
     configure()
     surroundings.check_platform()
-    if options.choose:
-        choices, spent = _chosen(_tuning(search, argv), should_stop)
-        found += [f"choices={';'.join(choices)}"] if choices else []
-    if options.budget:
-        tuning = _tuning(search, [*argv, *found])
-        num = _generations(tuning, options, spent, began, should_stop)
-        found.append(f"num_generations={num}")
+    end = began + 60 * (options.minutes or math.inf)
+
+    def ends() -> bool:
+        return should_stop() or time.monotonic() > end
+
+    try:
+        if options.choose:
+            choices, spent = _chosen(_tuning(search, argv), ends)
+            found += [f"choices={';'.join(choices)}"] if choices else []
+        if options.budget:
+            tuning = _tuning(search, [*argv, *found])
+            num = _generations(tuning, options, spent, began, ends)
+            found.append(f"num_generations={num}")
+    except InterruptedRunError:
+        if should_stop():
+            raise
+        kept = "; a choice continues with more minutes" if options.choose else ""
+        raise ConfigError(
+            f"minutes={options.minutes:g}: they ended before the search began; "
+            f"{_SMALLER}{kept}"
+        ) from None
     return found
 
 
@@ -245,8 +265,7 @@ def _generations(
         least = options.minutes + (each - left) * tuning.config.seeds / 60
         raise ConfigError(
             f"minutes={options.minutes:g}: one generation and what follows it take "
-            f"{least:.1f} minutes; smaller are population_size, num_seeds, "
-            "inner.total_timesteps and run.held_out_seeds"
+            f"{least:.1f} minutes; {_SMALLER}"
         )
     return int(left / each)
 

@@ -202,6 +202,12 @@ def test_a_time_that_is_too_short_says_what_is_needed(tuned, monkeypatch):
         tuned("minutes=0.5")
 
 
+@pytest.mark.parametrize("more", [[], ["choose=true"]])
+def test_minutes_end_while_a_generation_is_timed_or_settings_are_chosen(tuned, more):
+    with pytest.raises(ConfigError, match=r"minutes=1e-06: they ended before the"):
+        tuned("minutes=1e-6", *more)
+
+
 def test_a_dry_run_says_that_it_chooses_nothing(tuned):
     said = tuned("choose=true", "--cfg")
     assert said.startswith("choose=true: shown without static settings")
