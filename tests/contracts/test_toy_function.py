@@ -76,6 +76,7 @@ def test_a_function_in_one_file_passes_the_contract(environment):
         "bad_settings_are_refused",
         "values_differ_between_mirrored_members_and_stay_finite",
         "a_function_is_the_same_wherever_it_runs",
+        "a_stored_program_is_saved_as_a_function_is",
         "portrait",
     }
     assert f"{len(passed) + 1} passed" in out, out

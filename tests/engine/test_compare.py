@@ -18,7 +18,7 @@ from metaevo.analysis.comparison import AS_TRAINED, TUNED
 from metaevo.analysis.verdicts import HAND_MADE, TableCell
 from metaevo.cli import api
 from metaevo.cli.options import CompareOptions
-from metaevo.engine import compare, result
+from metaevo.engine import candidates, compare, result
 from metaevo.engine.result import Again
 from metaevo.errors import ConfigError
 from strategies.open_es import open_es
@@ -97,7 +97,7 @@ def test_what_was_learned_is_told_from_what_was_not(runs, tmp_path, drawn):
 
 
 def test_a_search_of_numbers_is_no_rival_of_itself(tmp_path, capfd):
-    strategy = open_es(toys.space(), 16, compare.TUNING_SIGMA, optax.sgd(0.2))
+    strategy = open_es(toys.space(), 16, candidates.TUNING_SIGMA, optax.sgd(0.2))
     numbers = search()._replace(strategy=strategy, num_generations=2)
     lines = compared(
         [finished(tmp_path / "run", numbers)],
@@ -153,9 +153,9 @@ def test_static_choices_are_rivals(runs, tmp_path, capfd):
         "hand-made", "toy", "tuned hand-made", "best static", "tuned static"
     }  # fmt: skip
     made = with_choices(None, ("a=1",))
-    (alone,) = compare.trained(
+    (alone,) = candidates.trained(
         made,
-        compare.Candidate(holdout.HAND_MADE, [holdout.NOTHING]),
+        candidates.Candidate(holdout.HAND_MADE, [holdout.NOTHING]),
         8,
         tmp_path / "alone",
         jax.random.fold_in(jax.random.key(0), 0x5EED),
@@ -201,7 +201,7 @@ def test_a_wrong_setting_is_refused_before_anything_is_trained(runs, tmp_path):
 
 
 def test_random_searches_go_nowhere_in_particular():
-    found = compare.random_solutions(search(), 200, 0)
+    found = candidates.random_solutions(search(), 200, 0)
     ends = np.array([x["lr"] for x in found])
     assert len(set(ends)) == 200
     assert abs(ends.mean()) < 4 * ends.std() / np.sqrt(200)
@@ -350,14 +350,14 @@ def test_baseline_of_an_extended_run_is_tuned_for_as_long(tmp_path):
 def test_a_baseline_is_tuned_at_a_spread_of_its_own(sigma):
     """Numbers move by e^N(0, 1) at first, whatever suits what they stand against."""
     strategy = open_es(toys.space(), 512, sigma, optax.sgd(0.2))
-    tuning = compare.tuning(search()._replace(strategy=strategy))
+    tuning = candidates.tuning(search()._replace(strategy=strategy))
     assert tuning.strategy.settings == strategy.settings
     key = jax.random.key(0)
     proposal, _ = tuning.strategy.ask(key, tuning.strategy.init(key))
     meta = tuning.tasks[0].meta
     bound = jax.vmap(lambda params: tuning.space.bind(params, meta))(proposal.params)
     moves = np.log(np.asarray(bound.lr) / meta.lr)
-    assert moves.std() == pytest.approx(compare.TUNING_SIGMA, rel=0.1)
+    assert moves.std() == pytest.approx(candidates.TUNING_SIGMA, rel=0.1)
 
 
 def test_another_problem_in_the_same_folder_is_trained_itself(tmp_path):
