@@ -16,7 +16,7 @@ import wandb_reader
 import metaevo
 from metaevo import fitness, formulas, spaces
 from metaevo.cli import config
-from metaevo.engine import compare, foreign, judging, rerun
+from metaevo.engine import candidates, foreign, judging, rerun
 from metaevo.errors import ConfigError
 from metaevo.evaluators.local import LocalEvaluator
 from metaevo.storage import artifacts
@@ -194,7 +194,7 @@ def test_solutions_of_several_searches_are_one_candidate(tmp_path):
         numbers = {"lr": 0.3 * np.exp(np.float32(i))}
         folder = tmp_path / str(i) / "solution"
         artifacts.save(folder, params, space.spec, numbers, {})
-    candidate = compare._learned([tmp_path / "0", tmp_path / "1"])
+    candidate = candidates.learned([tmp_path / "0", tmp_path / "1"])
     given = np.float32([1.0, -2.0]), np.float32([0.5, 1.0]), np.float32([1.5, -1.0])
     now = metaevo.Context(progress=0.5, return_std=1.5)
     for i, (text, number) in enumerate(zip(texts, candidate.params, strict=True)):
