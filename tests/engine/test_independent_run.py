@@ -84,7 +84,7 @@ def judged(tmp_path_factory):
     held_out = (directory / "held_out/arrays.safetensors").read_bytes()
 
     def made():
-        """What is kept of the solution, a step size each."""
+        """Return the files that keep the scores of the solution, one per step size."""
         return sorted(directory.glob("conclusion/independent/solution0/*/arrays*"))
 
     with pytest.raises(InterruptedRunError, match="in the independent agent"):

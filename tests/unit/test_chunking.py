@@ -135,7 +135,7 @@ def test_a_comparison_trains_beside_the_members_that_live_on(monkeypatch):
 
 
 def test_the_chunk_of_a_run_is_planned_once_and_kept(tmp_path, monkeypatch):
-    """Where it does not fit, a run does not continue."""
+    """Check also that a run that no longer fits is refused."""
     write_short_reports(monkeypatch)
     config = metaevo.RunConfig(
         directory=str(tmp_path), devices=2, held_out_seeds=0, wandb="disabled"

@@ -157,7 +157,7 @@ def command(home, monkeypatch):
 
 
 def exported(path):
-    """What a written file computes."""
+    """Return what a written file computes."""
     module: dict = {}
     exec(path.read_text(), module)
     return module["td_loss"](Q, TARGET)
