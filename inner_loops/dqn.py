@@ -89,8 +89,9 @@ CHOICES = (
     "inner.dueling=true",
     "inner.normalize_observation=true",
     "inner.head=quantile;inner.num_atoms=32",
+    "meta.td_loss=metaevo.losses:td_reluctant",
 )
-"""Static settings that a rival may take."""
+"""Static settings that a rival may take: the last is a loss of one line."""
 
 
 @on_any_env
