@@ -8,7 +8,7 @@ import csv
 import io
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,7 +53,6 @@ STYLE: Any = {
     ),
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "figure.constrained_layout.use": True,
     "legend.frameon": False,
     "legend.fontsize": 8.5,
     "svg.fonttype": "none",
@@ -102,9 +101,13 @@ def figure(folder: Path, *drawing: Any) -> dict[str, Any]:
         address, if there is an animation.
     """
     name, title, draw, table, caption, num_panels, animation = Drawing(*drawing)
-    replace_file(folder / f"{name}.png", png(draw, num_panels))
+    with style():
+        panels = _panels(draw, num_panels)
+        # Layout is half of the work, so one panel is drawn once for both.
+        whole = panels[0] if num_panels == 1 else _grid(draw, num_panels)
+        replace_file(folder / f"{name}.png", _png(whole))
+        svgs = _svgs(panels, name, title)
     write_csv(folder / f"{name}.csv", *table)
-    svgs = _svgs(draw, num_panels, name, title)
     shown = {"name": name, "title": title, "svgs": svgs, "caption": caption}
     if animation is not None:
         file, data = animation
@@ -115,19 +118,13 @@ def figure(folder: Path, *drawing: Any) -> dict[str, Any]:
 
 def png(draw: Callable, num_panels: int, dpi: int = 150) -> bytes:
     """All panels, at most three in a row; four are two by two."""
-    # Not pyplot: no window system, no global state.
-    from matplotlib.figure import Figure
-
-    buffer = io.BytesIO()
-    columns = 2 if num_panels == 4 else min(num_panels, 3)
-    rows = -(-num_panels // columns)
     with style():
-        figure = Figure(figsize=(PANEL[0] * columns, PANEL[1] * rows))
-        panels = np.ravel(figure.subplots(rows, columns))
-        draw(*panels[:num_panels])
-        for panel in panels[num_panels:]:
-            panel.remove()
-        _save(figure, buffer, format="png", dpi=dpi)
+        return _png(_grid(draw, num_panels), dpi)
+
+
+def _png(figure: Any, dpi: int = 150) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=dpi)
     return buffer.getvalue()
 
 
@@ -139,32 +136,56 @@ def inline(drawing: Drawing, of: str) -> dict[str, Any]:
         of: the run; those of another one on the page have other ids.
     """
     name, title = f"{of}/{drawing.name}", drawing.title
-    svgs = _svgs(drawing.draw, drawing.num_panels, name, title)
+    with style():
+        svgs = _svgs(_panels(drawing.draw, drawing.num_panels), name, title)
     return {"title": drawing.title, "svgs": svgs, "caption": drawing.caption}
 
 
 @contextlib.contextmanager
 def style() -> Iterator[None]:
-    """Draw in our style, whatever a `matplotlibrc` says."""
+    """Draw in our style, whatever a `matplotlibrc` says, without warnings of glyphs."""
     import matplotlib
 
-    with matplotlib.rc_context():
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from")
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(STYLE)
         yield
 
 
-def _svgs(draw: Callable, num_panels: int, name: str, title: str) -> list[str]:
-    """A picture per panel, so that they find their places on a page of any width."""
+def _grid(draw: Callable, num_panels: int) -> Any:
+    """A figure of all panels, at most three in a row; four are two by two."""
+    # Not pyplot: no window system, no global state.
     from matplotlib.figure import Figure
 
-    with style():
-        figures = [Figure(figsize=PANEL) for _ in range(num_panels)]
-        draw(*(figure.subplots() for figure in figures))
-        return [
-            _svg(figure, f"{name}{i}", f"{title}{_spoken(figure.axes[0])}")
-            for i, figure in enumerate(figures)
-        ]
+    columns = 2 if num_panels == 4 else min(num_panels, 3)
+    rows = -(-num_panels // columns)
+    figure = Figure(figsize=(PANEL[0] * columns, PANEL[1] * rows))
+    panels = np.ravel(figure.subplots(rows, columns))
+    draw(*panels[:num_panels])
+    for panel in panels[num_panels:]:
+        panel.remove()
+    _lay_out(figure)
+    return figure
+
+
+def _panels(draw: Callable, num_panels: int) -> list[Any]:
+    """A figure per panel, so that they find their places on a page of any width."""
+    from matplotlib.figure import Figure
+
+    figures = [Figure(figsize=PANEL) for _ in range(num_panels)]
+    draw(*(figure.subplots() for figure in figures))
+    for figure in figures:
+        _lay_out(figure)
+    return figures
+
+
+def _svgs(panels: Sequence[Any], name: str, title: str) -> list[str]:
+    """The figures of panels as inline SVGs."""
+    return [
+        _svg(figure, f"{name}{i}", f"{title}{_spoken(figure.axes[0])}")
+        for i, figure in enumerate(panels)
+    ]
 
 
 def _spoken(panel: Any) -> str:
@@ -186,7 +207,7 @@ def _svg(figure: Any, salt: str, title: str) -> str:
     buffer = io.StringIO()
     with matplotlib.rc_context({"svg.hashsalt": salt}):
         metadata = {"Date": None, "Title": "".join(filter(str.isprintable, title))}
-        _save(figure, buffer, format="svg", transparent=True, metadata=metadata)
+        figure.savefig(buffer, format="svg", transparent=True, metadata=metadata)
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :].replace(INK, "currentColor")
     svg = svg.replace("<svg", '<svg role="img"', 1)
@@ -197,12 +218,14 @@ def _svg(figure: Any, salt: str, title: str) -> str:
     return re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
 
 
-def _save(figure: Any, buffer: io.IOBase, **options: Any) -> None:
-    """Save a figure with its titles, labels and legends as plain text.
+def _lay_out(figure: Any) -> None:
+    """Find room for labels, once, with titles, labels and legends as plain text.
 
     They hold names of metrics and slots, which may be anything: `$` is no formula, and
     a character that the font lacks is a box.
     """
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
     for panel in figure.axes:
         texts = [panel.title, panel.xaxis.label, panel.yaxis.label, *panel.texts]
         for line in panel.lines:
@@ -212,9 +235,7 @@ def _save(figure: Any, buffer: io.IOBase, **options: Any) -> None:
         for text in texts + (legend.get_texts() if legend else []):
             text.set_text(plain(text.get_text()))
             text.set_parse_math(False)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from")
-        figure.savefig(buffer, **options)
+    ConstrainedLayoutEngine().execute(figure)
 
 
 def plain(name: str) -> str:
