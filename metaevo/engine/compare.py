@@ -205,8 +205,14 @@ def compare(
             elif tuned:
                 candidates[TUNED] = tune(usual(()))
             if rivals == "all":
-                console.now(f"choosing rivals{own}")
                 choices = strongest.choices(usual, on)
+                simple = simple_rivals.num_tried(usual(()))
+                console.say(
+                    f"choosing rivals{own}: {simple} simple functions and "
+                    f"{len(choices)} static choices, on "
+                    f"{simple_rivals.choosing_seeds(seeds)} seeds each"
+                )
+                console.now(f"choosing rivals{own}")
                 others = strongest.chosen(
                     usual, choices, choose, tune if tuned else None
                 )
@@ -222,6 +228,7 @@ def compare(
                     told = " ".join((x.what, *x.changes)).strip() if x else "none"
                     notes.append(f"{name}{own}: {told}")
                     console.say(notes[-1])
+            console.say(f"training {len(candidates)} candidates{own} on {seeds} seeds")
             for condition, (search, changes) in conditions.items():
                 environments[condition + own] = ", ".join(
                     filter(None, task_names(search))

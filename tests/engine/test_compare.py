@@ -147,7 +147,10 @@ def with_choices(run, changes):
 def test_static_choices_are_rivals(runs, tmp_path, capfd):
     out = tmp_path / "out"
     lines = compared(runs[:1], out, with_choices, rivals="all", controls=0)
-    assert "best static: a=1" in capfd.readouterr().out.splitlines()
+    told = capfd.readouterr().out.splitlines()
+    assert "best static: a=1" in told
+    offered = "0 simple functions and 2 static choices, on 4 seeds each"
+    assert f"choosing rivals: {offered}" in told
     named = {row["candidate"]: row for row in rows_of(out)}
     assert set(named) == {
         "hand-made", "toy", "tuned hand-made", "best static", "tuned static"
