@@ -299,6 +299,7 @@ def _hold_out(
     where = f"on {num_seeds} held-out seeds"
     total = costs.lifetimes_compared(search, job.config)
     with _stage(job, f"comparing {where}", COMPARISON, f"compared {where}", total):
+        make = holdout.sharing(job.factory.make_after)
         learned = {results.SOLUTION: solution}
         if costs.compares_start(search):
             start = initial_state(job).strategy
@@ -310,7 +311,7 @@ def _hold_out(
             learned,
             job.keys.held_out,
             num_seeds,
-            job.factory.make_after,
+            make,
         )
         best = rivals.best(
             steps,
@@ -318,12 +319,12 @@ def _hold_out(
             compared,
             job.keys.held_out,
             num_seeds,
-            job.factory.make_after,
+            make,
         )
         if best is not None:
             held_out[verdicts.SIMPLEST] = best.runs
         kept = earlier_solutions.kept(job)
-        earlier = earlier_solutions.scores(job, steps, kept)
+        earlier = earlier_solutions.scores(job, steps, kept, make)
     facts = {
         "measure": search.fitness.name,
         "frames_per_segment": [loop.frames_per_segment for loop in compared.tasks],
