@@ -6,7 +6,13 @@ import pytest
 
 # Each opens one cluster, writes one folder of files or runs one sweep, for all of its
 # tests.
-TOGETHER = {"test_ray", "test_distributed", "test_exports", "test_sweep"}
+TOGETHER = {
+    "test_ray",
+    "test_ray_hosts",
+    "test_distributed",
+    "test_exports",
+    "test_sweep",
+}
 
 
 def pytest_collection_modifyitems(items):

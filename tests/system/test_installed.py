@@ -93,8 +93,12 @@ def user(wheel, tmp_path_factory):
         f"#!{python}\nfrom metaevo.cli.main import command\n\ncommand()\n"
     )
     metaevo.chmod(0o755)
-    kept = ("PATH", "HOME", "JAX_COMPILATION_CACHE_DIR", "LD_LIBRARY_PATH")
-    clean = {key: os.environ[key] for key in kept if key in os.environ}
+    kept = ("PATH", "HOME", "XLA_FLAGS", "LD_LIBRARY_PATH")
+    clean = {
+        key: value
+        for key, value in os.environ.items()
+        if key in kept or key.startswith(("JAX_COMPILATION", "JAX_PERSISTENT"))
+    }
     cache = tmp_path_factory.mktemp("cache")
     clean |= {"XDG_CACHE_HOME": str(cache), "JAX_PLATFORMS": "cpu"}
 

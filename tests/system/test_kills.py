@@ -18,9 +18,8 @@ from metaevo.storage import checkpoint
 
 TINY = Path(tiny_search.__file__)
 ROOT = Path(__file__).parents[2]
-TRAINING = ["-m", "inner_loops.ppo", "num_seeds=2", "inner.total_timesteps=4800"]
-TRAINING += ["inner.num_envs=2", "inner.num_steps=16", "inner.num_segments=150"]
-TRAINING += ["inner.features=[4]"]
+TRAINING = ["-m", "inner_loops.ppo", "num_seeds=2"]
+TRAINING += ["inner.num_envs=2", "inner.num_steps=16", "inner.features=[4]"]
 
 
 def last_checkpoint(directory):
@@ -34,20 +33,30 @@ def result_bytes(directory):
     return agents.read_bytes() if agents.exists() else solution_bytes(directory)
 
 
-def stop_and_resume(tmp_path, signals, seed, program=(str(TINY),)):
+def tiny(length):
+    return [str(TINY), f"num_generations={length}"]
+
+
+def training(length):
+    sizes = f"inner.num_segments={length}", f"inner.total_timesteps={32 * length}"
+    return [*TRAINING, *sizes]
+
+
+def stop_and_resume(tmp_path, signals, seed, program=tiny):
     """Sends each signal at a random instant to a run that is started again each time.
 
     Args:
-        program: arguments of Python for a run of 150 generations.
+        program: number of generations -> arguments of Python for such a run.
 
     Returns:
         the exit code, the number of logged generations and the seconds to the exit,
         for each signal.
     """
     clock = random.Random(seed)
+    length = 15 * (len(signals) + 1)
 
     def start(directory):
-        command = [sys.executable, *program, f"run.directory={directory}"]
+        command = [sys.executable, *program(length), f"run.directory={directory}"]
         return subprocess.Popen(
             [*command, "run.held_out_seeds=0", "run.wandb=disabled"],
             cwd=ROOT,
@@ -65,7 +74,7 @@ def stop_and_resume(tmp_path, signals, seed, program=(str(TINY),)):
     for i, number in enumerate(signals):
         process = start(stopped)
         # Somewhere within a generation of the next stretch of the run.
-        limit = max(logged() + 1, 150 * (i + 1) // (len(signals) + 1))
+        limit = max(logged() + 1, 15 * (i + 1))
         until = clock.randint(logged() + 1, limit)
         deadline = time.monotonic() + 120
         while logged() < until and time.monotonic() < deadline:
@@ -75,18 +84,18 @@ def stop_and_resume(tmp_path, signals, seed, program=(str(TINY),)):
         sent = time.monotonic()
         code = process.wait(60)
         instants.append((code, logged(), time.monotonic() - sent))
-    assert all(n < 150 for _, n, _ in instants), instants
+    assert all(n < length for _, n, _ in instants), instants
     assert start(stopped).wait(300) == 0
     assert result_bytes(whole) == result_bytes(stopped), instants
     assert records(whole) == records(stopped), instants
     assert last_checkpoint(whole) == last_checkpoint(stopped), instants
     generations = [r["generation"] for r in records(stopped)]
-    assert generations == list(range(150))
+    assert generations == list(range(length))
     return instants
 
 
 def test_training_killed_and_resumed_equals_one_that_was_not(tmp_path):
-    stop_and_resume(tmp_path, [signal.SIGKILL] * 3, seed=2, program=TRAINING)
+    stop_and_resume(tmp_path, [signal.SIGKILL] * 3, seed=2, program=training)
 
 
 @pytest.mark.parametrize("num_kills", [3, pytest.param(10, marks=pytest.mark.slow)])
@@ -143,7 +152,14 @@ def test_agents_buffers_and_parents_survive_kills(tmp_path, algorithm):
     """PBT over DQN and Ape-X: the checkpoint holds agents, replay buffers and their
     priorities, the log parents."""
     kills = [signal.SIGKILL] * 5
-    program = [tiny_pbt.__file__, f"algorithm={algorithm}"]
+
+    def program(length):
+        return [
+            tiny_pbt.__file__,
+            f"algorithm={algorithm}",
+            f"num_generations={length}",
+        ]
+
     instants = stop_and_resume(tmp_path, kills, 0, program=program)
     assert all(code == -signal.SIGKILL for code, _, _ in instants), instants
     assert any(

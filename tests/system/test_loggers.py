@@ -23,15 +23,18 @@ from metaevo.engine.loggers.tensorboard import TensorboardLogger
 from metaevo.errors import ConfigError
 
 TINY = Path(tiny_search.__file__)
+LENGTH = 40
+"""Generations of a run."""
 
 
-def start(directory, *arguments, program=None, **env):
+def start(directory, *arguments, program=None, length=LENGTH, **env):
     """The tiny search in a process of its own, with these environment variables."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")}
     environment |= {k: v for k, v in env.items() if v is not None}
     command = [sys.executable, *(("-c", program) if program else (TINY.name,))]
+    command += [f"run.directory={directory}", "run.held_out_seeds=0"]
     return subprocess.Popen(
-        [*command, f"run.directory={directory}", "run.held_out_seeds=0", *arguments],
+        [*command, f"num_generations={length}", *arguments],
         cwd=TINY.parent,
         env=environment,
         stdout=subprocess.PIPE,
@@ -69,7 +72,7 @@ def test_an_offline_run_is_a_mirror(tmp_path, plain):
     assert same_result(tmp_path / "run", plain[0])
     history, config, ids, artifacts = wandb_reader.read(tmp_path / "run")
     rows = [row for row in history if "fitness_mean" in row]
-    assert [row["_step"] for row in rows] == list(range(150))
+    assert [row["_step"] for row in rows] == list(range(LENGTH))
     expected = records(tmp_path / "run")
     for row, record in zip(rows, expected, strict=True):
         assert row["fitness_mean"] == pytest.approx(record["fitness_mean"])
@@ -159,7 +162,7 @@ def test_pictures_are_spread_over_a_run_and_cost_little(tmp_path, monkeypatch):
 def test_kill_and_resume_continue_one_wandb_run_without_doubles(tmp_path, plain):
     directory = tmp_path / "run"
     log = directory / "metrics.jsonl"
-    for until in (30, 80):
+    for until in (10, 25):
         process = start(directory)
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
@@ -174,7 +177,7 @@ def test_kill_and_resume_continue_one_wandb_run_without_doubles(tmp_path, plain)
     steps = [row["_step"] for row in history if "fitness_mean" in row]
     assert len(ids) == 1
     assert len(steps) == len(set(steps))  # what a kill lost may be missing
-    assert steps[-1] == 149
+    assert steps[-1] == LENGTH - 1
 
 
 # Seconds for wandb to answer at the start, in place of `mirror.START`.
@@ -204,7 +207,7 @@ def check_offline(process, directory, plain):
     check_harmless(process, directory, plain, "continuing offline", patience=PATIENCE)
     history, _, ids, artifacts = wandb_reader.read(directory)
     steps = [row["_step"] for row in history if "fitness_mean" in row]
-    assert steps == list(range(150))
+    assert steps == list(range(LENGTH))
     assert len(ids) == len(artifacts) == 1
 
 
@@ -258,7 +261,7 @@ def test_a_service_that_dies_in_mid_run(tmp_path, plain):
     log = directory / "metrics.jsonl"
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        if log.exists() and log.read_bytes().count(b"\n") >= 20:
+        if log.exists() and log.read_bytes().count(b"\n") >= 12:
             break
         time.sleep(0.005)
     services = psutil.Process(process.pid).children(recursive=True)
@@ -322,7 +325,7 @@ def test_push_sends_seed_tags_and_card(tmp_path, plain):
         capture_output=True,
         text=True,
     )
-    assert out.stdout == "150\n", out.stderr
+    assert out.stdout == f"{LENGTH}\n", out.stderr
     (path,) = (tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb")
     sent = list(wandb_reader.records(path))
     (run,) = (x.run for x in sent if x.WhichOneof("record_type") == "run")
@@ -351,9 +354,9 @@ def events(directory):
 
 def test_tensorboard_has_every_generation_once(tmp_path):
     directory = tmp_path / "run"
-    for generations in (2, 4):
-        arguments = f"num_generations={generations}", "run.tensorboard=true"
-        assert finish(start(directory, "run.wandb=disabled", *arguments))[0] == 0
+    for length in (2, 4):
+        arguments = "run.wandb=disabled", "run.tensorboard=true"
+        assert finish(start(directory, *arguments, length=length))[0] == 0
     found = list(events(directory))
     tags = [(event.step, value.tag) for event in found for value in event.summary.value]
     assert [step for step, tag in tags if tag == "fitness_mean"] == [0, 1, 2, 3]
@@ -385,7 +388,7 @@ def generations_of(directory):
 def test_a_killed_run_misses_nothing_in_tensorboard(tmp_path, plain):
     directory = tmp_path / "run"
     log, options = directory / "metrics.jsonl", ("run.tensorboard=true",)
-    for until in (30, 80):
+    for until in (10, 25):
         process = start(directory, "run.wandb=disabled", *options)
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
@@ -396,44 +399,44 @@ def test_a_killed_run_misses_nothing_in_tensorboard(tmp_path, plain):
         process.communicate()
     assert finish(start(directory, "run.wandb=disabled", *options))[0] == 0
     assert same_result(directory, plain[0])
-    assert generations_of(directory) == list(range(150))
+    assert generations_of(directory) == list(range(LENGTH))
 
 
 def test_what_the_event_files_lack_is_written_at_the_next_start(tmp_path, plain):
     directory = Path(shutil.copytree(plain[0], tmp_path / "run"))
     rows = records(directory)
     logger = TensorboardLogger(directory, 0)
-    for record in rows[:20]:
+    for record in rows[:10]:
         logger.log(record)
     logger.close()
     (file,) = (directory / "tensorboard").iterdir()
     with open(file, "ab") as cut:
         cut.write(b"\x40" + bytes(7) + b"torn")  # what a killed process leaves
-    assert event_files.steps(directory / "tensorboard") == set(range(20))
-    logger = TensorboardLogger(directory, 120)
-    for record in rows[120:]:
+    assert event_files.steps(directory / "tensorboard") == set(range(10))
+    logger = TensorboardLogger(directory, 30)
+    for record in rows[30:]:
         logger.log(record)
     logger.close()
     file.write_bytes(file.read_bytes()[:-12])
-    assert generations_of(directory) == list(range(150))
-    written = [x for x in events(directory) if x.step == 60 and x.summary.value]
+    assert generations_of(directory) == list(range(LENGTH))
+    written = [x for x in events(directory) if x.step == 20 and x.summary.value]
     values = {x.tag: x.simple_value for x in written[0].summary.value}
-    assert values["fitness_mean"] == pytest.approx(rows[60]["fitness_mean"])
+    assert values["fitness_mean"] == pytest.approx(rows[20]["fitness_mean"])
 
 
 def test_what_a_later_start_drops_is_written_again(tmp_path, plain):
     """A process that was killed before its checkpoint, twice."""
     directory = Path(shutil.copytree(plain[0], tmp_path / "run"))
     rows = records(directory)
-    for first, last in ((0, 30), (10, 12), (20, 150)):
+    for first, last in ((0, 20), (5, 7), (12, LENGTH)):
         logger = TensorboardLogger(directory, first)
         for record in rows[first:last]:
             logger.log(record)
         logger.close()
         time.sleep(1)  # files are named by the second
-    again = range(10, 30)  # by the second process and the third
-    assert generations_of(directory) == sorted([*range(150), *again])
-    assert event_files.steps(directory / "tensorboard") == set(range(150))
+    again = range(5, 20)  # by the second process and the third
+    assert generations_of(directory) == sorted([*range(LENGTH), *again])
+    assert event_files.steps(directory / "tensorboard") == set(range(LENGTH))
 
 
 def test_event_files_of_a_stranger_are_read_in_bounds(tmp_path):

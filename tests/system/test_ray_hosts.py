@@ -60,7 +60,7 @@ def test_impala_on_three_hosts_one_of_which_dies_gives_the_same_bits(cluster, tm
         delays=(0, 4),
         population_size=6,
         num_generations=4,
-        inner=impala.Config(40_000, max_delay=4, num_segments=2),
+        inner=impala.Config(4_000, max_delay=4, num_segments=2),
     )
     events = {1: reliability.add(cluster), 2: reliability.kill}
     found = reliability.run(tmp_path / "ray", search, events)
