@@ -178,7 +178,8 @@ def train_kept(
     alike = alone(search._replace(chunk_size=width), space)
 
     @functools.cache
-    def evaluator() -> Evaluator:
+    def evaluator(cut: bool) -> Evaluator:
+        del cut  # an evaluator evaluates whole populations, or parts
         return make(alike, evaluate=True, keep_agents=True)
 
     results, agents = {}, {}
@@ -191,9 +192,9 @@ def train_kept(
             last = min(first + width * num_devices, num_seeds)
 
             def part(params=params, with_agents=with_agents, first=first, last=last):
-                # As parts of populations, which share a program whatever their size.
-                ids = np.arange(first, last)
-                runs, agent = _trained(evaluator(), params, key, last - first, ids)
+                ids = None if last - first == num_seeds else np.arange(first, last)
+                train = evaluator(cut=ids is not None)
+                runs, agent = _trained(train, params, key, last - first, ids)
                 named = checkpoint.to_arrays(agent) if with_agents else {}
                 named = {f"{_AGENTS}{path}": x for path, x in named.items()}
                 return _to_arrays(runs) | named
@@ -208,24 +209,6 @@ def train_kept(
         if with_agents:
             agents[name] = _below(joined, _AGENTS)
     return results, agents
-
-
-def sharing(make: Callable[..., Evaluator]) -> Callable[..., Evaluator]:
-    """Return `make` that gives searches of the same parts one evaluator.
-
-    So `train_kept` traces a program once for all candidates that it fits.
-    """
-    made: dict[tuple, tuple[Search, Evaluator]] = {}
-
-    def shared(search: Search, **options: Any) -> Evaluator:
-        # By identity, since functions and arrays are compared. `made` keeps them.
-        parts = *(x for x in search if x is not search.space), *search.space
-        alike = (*map(id, parts), search.chunk_size, *sorted(options.items()))
-        if alike not in made:
-            made[alike] = search, make(search, **options)
-        return made[alike][1]
-
-    return shared
 
 
 def _trained(

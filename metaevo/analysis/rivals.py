@@ -168,18 +168,16 @@ def best(
     num_devices = make(holdout.alone(search, holdout.HAND_MADE)).num_devices
     width = search.chunk_size or default_chunk_size(num, num_devices)
     search, compared = (x._replace(chunk_size=width) for x in (search, compared))
-    spaces: dict[str, Space] = {}
 
     def train(slot: str, space: Space, numbers: Sequence[np.int32]) -> list[HeldOut]:
-        spaces[slot] = space
         names = {f"{slot} {x}": x for x in numbers}
         given = steps, search, space, names, choosing_key, num, make
         return list(holdout.train_kept(*given)[0].values())
 
     name, slot, number, tried = choose(search, train)
     chosen = {SIMPLEST: number}
-    given = steps, compared, spaces[slot], chosen, key, num_seeds, make
-    runs, _ = holdout.train_kept(*given)
+    space = chosen_from(of(search)[slot], slot)
+    runs, _ = holdout.train_kept(steps, compared, space, chosen, key, num_seeds, make)
     told = {k: [v if np.isfinite(v) else None for v in x] for k, x in tried.items()}
     return Best(runs[SIMPLEST], {"name": name, "tried": told, "num_seeds": num})
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import jax
 import numpy as np
@@ -14,7 +14,7 @@ from metaevo.engine import costs
 from metaevo.engine.job import Job, Progress, State, initial_state
 from metaevo.errors import CheckpointError
 from metaevo.storage import checkpoint, run_directory
-from metaevo.types import Evaluator, Params
+from metaevo.types import Params
 
 
 def keep(job: Job, progress: Progress) -> None:
@@ -64,16 +64,12 @@ def kept(job: Job) -> dict[int, Params]:
 
 
 def scores(
-    job: Job,
-    steps: Steps,
-    earlier: Mapping[int, Params],
-    make: Callable[..., Evaluator],
+    job: Job, steps: Steps, earlier: Mapping[int, Params]
 ) -> dict[str, list[float | None]]:
     """Score earlier solutions on some of the held-out seeds, for the report.
 
     Args:
         earlier: of `kept`.
-        make: makes evaluators.
 
     Returns:
         generations done -> the first task's scores, None of runs that failed.
@@ -88,7 +84,7 @@ def scores(
         candidates,
         job.keys.held_out,
         costs.milestone_seeds(job.config),
-        make,
+        job.factory.make_after,
     )
     return {
         name.removeprefix("generation "): [

@@ -299,7 +299,6 @@ def _hold_out(
     where = f"on {num_seeds} held-out seeds"
     total = costs.lifetimes_compared(search, job.config)
     with _stage(job, f"comparing {where}", COMPARISON, f"compared {where}", total):
-        make = holdout.sharing(job.factory.make_after)
         learned = {results.SOLUTION: solution}
         if costs.compares_start(search):
             start = initial_state(job).strategy
@@ -311,7 +310,7 @@ def _hold_out(
             learned,
             job.keys.held_out,
             num_seeds,
-            make,
+            job.factory.make_after,
         )
         best = rivals.best(
             steps,
@@ -319,12 +318,12 @@ def _hold_out(
             compared,
             job.keys.held_out,
             num_seeds,
-            make,
+            job.factory.make_after,
         )
         if best is not None:
             held_out[verdicts.SIMPLEST] = best.runs
         kept = earlier_solutions.kept(job)
-        earlier = earlier_solutions.scores(job, steps, kept, make)
+        earlier = earlier_solutions.scores(job, steps, kept)
     facts = {
         "measure": search.fitness.name,
         "frames_per_segment": [loop.frames_per_segment for loop in compared.tasks],
