@@ -58,7 +58,7 @@ class Meta(_dqn.Meta):
     Attributes:
         epsilon: share of random actions, in [0, 1]; 0 where noise alone explores.
         td_loss: `(td_error, q, target, context) -> [...]`, td_error = target − q; of
-            each pair of quantiles, and without effect on a categorical head.
+            each pair of quantiles. A categorical head takes the square alone.
     """
 
 
@@ -107,6 +107,8 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
     """
     config_checks.check_positive(config)
     head = value_heads.of(config)
+    if config.head == "categorical":
+        value_heads.require_square(meta.td_loss)
     parameters = noisy.NOISY if config.noisy else noisy.PLAIN
     parts = _dqn.parts(env, config, "DQN", head, parameters.network)
     sizes, buffer, network = parts.sizes, parts.buffer, parts.network

@@ -374,6 +374,9 @@ def _stable_baselines3(
     lines = [f"{made}({inside})"]
     if others:
         lines.append(f"# without a counterpart there: {', '.join(others)}")
-    if choices:
-        lines.append(f"# tuned with {', '.join(choices)}; set the same there")
+    if settings := [x for x in choices if not x.startswith("meta.td_loss=")]:
+        lines.append(f"# tuned with {', '.join(settings)}; set the same there")
+    if functions := [x for x in choices if x not in settings]:
+        lines.append(f"# tuned with {', '.join(functions)}: a subclass, as in")
+        lines.append("# examples/sb3_dqn.py")
     return lines

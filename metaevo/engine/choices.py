@@ -115,7 +115,7 @@ def valid(
 
     An algorithm of a user's, or a task, may refuse one: normalized pixels.
     """
-    usual = _described(make(()))
+    usual = described(make(()))
     found = []
     for choice in choices:
         try:
@@ -123,12 +123,12 @@ def valid(
             preparation.prepare(search, config)
         except ConfigError:
             continue
-        if _described(search) != usual:
+        if described(search) != usual:
             found.append(choice)
     return found
 
 
-def _described(search: Search) -> dict:
+def described(search: Search) -> dict:
     """Describe what a search trains, without what it is compared with."""
     loops = [loop._replace(hand_made=None) for loop in search.tasks]
     return identity.lifetime(search._replace(inner_loop=loops))

@@ -208,9 +208,9 @@ def compare(
                 choices = strongest.choices(usual, on)
                 simple = simple_rivals.num_tried(usual(()))
                 console.say(
-                    f"choosing rivals{own}: {simple} simple functions and "
-                    f"{len(choices)} static choices, on "
-                    f"{simple_rivals.choosing_seeds(seeds)} seeds each"
+                    f"choosing rivals{own}, on {simple_rivals.choosing_seeds(seeds)} "
+                    f"seeds: simple functions ({simple}), static choices "
+                    f"({len(choices)})"
                 )
                 console.now(f"choosing rivals{own}")
                 others = strongest.chosen(

@@ -18,6 +18,7 @@ from metaevo.analysis.holdout import HeldOut
 from metaevo.analysis.verdicts import SIMPLEST, STATIC
 from metaevo.engine import checks
 from metaevo.engine.candidates import Candidate
+from metaevo.engine.choices import described
 from metaevo.errors import ConfigError
 from metaevo.types import Search
 
@@ -30,7 +31,8 @@ Train = Callable[[Search, Candidate], list[HeldOut]]
 def choices(change: Change, on: Sequence[str]) -> list[str]:
     """Return the static choices that a search takes in every setting.
 
-    One whose key a setting has as well is left out: it would change the setting.
+    One whose key a setting has as well is left out: it would change the setting. So is
+    one that the search has already.
 
     Args:
         change: Makes the search.
@@ -38,15 +40,16 @@ def choices(change: Change, on: Sequence[str]) -> list[str]:
     """
     settings = [(), *(changes.split(";") for changes in on)]
     keys = {_key(x) for setting in settings for x in setting}
-    found = []
-    for choice in change(()).tasks[0].choices:
+    usual, found = change(()), []
+    for choice in usual.tasks[0].choices:
         changes = choice.split(";")
         if keys & {_key(x) for x in changes}:
             continue
         with contextlib.suppress(ConfigError):  # a key that this search has not
             for setting in settings:
                 checks.check(change((*setting, *changes)))
-            found.append(choice)
+            if described(change(tuple(changes))) != described(usual):
+                found.append(choice)
     return found
 
 

@@ -120,11 +120,7 @@ def categorical(num_atoms: int, v_min: float, v_max: float) -> ValueHead:
 
     def loss(outputs, target, td_loss, context):
         del context
-        if not _is_default(td_loss):
-            raise ConfigError(
-                "inner.head='categorical' has no temporal difference: the slot td_loss "
-                "would have no effect; see inner.head=quantile"
-            )
+        require_square(td_loss)
         return -(target * jax.nn.log_softmax(outputs)).sum(-1)
 
     def mean(target):
@@ -192,6 +188,19 @@ def project(
     distance = jnp.abs(place[..., None, :] - jnp.arange(num_atoms)[:, None])
     share = jnp.clip(1.0 - distance, 0.0, 1.0)
     return (share * probabilities[..., None, :]).sum(-1)
+
+
+def require_square(td_loss: TdLoss) -> None:
+    """Check that a loss is the default, for a categorical head.
+
+    Raises:
+        ConfigError: It is another one.
+    """
+    if not _is_default(td_loss):
+        raise ConfigError(
+            "inner.head='categorical' has no temporal difference: the slot td_loss "
+            "would have no effect; see inner.head=quantile"
+        )
 
 
 def _is_default(td_loss: TdLoss) -> bool:

@@ -134,13 +134,13 @@ def test_another_setting_is_trained_and_named(runs, tmp_path, monkeypatch):
 
 
 def with_choices(run, changes):
-    """A choice that helps, one that harms, and one that the search does not have."""
+    """Choices: one helps, one harms, one is unknown, and one has no effect."""
     if "c=1" in changes:
         raise ConfigError("unknown key 'c'")
     factor = 5.0 ** (("a=1" in changes) - ("b=1" in changes))
     loop = toys.quadratic()
     meta = loop.meta._replace(lr=factor * loop.meta.lr)
-    loop = loop._replace(meta=meta, choices=("a=1", "b=1", "c=1"))
+    loop = loop._replace(meta=meta, choices=("a=1", "b=1", "c=1", "d=1"))
     return search()._replace(inner_loop=loop._replace(tunable=toys.space()))
 
 
@@ -149,8 +149,8 @@ def test_static_choices_are_rivals(runs, tmp_path, capfd):
     lines = compared(runs[:1], out, with_choices, rivals="all", controls=0)
     told = capfd.readouterr().out.splitlines()
     assert "best static: a=1" in told
-    offered = "0 simple functions and 2 static choices, on 4 seeds each"
-    assert f"choosing rivals: {offered}" in told
+    offered = "simple functions (0), static choices (2)"
+    assert f"choosing rivals, on 4 seeds: {offered}" in told
     named = {row["candidate"]: row for row in rows_of(out)}
     assert set(named) == {
         "hand-made", "toy", "tuned hand-made", "best static", "tuned static"

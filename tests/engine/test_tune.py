@@ -268,6 +268,13 @@ def test_the_call_of_stable_baselines3_takes_what_it_has():
         "# without a counterpart there: actor_lr",
     ]
     assert tune._stable_baselines3("impala", evolved) is None
+    chosen = ("inner.double=true", "meta.td_loss=metaevo.losses:td_reluctant")
+    assert tune._stable_baselines3("dqn", {"gamma": 0.9}, chosen) == [
+        'DQN("MlpPolicy", env, gamma=0.9)',
+        "# tuned with inner.double=true; set the same there",
+        "# tuned with meta.td_loss=metaevo.losses:td_reluctant: a subclass, as in",
+        "# examples/sb3_dqn.py",
+    ]
 
 
 @pytest.mark.parametrize("name", tune.STABLE_BASELINES3)

@@ -53,7 +53,7 @@ def stop_and_resume(tmp_path, signals, seed, program=tiny):
         for each signal.
     """
     clock = random.Random(seed)
-    length = 15 * (len(signals) + 1)
+    length = 15 * len(signals) + 40
 
     def start(directory):
         command = [sys.executable, *program(length), f"run.directory={directory}"]

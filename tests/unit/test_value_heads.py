@@ -219,7 +219,9 @@ def test_bad_heads_are_refused():
     with pytest.raises(ConfigError, match=r"num_atoms=1: .*at least 2 atoms"):
         small.make(head="quantile", num_atoms=1)
     meta = small.meta._replace(td_loss=losses.td_huber)
-    loop = small.make(meta, head="categorical")
+    with pytest.raises(ConfigError, match="td_loss would have no effect"):
+        small.make(meta, head="categorical")
+    loop = small.make(head="categorical")
     state = jax.eval_shape(loop.init, jax.random.key(0), meta)
     with pytest.raises(ConfigError, match="td_loss would have no effect"):
         jax.eval_shape(loop.train, jax.random.key(0), meta, state)

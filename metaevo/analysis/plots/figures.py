@@ -104,7 +104,7 @@ def figure(folder: Path, *drawing: Any) -> dict[str, Any]:
     with style():
         panels = _panels(draw, num_panels)
         # Layout is half of the work, so one panel is drawn once for both.
-        whole = panels[0] if num_panels == 1 else _grid(draw, num_panels)
+        whole = panels[0].figure if num_panels == 1 else _grid(draw, num_panels)
         replace_file(folder / f"{name}.png", _png(whole))
         svgs = _svgs(panels, name, title)
     write_csv(folder / f"{name}.csv", *table)
@@ -169,22 +169,28 @@ def _grid(draw: Callable, num_panels: int) -> Any:
     return figure
 
 
-def _panels(draw: Callable, num_panels: int) -> list[Any]:
+class _Panel(NamedTuple):
+    figure: Any  # matplotlib's, of this panel alone
+    spoken: str  # what it shows, in words
+
+
+def _panels(draw: Callable, num_panels: int) -> list[_Panel]:
     """A figure per panel, so that they find their places on a page of any width."""
     from matplotlib.figure import Figure
 
     figures = [Figure(figsize=PANEL) for _ in range(num_panels)]
     draw(*(figure.subplots() for figure in figures))
+    panels = [_Panel(figure, _spoken(figure.axes[0])) for figure in figures]
     for figure in figures:
         _lay_out(figure)
-    return figures
+    return panels
 
 
-def _svgs(panels: Sequence[Any], name: str, title: str) -> list[str]:
-    """The figures of panels as inline SVGs."""
+def _svgs(panels: Sequence[_Panel], name: str, title: str) -> list[str]:
+    """Panels as inline SVGs."""
     return [
-        _svg(figure, f"{name}{i}", f"{title}{_spoken(figure.axes[0])}")
-        for i, figure in enumerate(panels)
+        _svg(panel.figure, f"{name}{i}", f"{title}{panel.spoken}")
+        for i, panel in enumerate(panels)
     ]
 
 

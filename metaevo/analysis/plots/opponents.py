@@ -127,7 +127,7 @@ def _animation(means: Mapping[str, Mapping[str, Any]], solution: Mapping) -> byt
 
     pictures = []
     with figures.style():
-        figure = Figure(figsize=(5.6, 3.8), dpi=100)
+        figure = Figure(figsize=(5.6, 3.8), dpi=100, layout="constrained")
         canvas = FigureCanvasAgg(figure)
         panels = figure.subplot_mosaic([[*PLAYERS], ["payoff", "payoff"]])
         bars, lines = {}, {}
