@@ -60,7 +60,7 @@ def test_commands_whose_output_nobody_reads_end_quietly(command):
 
 def test_a_lost_terminal_saves_the_run_and_nohup_keeps_it(tmp_path):
     log = tmp_path / "run" / "metrics.jsonl"
-    num = 40
+    num = 16
     # Generations of a seventh of a second: the run has not ended when it is hung up.
     sizes = f"num_generations={num}", "population_size=512"
 
