@@ -106,9 +106,7 @@ def make(env: envs.Env, config: Config = Config(), meta: Meta = Meta()) -> Inner
             `meta` holds what cannot be used there.
     """
     config_checks.check_positive(config)
-    head = value_heads.of(config)
-    if config.head == "categorical":
-        value_heads.require_square(meta.td_loss)
+    head = value_heads.of(config, meta.td_loss)
     parameters = noisy.NOISY if config.noisy else noisy.PLAIN
     parts = _dqn.parts(env, config, "DQN", head, parameters.network)
     sizes, buffer, network = parts.sizes, parts.buffer, parts.network

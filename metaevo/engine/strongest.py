@@ -41,6 +41,7 @@ def choices(change: Change, on: Sequence[str]) -> list[str]:
     settings = [(), *(changes.split(";") for changes in on)]
     keys = {_key(x) for setting in settings for x in setting}
     usual, found = change(()), []
+    without = described(usual)
     for choice in usual.tasks[0].choices:
         changes = choice.split(";")
         if keys & {_key(x) for x in changes}:
@@ -48,7 +49,7 @@ def choices(change: Change, on: Sequence[str]) -> list[str]:
         with contextlib.suppress(ConfigError):  # a key that this search has not
             for setting in settings:
                 checks.check(change((*setting, *changes)))
-            if described(change(tuple(changes))) != described(usual):
+            if described(change(tuple(changes))) != without:
                 found.append(choice)
     return found
 

@@ -61,14 +61,16 @@ HeadName = Literal["scalar", "categorical", "quantile"]
 HEADS = get_args(HeadName)
 
 
-def of(config: Any) -> ValueHead:
+def of(config: Any, td_loss: TdLoss) -> ValueHead:
     """The head of a Config.
 
     Args:
         config: with `head`, one of `HEADS`, `num_atoms`, `v_min` and `v_max`.
+        td_loss: the loss of the algorithm as it is.
 
     Raises:
-        ConfigError: there is no such head, or its returns are no range.
+        ConfigError: there is no such head, its returns are no range, or it has no use
+            for the loss.
     """
     if config.head not in HEADS:
         raise ConfigError(
@@ -84,6 +86,7 @@ def of(config: Any) -> ValueHead:
         )
     if config.head == "quantile":
         return quantile(config.num_atoms)
+    _require_square(td_loss)
     return categorical(config.num_atoms, config.v_min, config.v_max)
 
 
@@ -120,7 +123,7 @@ def categorical(num_atoms: int, v_min: float, v_max: float) -> ValueHead:
 
     def loss(outputs, target, td_loss, context):
         del context
-        require_square(td_loss)
+        _require_square(td_loss)
         return -(target * jax.nn.log_softmax(outputs)).sum(-1)
 
     def mean(target):
@@ -190,7 +193,7 @@ def project(
     return (share * probabilities[..., None, :]).sum(-1)
 
 
-def require_square(td_loss: TdLoss) -> None:
+def _require_square(td_loss: TdLoss) -> None:
     """Check that a loss is the default, for a categorical head.
 
     Raises:

@@ -18,8 +18,6 @@ from metaevo.storage import checkpoint
 
 TINY = Path(tiny_search.__file__)
 ROOT = Path(__file__).parents[2]
-TRAINING = ["-m", "inner_loops.ppo", "num_seeds=2"]
-TRAINING += ["inner.num_envs=2", "inner.num_steps=16", "inner.features=[4]"]
 
 
 def last_checkpoint(directory):
@@ -38,8 +36,10 @@ def tiny(length):
 
 
 def training(length):
-    sizes = f"inner.num_segments={length}", f"inner.total_timesteps={32 * length}"
-    return [*TRAINING, *sizes]
+    arguments = ["-m", "inner_loops.ppo", "num_seeds=2", "inner.features=[4]"]
+    arguments += ["inner.num_envs=2", "inner.num_steps=16"]
+    arguments += [f"inner.total_timesteps={32 * length}"]
+    return [*arguments, f"inner.num_segments={length}"]
 
 
 def stop_and_resume(tmp_path, signals, seed, program=tiny):

@@ -38,6 +38,15 @@ def cluster(two_hosts):
         two_hosts.remove_node(node, allow_graceful=False)
 
 
+def of_one_machine(search, directory):
+    """Run a search without hosts, and return its digest."""
+    config = metaevo.RunConfig(
+        directory=str(directory), held_out_seeds=0, wandb="disabled"
+    )
+    metaevo.run(search, config, "local")
+    return reliability.digest(directory)
+
+
 def test_killed_late_and_new_hosts_give_the_bits_of_one_machine(cluster, tmp_path):
     search = tiny.search(num_generations=12, steps=20_000)
     events = {
@@ -46,11 +55,7 @@ def test_killed_late_and_new_hosts_give_the_bits_of_one_machine(cluster, tmp_pat
         9: reliability.add(cluster),
     }
     found = reliability.run(tmp_path / "ray", search, events)
-    config = metaevo.RunConfig(
-        directory=str(tmp_path / "local"), held_out_seeds=0, wandb="disabled"
-    )
-    metaevo.run(search, config, "tiny")
-    assert found["digest"] == reliability.digest(tmp_path / "local")
+    assert found["digest"] == of_one_machine(search, tmp_path / "local")
     assert found["hosts lost"] >= 1
     assert found["tasks given twice"] >= 1
 
@@ -64,11 +69,7 @@ def test_impala_on_three_hosts_one_of_which_dies_gives_the_same_bits(cluster, tm
     )
     events = {1: reliability.add(cluster), 2: reliability.kill}
     found = reliability.run(tmp_path / "ray", search, events)
-    config = metaevo.RunConfig(
-        directory=str(tmp_path / "local"), held_out_seeds=0, wandb="disabled"
-    )
-    metaevo.run(search, config, "impala")
-    assert found["digest"] == reliability.digest(tmp_path / "local")
+    assert found["digest"] == of_one_machine(search, tmp_path / "local")
     assert found["hosts lost"] >= 1
 
 
@@ -107,11 +108,7 @@ def test_states_that_are_lost_with_a_host_are_made_again(
 
     events = {0: add, generation: lose}
     found = reliability.run(tmp_path / "ray", search, events, checkpoint_every=4)
-    config = metaevo.RunConfig(
-        directory=str(tmp_path / "local"), held_out_seeds=0, wandb="disabled"
-    )
-    metaevo.run(search, config, "toy")
-    assert found["digest"] == reliability.digest(tmp_path / "local")
+    assert found["digest"] == of_one_machine(search, tmp_path / "local")
     assert found["trained again"] >= 1
 
 
