@@ -8,7 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from metaevo.cli.api import result, run
+    from metaevo.cli.api import result, run, tune
     from metaevo.cli.program import main, train_main
     from metaevo.config import RunConfig
     from metaevo.engine.result import Result
@@ -83,12 +83,13 @@ __all__ = [
     "train",
     "train_main",
     "train_trial",
+    "tune",
 ]
 
 _MODULES = {
     "config": ["RunConfig"],
     "cli.program": ["main", "train_main"],
-    "cli.api": ["result", "run"],
+    "cli.api": ["result", "run", "tune"],
     "engine.result": ["Result"],
     "engine.train": ["Training", "train"],
     "engine.trials.ask_tell": ["AskTell"],

@@ -1,4 +1,4 @@
-"""`metaevo.run`: a search from Python, with what a command line would record of it.
+"""`metaevo.run` and `tune`: searches from Python, with what a command would record.
 
 `metaevo.result` gives the result of a run that another process has made. It stands here
 since a search is made again as the commands do, by the same rules of trust.
@@ -17,8 +17,9 @@ from typing import Any
 
 from metaevo import slots
 from metaevo.cli import config as keys
-from metaevo.cli import resolve, runs, strategies, values
-from metaevo.cli.options import CompareOptions
+from metaevo.cli import resolve, runs, strategies, train, values
+from metaevo.cli import tune as tuning
+from metaevo.cli.options import CompareOptions, TuneOptions
 from metaevo.config import RunConfig
 from metaevo.engine import compare, loop
 from metaevo.engine import result as results
@@ -28,9 +29,9 @@ from metaevo.evaluators import surroundings
 from metaevo.evaluators.devices import configure
 from metaevo.storage.own_runs import Source
 from metaevo.storage.run_directory import require_finished
-from metaevo.types import Search
+from metaevo.types import InnerLoop, Search
 
-__all__ = ["result", "run"]
+__all__ = ["result", "run", "tune"]
 
 
 def run(
@@ -113,6 +114,57 @@ def run(
         settings.defaults,
     )
     return _with_search(ended, functools.partial(_made, search, lines, unnamed))
+
+
+def tune(
+    loop: Callable[..., InnerLoop] | str,
+    config: RunConfig = RunConfig(),
+    should_stop: Callable[[], bool] = lambda: False,
+    *,
+    minutes: float | None = None,
+    frames: int | None = None,
+    choose: bool = False,
+    **options: Any,
+) -> Result | None:
+    """Tune the numbers of an inner loop, as the command `metaevo tune` does.
+
+        found = metaevo.tune("ppo", env="gymnax/Acrobot-v1", minutes=4)
+        lr = float(found.artifact.lr)
+
+    It writes `export/preset.txt` in the run's directory, which `metaevo train` takes.
+
+    Args:
+        loop: `(env, config, meta) -> InnerLoop`, with defaults for the last two; or its
+            name, as `metaevo tune` takes it.
+        config: how to run it; several `seeds` are for the command line.
+        should_stop: asked several times a generation; True stops the run.
+        minutes: time until the report, in place of `num_generations`.
+        frames: frames of all generations, in place of `num_generations`.
+        choose: choose static settings first, by 16 agents each.
+        **options: `env`, `more_envs`, `population_size`, `num_generations`,
+            `num_seeds`, `sigma`, `choices`, `inner`, `meta`; `strategy` and its
+            arguments. `metaevo tune NAME --help` describes them.
+
+    Returns:
+        the result; None in a process of a distributed job that is not the first.
+
+    Raises:
+        ConfigError: as of `run`; or a budget is too small or given twice.
+        InterruptedRunError: `should_stop` or `max_seconds` ended the run.
+    """
+    budget = TuneOptions(minutes, frames, choose)
+    make = resolve.function(loop, "inner_loops") if isinstance(loop, str) else loop
+    made = train.as_tuning(make)
+    search = strategies.in_search(made, options)
+    lines = _arguments(search, options)[1]
+    lines += keys.changes(search, {"run": config})
+    decided = tuning.decided(made, lines, budget, should_stop)
+    given = _parsed(search, decided)
+    options |= {key: given[key] for key, _, _ in (x.partition("=") for x in decided)}
+    ended = run(made, config, should_stop=should_stop, **options)
+    if ended is not None:
+        print("\n".join(tuning.found(make, made, [*lines, *decided], ended)))
+    return ended
 
 
 def result(directory: str | Path, trust: bool = False) -> Result:

@@ -11,7 +11,7 @@ from typing import Any
 
 from metaevo.cli import config, strategies
 from metaevo.errors import ConfigError
-from metaevo.types import InnerLoop, Search
+from metaevo.types import InnerLoop, Search, mean
 
 DEFAULT_ENV = "gymnax/CartPole-v1"
 TUNED_FRAMES = 65_536
@@ -42,6 +42,7 @@ def as_tuning(make: Callable[..., InnerLoop]) -> Callable[..., Search]:
 
     def search(
         env: str,
+        more_envs: tuple[str, ...],
         population_size: int,
         num_generations: int,
         num_seeds: int,
@@ -53,6 +54,8 @@ def as_tuning(make: Callable[..., InnerLoop]) -> Callable[..., Search]:
         """Tune the numbers of an algorithm.
 
         Args:
+            more_envs: environments that the numbers are to suit as well. Members are
+                then ranked on each, and fitness is the sum of the ranks.
             sigma: standard deviation of the first members around the algorithm's own
                 numbers, on the scale of each number.
             choices: static settings under which the numbers are tuned,
@@ -70,20 +73,23 @@ def as_tuning(make: Callable[..., InnerLoop]) -> Callable[..., Search]:
             made = make(env, *chosen)
             return made._replace(hand_made=usual, on=on, choices=left)
 
-        loop = on(envs.make(env))
-        if loop.tunable is None:
+        loops = [on(envs.make(name)) for name in (env, *more_envs)]
+        numbers = loops[0].tunable
+        if numbers is None:
             name = make.__module__.rpartition(".")[2]
             raise ConfigError(f"tune {name}: this algorithm names no numbers")
         return Search(
-            inner_loop=loop,
-            space=loop.tunable,
-            strategy=strategies.named("snes")(loop.tunable, population_size, sigma),
+            inner_loop=loops if more_envs else loops[0],
+            space=numbers,
+            strategy=strategies.named("snes")(numbers, population_size, sigma),
             num_generations=num_generations,
             fitness=fitness.area_under_curve,
             num_seeds=num_seeds,
+            aggregate=fitness.rank_sum if more_envs else mean,
         )
 
     own = {
+        "more_envs": (tuple[str, ...], ()),
         "population_size": (int, 16),
         "num_generations": (int, 20),
         "num_seeds": (int, 2),

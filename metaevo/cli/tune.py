@@ -53,9 +53,9 @@ def _tune(
         if options.choose:
             print("choose=true: shown without static settings, which a run chooses")
     else:
-        arguments += _decided(search, arguments, options, should_stop)
+        arguments += decided(search, arguments, options, should_stop)
     for result in program.run(search, arguments, should_stop):
-        print("\n".join(_found(make, search, arguments, result)))
+        print("\n".join(found(make, search, arguments, result)))
     if {"-h", "--help"} & set(arguments):
         print("\n".join(_budgets()))
 
@@ -75,7 +75,7 @@ def _budgets() -> list[str]:
     return ["", "Before the search", *(f"  {x:27}{y}" for x, y in lines)]
 
 
-def _decided(
+def decided(
     search: Callable[..., Search],
     argv: Sequence[str],
     options: TuneOptions,
@@ -184,16 +184,16 @@ def _chosen(
 
     if tuning.choices is not None:
         raise ConfigError(f"choose=true and choices={tuning.choices}: give one of them")
-    loop = tuning.prepared.search.tasks[0]
+    loops = tuning.prepared.search.tasks
     run_directory.check_free(tuning.directory)
     run_directory.check_writable("run.directory", tuning.directory)
-    offered = choices.valid(loop.choices, tuning.make, tuning.config)
+    offered = choices.valid(loops[0].choices, tuning.make, tuning.config)
     if not offered:
         raise ConfigError(
             f"choose=true: {tuning.name} lists no static settings that can be used here"
         )
     folder = tuning.directory.with_name(f"{tuning.directory.name}-choices")
-    lifetime = loop.frames_per_segment * loop.num_segments
+    lifetime = sum(loop.frames_per_segment * loop.num_segments for loop in loops)
     print(
         f"choosing among {len(offered)} static settings by {choices.NUM_SEEDS} agents "
         f"each, {choices.NUM_SEEDS * lifetime:,} frames; kept in {folder}",
@@ -273,7 +273,7 @@ def _generations(
 # --- what was found -------------------------------------------------------------------
 
 
-def _found(
+def found(
     make: Callable[..., InnerLoop],
     search: Callable[..., Search],
     argv: Sequence[str],

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from metaevo.analysis import holdout
-from metaevo.analysis.differences import holm, paired_difference
+from metaevo.analysis.differences import Paired, holm, paired_difference
 from metaevo.config import RunConfig
 from metaevo.engine import candidates, identity, preparation
 from metaevo.engine.candidates import Candidate
@@ -40,41 +40,60 @@ def choose(
     as well. A rival of `metaevo compare` is chosen less strictly: there the strongest
     is asked for, here one that will help.
 
+    Over several tasks a difference is the mean of those on each, in standard deviations
+    of what is tried alone there.
+
     Args:
         choices: Settings, each `key=value` or several joined by `;`.
-        score: `changes -> [N]`, the fitness by seed of the algorithm with these
+        score: `changes -> [tasks, N]`, the fitness by seed of the algorithm with these
             `key=value`, not finite where a run failed. Such a run counts as the least.
         say: Is told each difference, and the choice.
     """
     usual = score(())
-    tried = _filled({"": usual} | {x: score((*x.split(";"),)) for x in choices})
-    each = holm([paired_difference(tried[x], tried[""]) for x in choices])
+    alone = _filled({"": usual} | {x: score((*x.split(";"),)) for x in choices})
+    units = _units(alone)
+
+    def gain(scores: np.ndarray, best: np.ndarray) -> Paired:
+        return paired_difference((scores / units).mean(0), (best / units).mean(0))
+
+    each = holm([gain(alone[x], alone[""]) for x in choices])
     gains = dict(zip(choices, each, strict=True))
-    for x, gain in gains.items():
-        say(f"{' '.join(x.split(';'))}: {gain.text}")
+    for x, found in gains.items():
+        say(f"{' '.join(x.split(';'))}: {found.text}")
     ahead = [x for x in choices if gains[x].difference > 0]
     ahead.sort(key=lambda x: -gains[x].difference)
     now: tuple[str, ...] = ()
     if ahead and gains[ahead[0]].verdict == "better":
         first, *rest = ahead
-        now, best = (*first.split(";"),), tried[first]
+        now, best = (*first.split(";"),), alone[first]
         for x in rest:
             more = (*now, *x.split(";"))
             beside = _filled({"": best, x: score(more)})
-            gain = paired_difference(beside[x], beside[""])
-            corrected = min(1.0, len(rest) * gain.p_value)
-            gain = gain._replace(num_verdicts=len(rest), p_corrected=corrected)
-            say(f"{' '.join(more)}: {gain.text}")
-            if gain.verdict == "better":
+            found = gain(beside[x], beside[""])
+            corrected = min(1.0, len(rest) * found.p_value)
+            found = found._replace(num_verdicts=len(rest), p_corrected=corrected)
+            say(f"{' '.join(more)}: {found.text}")
+            if found.verdict == "better":
                 now, best = more, beside[x]
     say(f"chosen: {' '.join(now) or 'none'}")
     return now
 
 
 def _filled(tried: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Scores with the least of all in the place of those of runs that failed."""
-    least = min(x[np.isfinite(x)].min(initial=np.inf) for x in tried.values())
+    """Scores with a task's least in the place of those of runs that failed there."""
+    each = np.concatenate([*tried.values()], 1)
+    least = np.where(np.isfinite(each), each, np.inf).min(1, keepdims=True)
+    least = np.where(np.isfinite(least), least, 0.0)  # of a task where all failed
     return {name: np.where(np.isfinite(x), x, least) for name, x in tried.items()}
+
+
+def _units(tried: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Unit of each task's scores [tasks, 1]; infinite where all score the same."""
+    each = np.concatenate([*tried.values()], 1)
+    if len(each) == 1:
+        return np.ones((1, 1))
+    spread = each.std(1, keepdims=True)
+    return np.where(spread > 0, spread, np.inf)
 
 
 def scorer(
@@ -101,7 +120,7 @@ def scorer(
         (runs,) = candidates.trained(
             search, as_it_is, NUM_SEEDS, out, key, devices, should_stop
         )
-        return runs.fitness.mean(0)
+        return runs.fitness
 
     return score
 

@@ -141,7 +141,7 @@ def test_settings_are_added_while_they_help_beyond_doubt():
     def score(changes):
         asked.append(changes)
         mean = sum(worth[x] for x in changes) - 2 * ({"a", "b"} <= set(changes))
-        return mean + noise[len(changes)]
+        return (mean + noise[len(changes)])[None]
 
     assert choices.choose([*worth], score, said.append) == ("a", "b")
     first, *rounds = asked
@@ -152,6 +152,58 @@ def test_settings_are_added_while_they_help_beyond_doubt():
     assert said[-1] == "chosen: a b"
     assert choices.choose(["c"], score, said.append) == ()
     assert said[-1] == "chosen: none"
+
+
+def test_settings_are_chosen_over_tasks_in_units_of_each():
+    """Gains on two tasks of small rewards count beside a loss on one of large ones."""
+    noise = np.random.default_rng(1).normal(size=(3, 16))
+    worth = {"a": (2, 0.002, -1000), "b": (0, 0, 2000), "c": (np.nan, 0, -4000)}
+    scale = np.array([[1.0], [1e-3], [1e3]])
+    said = []
+
+    def score(changes):
+        means = sum((np.array(worth[x]) for x in changes), np.zeros(3))
+        return means[:, None] + 0.1 * scale * noise
+
+    assert choices.choose([*worth], score, said.append) == ("a", "b")
+    # Of a failed run it is known alone that it is no better than the worst.
+    assert said[2].startswith("c: -")
+
+
+def test_numbers_are_tuned_on_several_environments(tuned, tmp_path):
+    """Members are ranked on each, and the verdicts are of each."""
+    said = tuned(f"frames={4 * FRAMES}", "more_envs=[gymnax/Acrobot-v1]")
+    first, second = files.records(tmp_path / "run")
+    assert second["generation"] == 1
+    assert sum(first["population"]) == 2 * (1 + 2 + 3 + 4)
+    assert "verdict: on gymnax/Acrobot-v1, the solution is " in said
+    preset = tmp_path / "run" / "export" / "preset.txt"
+    assert "env=gymnax/CartPole-v1" in preset.read_text().splitlines()
+
+
+def test_python_tunes_as_the_command_does(tuned, tmp_path, capsys):
+    """To the bit; commands take the run."""
+    frames = 5 * 16 * 4 + 2 * FRAMES  # of five settings, and of two generations
+    tuned(f"frames={frames}", "choose=true", "inner.num_segments=4")
+    by_command = files.records(tmp_path / "run")
+    where = tmp_path / "python"
+    found = metaevo.tune(
+        tiny_loop.make,
+        metaevo.RunConfig(directory=str(where), held_out_seeds=3, wandb="disabled"),
+        frames=frames,
+        choose=True,
+        population_size=4,
+        inner={"num_segments": 4},
+    )
+    assert found is not None
+    assert files.records(where) == by_command
+    assert f"preset={where / 'export' / 'preset.txt'}" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as ended:
+        commands.execute("resume", [str(where), "num_generations=3"])
+    assert ended.value.code == 0
+    assert len(files.records(where)) == 3
+    with pytest.raises(ConfigError, match=r"'sigmas'\. Did you mean 'sigma'"):
+        metaevo.tune("ppo", sigmas=1)
 
 
 def test_minutes_become_generations_before_the_first(tuned, monkeypatch):
