@@ -182,6 +182,7 @@ ROWS = (
     Row(*OF_SIGNED, DQN, KEY_DOOR, SIGNED, 16),
     Row(*OF_SIGNED, FAST_DQN, CARTPOLE, SIGNED, 16),
     Row(*OF_SIGNED, FAST_DQN, ACROBOT, SIGNED, 16),
+    Row(*OF_SIGNED, SB3_DQN, CARTPOLE, ("Huber", "reluctant", "slow to rise"), 8),
     Row(*OF_TD, DQN, CARTPOLE, ERRORS, 16),
     Row(*OF_TD, DQN, ACROBOT, ERRORS, 16),
     Row(*OF_VALUE, PPO, CARTPOLE, VALUES, 16),

@@ -173,10 +173,7 @@ def main() -> None:
                     tried.append(changes)
                     return score(changes)
 
-                offered = choices.valid(
-                    search(problem).tasks[0].choices,
-                    lambda changes: search(problem, changes),
-                )
+                offered = choices.valid(lambda changes: search(problem, changes))
                 return choices.choose(offered, counted, lambda x: print(x, flush=True))
 
             for method in ("snes", "tpe", "choice", "choice, snes", "choice, tpe"):

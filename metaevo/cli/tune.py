@@ -179,7 +179,7 @@ def _chosen(
     Raises:
         ConfigError: settings are given as well, or the run's directory is not free.
     """
-    from metaevo.engine import choices
+    from metaevo.engine import choices, preparation
     from metaevo.evaluators.devices import choose_devices
 
     if tuning.choices is not None:
@@ -187,7 +187,9 @@ def _chosen(
     loops = tuning.prepared.search.tasks
     run_directory.check_free(tuning.directory)
     run_directory.check_writable("run.directory", tuning.directory)
-    offered = choices.valid(loops[0].choices, tuning.make, tuning.config)
+    offered = choices.valid(
+        tuning.make, lambda search: preparation.prepare(search, tuning.config)
+    )
     if not offered:
         raise ConfigError(
             f"choose=true: {tuning.name} lists no static settings that can be used here"

@@ -7,6 +7,7 @@ algorithm has, with the algorithm's own numbers, on the same seeds.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -15,8 +16,7 @@ import numpy as np
 
 from metaevo.analysis import holdout
 from metaevo.analysis.differences import Paired, holm, paired_difference
-from metaevo.config import RunConfig
-from metaevo.engine import candidates, identity, preparation
+from metaevo.engine import candidates, checks, identity
 from metaevo.engine.candidates import Candidate
 from metaevo.errors import ConfigError
 from metaevo.types import Search
@@ -126,25 +126,41 @@ def scorer(
 
 
 def valid(
-    choices: Sequence[str],
-    make: Callable[[tuple[str, ...]], Search],
-    config: RunConfig = RunConfig(),
+    make: Callable[[Sequence[str]], Search],
+    check: Callable[[Search], object] = checks.check,
+    on: Sequence[str] = (),
 ) -> list[str]:
-    """Return the settings that change a search and that it takes, run by `config`.
+    """Return the static choices of a search that change it and that it takes.
 
-    An algorithm of a user's, or a task, may refuse one: normalized pixels.
+    An algorithm of a user's, or a task, may refuse one: normalized pixels. One whose
+    key a setting has as well would change the setting, and is left out.
+
+    Args:
+        make: `changes -> search`.
+        check: Raises ConfigError for a search that cannot run.
+        on: Other settings in which a choice has to be valid as well, each `key=value`
+            or several joined by `;`.
     """
-    usual = described(make(()))
-    found = []
-    for choice in choices:
-        try:
-            search = make(tuple(choice.split(";")))
-            preparation.prepare(search, config)
-        except ConfigError:
+    settings = [[], *(changes.split(";") for changes in on)]
+    keys = {_key(x) for setting in settings for x in setting}
+    usual, found = make(()), []
+    without = described(usual)
+    for choice in usual.tasks[0].choices:
+        changes = choice.split(";")
+        if keys & {_key(x) for x in changes}:
             continue
-        if described(search) != usual:
-            found.append(choice)
+        with contextlib.suppress(ConfigError):
+            first, *others = (make((*setting, *changes)) for setting in settings)
+            for search in (first, *others):
+                check(search)
+            if described(first) != without:
+                found.append(choice)
     return found
+
+
+def _key(change: str) -> str:
+    """Return KEY of `KEY=VALUE`."""
+    return change.partition("=")[0]
 
 
 def described(search: Search) -> dict:

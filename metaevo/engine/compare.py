@@ -25,7 +25,7 @@ from metaevo.analysis import rivals as simple_rivals
 from metaevo.analysis.comparison import AS_TRAINED, TUNED, Comparison
 from metaevo.analysis.verdicts import HAND_MADE, SIMPLEST, STATIC
 from metaevo.engine import candidates as standing
-from metaevo.engine import checks, identity, strongest
+from metaevo.engine import checks, choices, identity, strongest
 from metaevo.engine.candidates import Candidate
 from metaevo.engine.costs import task_names
 from metaevo.engine.loggers.console import ConsoleLogger
@@ -205,16 +205,16 @@ def compare(
             elif tuned:
                 candidates[TUNED] = tune(usual(()))
             if rivals == "all":
-                choices = strongest.choices(usual, on)
+                offered = choices.valid(usual, on=on)
                 simple = simple_rivals.num_tried(usual(()))
                 console.say(
                     f"choosing rivals{own}, on {simple_rivals.choosing_seeds(seeds)} "
                     f"seeds: simple functions ({simple}), static choices "
-                    f"({len(choices)})"
+                    f"({len(offered)})"
                 )
                 console.now(f"choosing rivals{own}")
                 others = strongest.chosen(
-                    usual, choices, choose, tune if tuned else None
+                    usual, offered, choose, tune if tuned else None
                 )
                 candidates |= others
                 rival = strongest.hardest(usual, choose_again, candidates)

@@ -6,7 +6,6 @@ static choices of the algorithm, and these with tuned numbers.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -16,47 +15,13 @@ from metaevo.analysis import rivals as simple_rivals
 from metaevo.analysis.comparison import BOTH
 from metaevo.analysis.holdout import HeldOut
 from metaevo.analysis.verdicts import SIMPLEST, STATIC
-from metaevo.engine import checks
 from metaevo.engine.candidates import Candidate
-from metaevo.engine.choices import described
-from metaevo.errors import ConfigError
 from metaevo.types import Search
 
 Change = Callable[[Sequence[str]], Search]
 """`changes -> search`: the search as the hand-made algorithm has it, in a setting."""
 Train = Callable[[Search, Candidate], list[HeldOut]]
 """Trains a candidate on the seeds of the choice."""
-
-
-def choices(change: Change, on: Sequence[str]) -> list[str]:
-    """Return the static choices that a search takes in every setting.
-
-    One whose key a setting has as well is left out: it would change the setting. So is
-    one that the search has already.
-
-    Args:
-        change: Makes the search.
-        on: Settings, each `key=value` or several joined by `;`.
-    """
-    settings = [(), *(changes.split(";") for changes in on)]
-    keys = {_key(x) for setting in settings for x in setting}
-    usual, found = change(()), []
-    without = described(usual)
-    for choice in usual.tasks[0].choices:
-        changes = choice.split(";")
-        if keys & {_key(x) for x in changes}:
-            continue
-        with contextlib.suppress(ConfigError):  # a key that this search has not
-            for setting in settings:
-                checks.check(change((*setting, *changes)))
-            if described(change(tuple(changes))) != without:
-                found.append(choice)
-    return found
-
-
-def _key(change: str) -> str:
-    """Return KEY of `KEY=VALUE`."""
-    return change.partition("=")[0]
 
 
 def chosen(
@@ -69,7 +34,7 @@ def chosen(
 
     Args:
         change: Makes the search.
-        choices: Static choices, as `choices` returns them.
+        choices: Static choices, as `choices.valid` returns them.
         train: Trains on the seeds of the choice.
         tune: Tunes the numbers of a search; None leaves tuned choices out.
     """

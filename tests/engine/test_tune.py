@@ -183,15 +183,13 @@ def test_numbers_are_tuned_on_several_environments(tuned, tmp_path):
 
 def test_python_tunes_as_the_command_does(tuned, tmp_path, capsys):
     """To the bit; commands take the run."""
-    frames = 5 * 16 * 4 + 2 * FRAMES  # of five settings, and of two generations
-    tuned(f"frames={frames}", "choose=true", "inner.num_segments=4")
+    tuned(f"frames={2 * FRAMES}", "inner.num_segments=4")
     by_command = files.records(tmp_path / "run")
     where = tmp_path / "python"
     found = metaevo.tune(
         tiny_loop.make,
         metaevo.RunConfig(directory=str(where), held_out_seeds=3, wandb="disabled"),
-        frames=frames,
-        choose=True,
+        frames=2 * FRAMES,
         population_size=4,
         inner={"num_segments": 4},
     )
@@ -199,7 +197,9 @@ def test_python_tunes_as_the_command_does(tuned, tmp_path, capsys):
     assert files.records(where) == by_command
     assert f"preset={where / 'export' / 'preset.txt'}" in capsys.readouterr().out
     with pytest.raises(SystemExit) as ended:
-        commands.execute("resume", [str(where), "num_generations=3"])
+        commands.execute(
+            "resume", [str(where), "num_generations=3", "run.held_out_seeds=3"]
+        )
     assert ended.value.code == 0
     assert len(files.records(where)) == 3
     with pytest.raises(ConfigError, match=r"'sigmas'\. Did you mean 'sigma'"):
