@@ -55,6 +55,16 @@ def with_interval(x: float, low: float, high: float, sign: str = "") -> str:
     return f"{x:{form}} [{low:{form}}, {high:{form}}]"
 
 
+def joined_tasks(aggregate: str, num_tasks: int) -> str:
+    """Say how scores of tasks become a fitness; empty for one task.
+
+    >>> joined_tasks("rank_sum", 3), joined_tasks("mean", 1)
+    ('rank sum over 3 tasks', '')
+    """
+    said = f"{aggregate.replace('_', ' ')} over {num_tasks} tasks"
+    return said if num_tasks > 1 else ""
+
+
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return a line per row, its cells aligned to the right.
 

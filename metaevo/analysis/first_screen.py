@@ -13,9 +13,9 @@ from typing import Any
 
 from metaevo.learned import operations
 from metaevo.portable import signatures
-from metaevo.text import duration
+from metaevo.text import duration, joined_tasks
 
-__all__ = ["cost", "loading", "measure", "searched", "seconds"]
+__all__ = ["cost", "joined", "loading", "measure", "searched", "seconds", "tasks"]
 
 Record = Mapping[str, Any]
 
@@ -49,6 +49,7 @@ def searched(manifest: Record, num_generations: int) -> dict[str, str]:
         sizes.append(f"{num_generations} generation{'s' * (num_generations != 1)}")
     found["strategy" if evolved else "agents"] = ", ".join(sizes)
     aim = f"{', '.join(evolved)}, for the {measure(manifest)}"
+    aim = ", ".join(filter(None, (aim, joined(manifest))))
     found["what evolved"] = aim if evolved else ""
     return {name: text for name, text in found.items() if text}
 
@@ -61,6 +62,27 @@ def measure(manifest: Record) -> str:
     """
     made = _below(manifest, "identity", "settings", "search")
     return str(_below(made, "fitness").get("name", "fitness"))
+
+
+def tasks(manifest: Record) -> list[str]:
+    """Return the environments of a search's tasks, by number where they have no name.
+
+    >>> made = {"task0": {"env": {"name": "grid/maze"}}, "task1": {}}
+    >>> tasks({"identity": {"settings": {"search": made}}})
+    ['grid/maze', 'task 1']
+    """
+    made = _below(manifest, "identity", "settings", "search")
+    num = sum(key.startswith("task") for key in made)
+    return [
+        str(_below(made, f"task{i}", "env").get("name", f"task {i}"))
+        for i in range(num)
+    ]
+
+
+def joined(manifest: Record) -> str:
+    """Say how scores of several tasks become the fitness; empty for one task."""
+    made = _below(manifest, "identity", "settings", "search")
+    return joined_tasks(str(made.get("aggregate", "mean")), len(tasks(manifest)))
 
 
 def _below(data: Any, *path: str) -> Mapping[str, Any]:

@@ -142,12 +142,14 @@ def _drawings(run: _Run, between: Callable[[], None]) -> Iterator[Drawing]:
         yield training_curve.figure(records)
         yield training_curve.others(records)
     elif records:
-        yield search_figures.fitness(records, facts["measure"])
-        scored = search_figures.over_generations(records, held_out, facts)
-        yield from [scored] if scored else []
+        joined = first_screen.joined(run.manifest)
+        yield search_figures.fitness(records, joined or facts["measure"])
+        tasks = first_screen.tasks(run.manifest) if joined else []
         yield from filter(
             None,
             (
+                search_figures.by_task(records, tasks),
+                search_figures.over_generations(records, held_out, facts),
                 search_figures.signal(records),
                 search_figures.front(facts),
                 search_figures.genealogy(facts),

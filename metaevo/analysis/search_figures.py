@@ -56,6 +56,30 @@ def fitness(records: list[dict], measure: str) -> Drawing:
     )
 
 
+def by_task(records: list[dict], names: Sequence[str]) -> Drawing | None:
+    """Draw the population's mean return on each of `names`; None if none is known."""
+    columns = [_column(records, f"task{i}/train/return") for i in range(len(names))]
+    known = [i for i, x in enumerate(columns) if np.isfinite(x).any()]
+    if not known:
+        return None
+    generation = _column(records, "generation")
+    names, means = [names[i] for i in known], [columns[i] for i in known]
+
+    def draw(*panels):
+        for name, mean, panel in zip(names, means, panels, strict=True):
+            panel.plot(generation, mean, color=SOLUTION)
+            panel.set(xlabel="generation", title=name)
+
+    return Drawing(
+        "by_task",
+        "Return on each task",
+        draw,
+        (["generation", *names], np.stack([generation, *means], 1)),
+        "Mean return of the population's episodes in training.",
+        num_panels=len(names),
+    )
+
+
 def signal(records: list[dict]) -> Drawing | None:
     """Draw the share of the spread between members that is signal; None: one seed."""
     if not any("signal" in r for r in records):

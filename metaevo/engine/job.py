@@ -17,7 +17,7 @@ from metaevo.engine import checks
 from metaevo.engine.loggers.console import ConsoleLogger
 from metaevo.errors import printable
 from metaevo.evaluators.choose import EvaluatorFactory
-from metaevo.text import byte_size
+from metaevo.text import byte_size, joined_tasks
 from metaevo.types import Evaluator, Key, Params, Population, PyTree, Search
 
 
@@ -201,9 +201,11 @@ def greeting(job: Job, progress: Progress) -> list[str]:
     needed = getattr(job.evaluator, "announced", None)  # unknown on other hosts
     memory = f", {byte_size(needed.peak)} of memory" if needed else ""
     size = population.size(proposal.params)
+    joined = joined_tasks(search.aggregate.__name__, len(search.tasks))
+    aim = ", ".join(filter(None, (search.fitness.name, joined)))
     head = [
         f"{job.name}: {size} members x {search.num_seeds} seeds, lifetimes of {loops}",
-        f"evolving {', '.join(search.space.spec)} for the {search.fitness.name}",
+        f"evolving {', '.join(search.space.spec)} for the {aim}",
     ]
     if search.space is holdout.HAND_MADE:
         on = ", ".join(loop.env.name for loop in search.tasks if loop.env is not None)

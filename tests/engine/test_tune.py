@@ -13,7 +13,7 @@ import tiny_loop
 
 import metaevo
 from inner_loops import ppo
-from metaevo.analysis import holdout
+from metaevo.analysis import holdout, report
 from metaevo.cli import commands, config, help, presets, program, runs, train, tune
 from metaevo.engine import choices, dry_run
 from metaevo.engine.dry_run import Times
@@ -170,15 +170,24 @@ def test_settings_are_chosen_over_tasks_in_units_of_each():
     assert said[2].startswith("c: -")
 
 
-def test_numbers_are_tuned_on_several_environments(tuned, tmp_path):
-    """Members are ranked on each, and the verdicts are of each."""
+def test_numbers_are_tuned_on_several_environments(tuned, tmp_path, monkeypatch):
+    """Members are ranked on each; verdicts and a figure are of each."""
     said = tuned(f"frames={4 * FRAMES}", "more_envs=[gymnax/Acrobot-v1]")
-    first, second = files.records(tmp_path / "run")
-    assert second["generation"] == 1
-    assert sum(first["population"]) == 2 * (1 + 2 + 3 + 4)
+    directory = tmp_path / "run"
+    records = files.records(directory)
+    assert len(records) == 2
+    assert sum(records[0]["population"]) == 2 * (1 + 2 + 3 + 4)
+    assert "the mean return over the lifetime, rank sum over 2 tasks" in said
     assert "verdict: on gymnax/Acrobot-v1, the solution is " in said
-    preset = tmp_path / "run" / "export" / "preset.txt"
+    preset = directory / "export" / "preset.txt"
     assert "env=gymnax/CartPole-v1" in preset.read_text().splitlines()
+    files.drawn(monkeypatch)
+    page = report.write(directory).read_text()
+    assert "for the mean return over the lifetime, rank sum over 2 tasks" in page
+    rows = (directory / "report" / "by_task.csv").read_text().splitlines()
+    assert rows[0] == "generation,gymnax/CartPole-v1,gymnax/Acrobot-v1"
+    returns = [records[1][f"task{i}/train/return"] for i in range(2)]
+    assert [float(x) for x in rows[2].split(",")] == pytest.approx([1, *returns])
 
 
 def test_python_tunes_as_the_command_does(tuned, tmp_path, capsys):
