@@ -9,7 +9,8 @@ and the key of the scores; `less_file` and `less_key` where the other side has i
 Scores are a list, or a number in the line of each seed. Several searches are lines that
 differ in `search`, lines with a list each that differ in `seed`, and lists in a list;
 the interval counts them. `paired` is false where the sides have seeds of their own.
-`tests/unit/test_claims.py` checks claims too.
+A claim without `less` is a mean with its interval. Tables of `GENERATED` pages are made
+again from the scores and compared. `tests/unit/test_claims.py` checks all of this.
 """
 
 from __future__ import annotations
@@ -19,17 +20,30 @@ import functools
 import json
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from metaevo.analysis import differences
+from benchmarks import strangers, tables
+from benchmarks.measure import RESULTS
+from metaevo.analysis import differences, stats
 
 ROOT = Path(__file__).parents[1]
 CLAIMS = ROOT / "benchmarks" / "results" / "claims.jsonl"
 _NUMBER = r"[+-]?\d[\d,]*\.?\d*"
+GENERATED: Mapping[str, Callable[[], str]] = {
+    "docs/log/algorithms.md": lambda: tables.algorithms(
+        sorted(RESULTS.glob("*/algorithms.jsonl"))
+    ),
+    "docs/log/strangers.md": lambda: strangers.table(
+        (RESULTS / "strangers.jsonl").read_text("utf-8").splitlines()
+    ),
+}
+"""Page -> its tables, made again from the scores."""
+EXAMPLES = ("docs/report.md", "docs/learned/closed_forms.md")
+"""Pages that show what a command printed, and claim nothing by it."""
 INTERVAL = re.compile(rf"({_NUMBER})\s*\[({_NUMBER}),\s*({_NUMBER})\]")
 
 
@@ -40,7 +54,10 @@ def claims() -> list[dict[str, Any]]:
 
 def shown(page: str) -> list[str]:
     """Return the intervals that a page shows, `+1.2 [+0.3, +2.1]`, on one line each."""
-    text = (ROOT / page).read_text("utf-8")
+    return _intervals((ROOT / page).read_text("utf-8"))
+
+
+def _intervals(text: str) -> list[str]:
     return [" ".join(x.group().split()) for x in INTERVAL.finditer(text)]
 
 
@@ -106,11 +123,18 @@ def scores(
     return by_search
 
 
-def recomputed(claim: Mapping[str, Any]) -> str:
-    """Return the interval of a claim, with as many digits as the page shows.
+def _mean(claim: Mapping[str, Any]) -> tuple[float, float, float]:
+    """Return the mean of one side with its interval."""
+    (by_seed,) = scores(claim["file"], claim["of"], claim["key"]).values()
+    found = stats.mean_interval(np.array([*by_seed.values()], float))
+    return found.estimate, found.low, found.high
 
-    Both sides are paired by seed, as in a run's report, and a side of several searches
-    varies with them.
+
+def _difference(claim: Mapping[str, Any]) -> tuple[float, float, float]:
+    """Return the difference of two sides with its interval.
+
+    Both are paired by seed, as in a run's report, and a side of several searches varies
+    with them.
     """
     file, key = claim["file"], claim["key"]
     other = claim.get("less_file", file), claim["less"], claim.get("less_key", key)
@@ -122,7 +146,12 @@ def recomputed(claim: Mapping[str, Any]) -> str:
     else:
         of, less = (np.array([*x.values()], float) for (x,) in sides)
         found = differences.unpaired_difference(of, less)
-    numbers = found.difference, found.low, found.high
+    return found.difference, found.low, found.high
+
+
+def recomputed(claim: Mapping[str, Any]) -> str:
+    """Return the interval of a claim, with as many digits as the page shows."""
+    numbers = _mean(claim) if "less" not in claim else _difference(claim)
     written = INTERVAL.fullmatch(claim["claim"])
     if written is None:
         raise ValueError(f"{claim['claim']!r}: expected x [low, high]")
@@ -143,8 +172,10 @@ def wrong(claim: Mapping[str, Any]) -> str | None:
 
 
 def without_scores(page: str) -> list[str]:
-    """Return the intervals of a page for which there is no claim."""
+    """Return the intervals of a page for which there is no claim, nor a table."""
     there = {x["claim"] for x in claims() if x["page"] == page}
+    if page in GENERATED:
+        there |= {*_intervals(GENERATED[page]())}
     return [x for x in shown(page) if x not in there]
 
 

@@ -8,6 +8,7 @@ No figure is written by hand: what was not measured is listed as such.
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -324,7 +325,9 @@ def _beside(row, line: dict, found: dict[str, dict]) -> str:
     by = f"{name}{frames}: {line['return'] - other['return']:+.1f}"
     if not np.ptp(line["each"]) and not np.ptp(other["each"]):
         return by
-    test = scipy.stats.ttest_ind(line["each"], other["each"], equal_var=False)
+    with warnings.catch_warnings():  # agents that are nearly alike are meant
+        warnings.simplefilter("ignore", RuntimeWarning)
+        test = scipy.stats.ttest_ind(line["each"], other["each"], equal_var=False)
     low, high = test.confidence_interval()
     return f"{by} [{low:+.1f}, {high:+.1f}]"
 
