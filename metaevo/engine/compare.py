@@ -206,11 +206,15 @@ def compare(
                 candidates[TUNED] = tune(usual(()))
             if rivals == "all":
                 offered = choices.valid(usual, on=on)
-                simple = simple_rivals.num_tried(usual(()))
+                kinds = {
+                    SIMPLEST: ("simple functions", simple_rivals.num_tried(usual(()))),
+                    STATIC: ("static choices", len(offered)),
+                }
+                tried = {x: kind for x, kind in kinds.items() if kind[1]}
+                among = ", ".join(f"{x} ({num})" for x, num in tried.values())
                 console.say(
                     f"choosing rivals{own}, on {simple_rivals.choosing_seeds(seeds)} "
-                    f"seeds: simple functions ({simple}), static choices "
-                    f"({len(offered)})"
+                    f"seeds: {among or 'none to choose among'}"
                 )
                 console.now(f"choosing rivals{own}")
                 others = strongest.chosen(
@@ -223,7 +227,7 @@ def compare(
                     for x in section
                     for place in _places(AS_TRAINED + own, x.search)
                 }
-                for name in (SIMPLEST, STATIC):
+                for name in tried:
                     x = others.get(name)
                     told = " ".join((x.what, *x.changes)).strip() if x else "none"
                     notes.append(f"{name}{own}: {told}")
