@@ -1,6 +1,6 @@
 """Recompute intervals of README and docs from scores that are committed.
 
-    python -m benchmarks.claims                 check all, and count what has no scores
+    python -m benchmarks.claims                 check all; exit code 1 if one is wrong
     python -m benchmarks.claims docs/x.md       name the intervals of a page without any
 
 Each line of `benchmarks/results/claims.jsonl` is an interval as a page shows it, and
@@ -32,8 +32,8 @@ from metaevo.analysis import differences, stats
 
 ROOT = Path(__file__).parents[1]
 CLAIMS = ROOT / "benchmarks" / "results" / "claims.jsonl"
-_NUMBER = r"[+-]?\d[\d,]*\.?\d*"
-GENERATED: Mapping[str, Callable[[], str]] = {
+_NUMBER = r"[+\-\u2212]?\d[\d,]*\.?\d*"  # either minus
+GENERATED: dict[str, Callable[[], str]] = {
     "docs/log/algorithms.md": lambda: tables.algorithms(
         sorted(RESULTS.glob("*/algorithms.jsonl"))
     ),
@@ -179,6 +179,13 @@ def without_scores(page: str) -> list[str]:
     return [x for x in shown(page) if x not in there]
 
 
+def changed_rows(page: str) -> list[str]:
+    """Return the rows of a generated page's tables that it does not show."""
+    written = (ROOT / page).read_text("utf-8")
+    rows = GENERATED[page]().splitlines()
+    return [x for x in rows if x.startswith("|") and x not in written]
+
+
 def pages() -> list[str]:
     """Return README and the pages of the documentation."""
     docs = sorted((ROOT / "docs").rglob("*.md"))
@@ -190,11 +197,16 @@ def main() -> None:
         print(*without_scores(page), sep="\n")
     if sys.argv[1:]:
         return
+    problems = list(filter(None, map(wrong, claims())))
     for page in pages():
         if num := len(shown(page)):
-            told = num - len(without_scores(page))
-            print(f"{page}: {told} of {num} intervals recomputed")
-    if problems := list(filter(None, map(wrong, claims()))):
+            missing = [] if page in EXAMPLES else without_scores(page)
+            example = ", an example" * (page in EXAMPLES)
+            print(f"{page}: {num - len(missing)} of {num} intervals{example}")
+            problems += [f"{page}: {x} has no scores" for x in missing]
+    for page in GENERATED:
+        problems += [f"{page}: this row is made: {x}" for x in changed_rows(page)]
+    if problems:
         sys.exit("\n".join(problems))
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 
 def duration(seconds: float) -> str:
@@ -55,13 +56,20 @@ def with_interval(x: float, low: float, high: float, sign: str = "") -> str:
     return f"{x:{form}} [{low:{form}}, {high:{form}}]"
 
 
-def joined_tasks(aggregate: str, num_tasks: int) -> str:
+def joined_tasks(aggregate: Any, num_tasks: int) -> str:
     """Say how scores of tasks become a fitness; empty for one task.
+
+    Args:
+        aggregate: as a run's manifest describes the function.
+        num_tasks: number of tasks.
 
     >>> joined_tasks("rank_sum", 3), joined_tasks("mean", 1)
     ('rank sum over 3 tasks', '')
+    >>> joined_tasks({"function": "normalized", "values": [0.0, 9.0]}, 2)
+    'normalized over 2 tasks'
     """
-    said = f"{aggregate.replace('_', ' ')} over {num_tasks} tasks"
+    name = aggregate.get("function") if isinstance(aggregate, Mapping) else aggregate
+    said = f"{str(name).strip('<>').replace('_', ' ')} over {num_tasks} tasks"
     return said if num_tasks > 1 else ""
 
 

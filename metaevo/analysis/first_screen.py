@@ -82,7 +82,7 @@ def tasks(manifest: Record) -> list[str]:
 def joined(manifest: Record) -> str:
     """Say how scores of several tasks become the fitness; empty for one task."""
     made = _below(manifest, "identity", "settings", "search")
-    return joined_tasks(str(made.get("aggregate", "mean")), len(tasks(manifest)))
+    return joined_tasks(made.get("aggregate", "mean"), len(tasks(manifest)))
 
 
 def _below(data: Any, *path: str) -> Mapping[str, Any]:

@@ -57,8 +57,8 @@ def fitness(records: list[dict], measure: str) -> Drawing:
 
 
 def by_task(records: list[dict], names: Sequence[str]) -> Drawing | None:
-    """Draw the population's mean return on each of `names`; None if none is known."""
-    columns = [_column(records, f"task{i}/train/return") for i in range(len(names))]
+    """Draw the population's mean fitness on each of `names`; None if none is known."""
+    columns = [_column(records, f"task{i}/fitness") for i in range(len(names))]
     known = [i for i, x in enumerate(columns) if np.isfinite(x).any()]
     if not known:
         return None
@@ -72,10 +72,10 @@ def by_task(records: list[dict], names: Sequence[str]) -> Drawing | None:
 
     return Drawing(
         "by_task",
-        "Return on each task",
+        "Fitness on each task",
         draw,
         (["generation", *names], np.stack([generation, *means], 1)),
-        "Mean return of the population's episodes in training.",
+        "Mean of the population before tasks are joined, without members that failed.",
         num_panels=len(names),
     )
 

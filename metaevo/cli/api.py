@@ -17,11 +17,12 @@ from typing import Any
 
 from metaevo import slots
 from metaevo.cli import config as keys
-from metaevo.cli import resolve, runs, strategies, train, values
+from metaevo.cli import program, resolve, runs, strategies, train, values
 from metaevo.cli import tune as tuning
 from metaevo.cli.options import CompareOptions, TuneOptions
 from metaevo.config import RunConfig
-from metaevo.engine import compare, loop
+from metaevo.engine import compare
+from metaevo.engine import loop as engine
 from metaevo.engine import result as results
 from metaevo.engine.result import Again, Comparison, Result
 from metaevo.errors import ConfigError
@@ -80,7 +81,7 @@ def run(
     runs.refuse_while_importing("metaevo.run")
     if isinstance(search, Search):
         name = name or "search"
-        ended = loop.run(search, config, name, should_stop=should_stop, **options)
+        ended = engine.run(search, config, name, should_stop=should_stop, **options)
         return _with_search(ended, functools.partial(_unchanged, search))
     configure()
     surroundings.check_platform()
@@ -103,7 +104,7 @@ def run(
             file=sys.stderr,
         )
     settings = keys.settings(search, given)
-    ended = loop.run(
+    ended = engine.run(
         keys.call(search, given),
         config,
         name or (search.__name__ if source is None else source.file.stem),
@@ -149,19 +150,34 @@ def tune(
         the result; None in a process of a distributed job that is not the first.
 
     Raises:
-        ConfigError: as of `run`; or a budget is too small or given twice.
+        ConfigError: as of `run`; a budget is too small or given twice; or a slot of
+            `meta` is a function that no import gives.
         InterruptedRunError: `should_stop` or `max_seconds` ended the run.
     """
+    runs.refuse_while_importing("metaevo.tune")
     budget = TuneOptions(minutes, frames, choose)
+    engine.check_one_seed(config)
     make = resolve.function(loop, "inner_loops") if isinstance(loop, str) else loop
+    if not callable(make) or not runs.is_loop(make):
+        raise ConfigError(
+            f"metaevo.tune: expected an inner loop's `make`, or its name; got {make!r}"[
+                :400
+            ]
+        )
     made = train.as_tuning(make)
     search = strategies.in_search(made, options)
-    lines = _arguments(search, options)[1]
+    _, lines, unnamed = _arguments(search, options)
+    if unnamed:
+        raise ConfigError(
+            f"metaevo.tune: {', '.join(unnamed)} has no name to import it by, and a "
+            "preset could not name it; put it into a module"
+        )
     lines += keys.changes(search, {"run": config})
     decided = tuning.decided(made, lines, budget, should_stop)
     given = _parsed(search, decided)
     options |= {key: given[key] for key, _, _ in (x.partition("=") for x in decided)}
-    ended = run(made, config, should_stop=should_stop, **options)
+    name = program.name_of(made)
+    ended = run(made, config, name, should_stop, **options)
     if ended is not None:
         print("\n".join(tuning.found(make, made, [*lines, *decided], ended)))
     return ended

@@ -176,7 +176,7 @@ def run(
         print("\n".join(lines))
         return []
     source = Source.of(search)
-    name = _name(search)
+    name = name_of(search)
     if dry:
         prepared = preparation.prepare(made, run_config)
         for one in several.each(run_config):
@@ -206,7 +206,8 @@ def run(
     return results
 
 
-def _name(search: Callable[..., Search]) -> str:
+def name_of(search: Callable[..., Search]) -> str:
+    """Return the name of a search's runs: that of its file, if it has one."""
     source = Source.of(search)
     return getattr(search, "__name__", "search") if source is None else source.file.stem
 
@@ -223,7 +224,7 @@ def _run_each(
 
     if any(x.startswith("run.distributed=") for x in argv):
         raise ConfigError("--multirun is for one machine: leave run.distributed out")
-    each = multirun.combinations(argv, _name(search))
+    each = multirun.combinations(argv, name_of(search))
     for one in each:
         words = presets.expanded(one.argv, search)
         multirun.check_lists(one, config.kinds(strategies.in_arguments(search, words)))

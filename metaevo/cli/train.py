@@ -73,6 +73,9 @@ def as_tuning(make: Callable[..., InnerLoop]) -> Callable[..., Search]:
             made = make(env, *chosen)
             return made._replace(hand_made=usual, on=on, choices=left)
 
+        for name in more_envs:
+            if (env, *more_envs).count(name) > 1:
+                raise ConfigError(f"more_envs: {name} is given twice")
         loops = [on(envs.make(name)) for name in (env, *more_envs)]
         numbers = loops[0].tunable
         if numbers is None:

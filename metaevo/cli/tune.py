@@ -15,13 +15,22 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from metaevo.cli import config, docstrings, presets, program, strategies, train
+from metaevo.cli import (
+    config,
+    docstrings,
+    listing,
+    presets,
+    program,
+    strategies,
+    train,
+)
 from metaevo.cli.options import TuneOptions
 from metaevo.cli.signals import on_signals
 from metaevo.engine.loggers import streams
 from metaevo.engine.result import Result
 from metaevo.errors import ConfigError, InterruptedRunError
 from metaevo.storage import artifacts, run_directory
+from metaevo.storage.own_runs import Source
 from metaevo.types import InnerLoop, Search
 
 if TYPE_CHECKING:
@@ -91,6 +100,9 @@ def decided(
     asked = [*options.budget, *(["choose=true"] if options.choose else [])]
     if not asked:
         return []
+    horizon = [x for x in argv if x.startswith("num_generations=")]
+    if options.budget and horizon:
+        raise ConfigError(f"{options.budget[0]} and {horizon[-1]}: give one of them")
     chosen = strategies.in_arguments(search, argv)
     run = config.parse(chosen, argv)["run"]
     if run.distributed or run.evaluator == "ray":
@@ -160,7 +172,7 @@ def _tuning(search: Callable[..., Search], argv: Sequence[str]) -> _Tuning:
         more = {"choices": ";".join(changes)} if changes else {}
         return config.call(chosen, given | more)
 
-    name = search.__module__.rpartition(".")[2]
+    name = program.name_of(search)
     prepared = preparation.prepare(made(), run_config)
     told = config.settings(chosen, given)
     told = preparation.settings(prepared, run_config, told)
@@ -196,9 +208,10 @@ def _chosen(
         )
     folder = tuning.directory.with_name(f"{tuning.directory.name}-choices")
     lifetime = sum(loop.frames_per_segment * loop.num_segments for loop in loops)
+    where = f" on each of {len(loops)} environments" if len(loops) > 1 else ""
     print(
         f"choosing among {len(offered)} static settings by {choices.NUM_SEEDS} agents "
-        f"each, {choices.NUM_SEEDS * lifetime:,} frames; kept in {folder}",
+        f"each{where}, {choices.NUM_SEEDS * lifetime:,} frames; kept in {folder}",
         flush=True,
     )
     score = choices.scorer(
@@ -287,13 +300,26 @@ def found(
     arguments = _preset(make, given, _numbers(evolved, result))
     path = result.directory / "export" / "preset.txt"
     path.parent.mkdir(exist_ok=True)
-    name = search.__module__.rpartition(".")[2]
-    content = presets.text(arguments, f"metaevo train {name} preset=FILE")
+    name = program.name_of(search)
+    where = _place(make)
+    content = presets.text(arguments, f"metaevo train {where or 'NAME'} preset=FILE")
     path.write_text(content, encoding="utf-8")
-    lines = [f"preset: {path}", f"  metaevo train {name} preset={path}"]
+    lines = [f"preset: {path}"]
+    lines += [f"  metaevo train {where} preset={path}"] if where else []
     if code := _stable_baselines3(name, evolved, _choices(given)):
         lines += ["Stable-Baselines3:", *(f"  {line}" for line in code)]
     return lines
+
+
+def _place(make: Callable[..., InnerLoop]) -> str | None:
+    """Return how `metaevo train` names a loop; None for one of a notebook's cell."""
+    source = Source.of(make)
+    if source is None:
+        return None
+    there = listing.modules("inner_loops").get(source.file.stem)
+    named = there is not None and there.resolve() == source.file.resolve()
+    function = f":{source.function}" * (source.function != "make")
+    return source.file.stem if named and not function else f"{source.file}{function}"
 
 
 def _preset(

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from metaevo.analysis import holdout
-from metaevo.analysis.differences import Paired, holm, paired_difference
+from metaevo.analysis.differences import RESOLUTION, Paired, holm, paired_difference
 from metaevo.engine import candidates, checks, identity
 from metaevo.engine.candidates import Candidate
 from metaevo.errors import ConfigError
@@ -41,7 +41,7 @@ def choose(
     is asked for, here one that will help.
 
     Over several tasks a difference is the mean of those on each, in standard deviations
-    of what is tried alone there.
+    of the scores of one setting there.
 
     Args:
         choices: Settings, each `key=value` or several joined by `;`.
@@ -51,15 +51,17 @@ def choose(
     """
     usual = score(())
     alone = _filled({"": usual} | {x: score((*x.split(";"),)) for x in choices})
-    units = _units(alone)
+    centre, unit = _scale(alone)
+    told = f" (in deviations, mean of {len(unit)} tasks)" if len(unit) > 1 else ""
 
     def gain(scores: np.ndarray, best: np.ndarray) -> Paired:
-        return paired_difference((scores / units).mean(0), (best / units).mean(0))
+        joined = (((x - centre) / unit).mean(0) for x in (scores, best))
+        return paired_difference(*joined)
 
     each = holm([gain(alone[x], alone[""]) for x in choices])
     gains = dict(zip(choices, each, strict=True))
     for x, found in gains.items():
-        say(f"{' '.join(x.split(';'))}: {found.text}")
+        say(f"{' '.join(x.split(';'))}: {found.text}{told}")
     ahead = [x for x in choices if gains[x].difference > 0]
     ahead.sort(key=lambda x: -gains[x].difference)
     now: tuple[str, ...] = ()
@@ -72,7 +74,7 @@ def choose(
             found = gain(beside[x], beside[""])
             corrected = min(1.0, len(rest) * found.p_value)
             found = found._replace(num_verdicts=len(rest), p_corrected=corrected)
-            say(f"{' '.join(more)}: {found.text}")
+            say(f"{' '.join(more)}: {found.text}{told}")
             if found.verdict == "better":
                 now, best = more, beside[x]
     say(f"chosen: {' '.join(now) or 'none'}")
@@ -87,13 +89,21 @@ def _filled(tried: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {name: np.where(np.isfinite(x), x, least) for name, x in tried.items()}
 
 
-def _units(tried: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Unit of each task's scores [tasks, 1]; infinite where all score the same."""
-    each = np.concatenate([*tried.values()], 1)
-    if len(each) == 1:
-        return np.ones((1, 1))
-    spread = each.std(1, keepdims=True)
-    return np.where(spread > 0, spread, np.inf)
+def _scale(tried: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return centre and unit of each task's scores, [tasks, 1] each.
+
+    The unit is the standard deviation of the seeds of a setting, over settings; that of
+    all scores where seeds do not differ; infinite where nothing does, up to rounding.
+    """
+    scores = np.stack([*tried.values()])  # [settings, tasks, N]
+    num_tasks = scores.shape[1]
+    if num_tasks == 1:
+        return np.zeros((1, 1)), np.ones((1, 1))
+    rounding = RESOLUTION * np.abs(scores).max((0, 2))
+    unit = np.full(num_tasks, np.inf)
+    for spread in (scores.std((0, 2)), np.sqrt(scores.var(2).mean(0))):
+        unit = np.where(spread > rounding, spread, unit)
+    return tried[""].mean(1, keepdims=True), unit[:, None]
 
 
 def scorer(

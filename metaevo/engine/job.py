@@ -13,7 +13,7 @@ import numpy as np
 from metaevo import population
 from metaevo.analysis import holdout
 from metaevo.config import RunConfig, Stop
-from metaevo.engine import checks
+from metaevo.engine import checks, identity
 from metaevo.engine.loggers.console import ConsoleLogger
 from metaevo.errors import printable
 from metaevo.evaluators.choose import EvaluatorFactory
@@ -201,7 +201,7 @@ def greeting(job: Job, progress: Progress) -> list[str]:
     needed = getattr(job.evaluator, "announced", None)  # unknown on other hosts
     memory = f", {byte_size(needed.peak)} of memory" if needed else ""
     size = population.size(proposal.params)
-    joined = joined_tasks(search.aggregate.__name__, len(search.tasks))
+    joined = joined_tasks(identity.plain(search.aggregate), len(search.tasks))
     aim = ", ".join(filter(None, (search.fitness.name, joined)))
     head = [
         f"{job.name}: {size} members x {search.num_seeds} seeds, lifetimes of {loops}",

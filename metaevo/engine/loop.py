@@ -69,6 +69,18 @@ NEWEST_EVERY = 5.0
 """Seconds between two writings of the solution for `metaevo watch`."""
 
 
+def check_one_seed(config: RunConfig) -> None:
+    """Check that a call from Python asks for one search.
+
+    Raises:
+        ConfigError: it asks for several.
+    """
+    if config.seeds != 1:
+        raise ConfigError(
+            f"run.seeds={config.seeds} is for the command line; run one seed at a time"
+        )
+
+
 def run(
     search: Search,
     config: RunConfig = RunConfig(),
@@ -113,10 +125,7 @@ def run(
         NumericalError: every member failed in three generations in a row, or in all.
             The last checkpoint is intact.
     """
-    if config.seeds != 1:
-        raise ConfigError(
-            f"run.seeds={config.seeds} is for the command line; run one seed at a time"
-        )
+    check_one_seed(config)
     if settings is None and config.directory is None:
         raise ConfigError(
             "RunConfig(directory=...) is needed: without settings a default one could "

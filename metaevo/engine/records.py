@@ -90,13 +90,18 @@ def signal(scores: np.ndarray) -> dict[str, float]:
 
 
 def means(evaluated: Evaluated) -> dict[str, float]:
-    """Mean over seeds and members of the last segment's metrics, finite ones."""
+    """Mean over seeds and members of the last segment's metrics, finite ones.
+
+    Of several tasks the fitness on each as well.
+    """
     record = {}
     for task, train in enumerate(evaluated.train):
         prefix = f"task{task}/" if len(evaluated.train) > 1 else ""
         metrics = {f"train/{name}": np.asarray(x)[..., -1] for name, x in train.items()}
         for name, x in evaluated.evaluation[task].items():
             metrics[f"evaluation/{name}"] = np.asarray(x)
+        if prefix:
+            metrics["fitness"] = np.asarray(evaluated.fitness[task])
         for name, x in metrics.items():
             x = x[np.isfinite(x)]
             record[f"{prefix}{name}"] = x.mean() if len(x) else np.nan

@@ -1,6 +1,7 @@
 """`metaevo tune`: a search over an algorithm's numbers, its budget and its preset."""
 
 import dataclasses
+import functools
 import importlib
 import json
 import shutil
@@ -13,9 +14,10 @@ import tiny_loop
 
 import metaevo
 from inner_loops import ppo
-from metaevo.analysis import holdout, report
+from metaevo import fitness
+from metaevo.analysis import first_screen, holdout, report
 from metaevo.cli import commands, config, help, presets, program, runs, train, tune
-from metaevo.engine import choices, dry_run
+from metaevo.engine import choices, dry_run, identity
 from metaevo.engine.dry_run import Times
 from metaevo.errors import ConfigError
 from metaevo.losses import clipped_square, square
@@ -49,7 +51,7 @@ def test_numbers_are_found_kept_and_used(tuned, tmp_path):
     found = metaevo.load(directory).lr
     assert found != pytest.approx(0.1)
     path = directory / "export" / "preset.txt"
-    assert f"metaevo train tiny_loop preset={path}" in said
+    assert f"metaevo train {tiny_loop.__file__} preset={path}" in said
     lines = path.read_text().splitlines()[1:]
     env, target, lr = lines
     assert [env, target] == ["env=gymnax/CartPole-v1", "meta.target=1.5"]
@@ -155,19 +157,39 @@ def test_settings_are_added_while_they_help_beyond_doubt():
 
 
 def test_settings_are_chosen_over_tasks_in_units_of_each():
-    """Gains on two tasks of small rewards count beside a loss on one of large ones."""
-    noise = np.random.default_rng(1).normal(size=(3, 16))
-    worth = {"a": (2, 0.002, -1000), "b": (0, 0, 2000), "c": (np.nan, 0, -4000)}
-    scale = np.array([[1.0], [1e-3], [1e3]])
+    """Of two small rewards and a large one; a task that tells nothing tells nothing."""
+    noise = np.random.default_rng(1).normal(size=(4, 16))
+    scale = np.array([[1.0], [1e-3], [1e3], [0.0]])
+    worth = {"a": (2, 0.002, -1000, 0), "b": (0, 0, 2000, 0), "bad": (-999, 0, 0, 0)}
     said = []
 
     def score(changes):
-        means = sum((np.array(worth[x]) for x in changes), np.zeros(3))
-        return means[:, None] + 0.1 * scale * noise
+        means = sum((np.array(worth[x]) for x in changes), np.zeros(4))
+        rounding = 1e-5 * (changes == ("b",))
+        floor = np.array([0, 0, 0, -200 + rounding])
+        return (floor + means)[:, None] + 0.4 * scale * noise
 
     assert choices.choose([*worth], score, said.append) == ("a", "b")
-    # Of a failed run it is known alone that it is no better than the worst.
-    assert said[2].startswith("c: -")
+    deviations = 0.4 * np.array([1, 0.001, 1000]) * noise[:3].std(1)
+    expected = (np.array([2, 0.002, -1000]) / deviations).sum() / 4
+    gain = float(said[0].removeprefix("a: ").partition(" [")[0])
+    assert gain == pytest.approx(expected, abs=0.01)
+    assert said[0].endswith("(in deviations, mean of 4 tasks)")
+
+
+def test_a_run_that_failed_has_the_least_score_of_its_task():
+    """A task on which all failed tells nothing."""
+    noise = np.random.default_rng(2).normal(size=(3, 16))
+    worth = {"a": (10, 0, np.nan), "c": (0, np.nan, np.nan)}
+    said = []
+
+    def score(changes):
+        means = sum((np.array(worth[x]) for x in changes), np.array([0, 0, np.nan]))
+        return means[:, None] + noise
+
+    assert choices.choose([*worth], score, said.append) == ("a",)
+    assert float(said[0].removeprefix("a: ").partition(" [")[0]) > 10 / 3
+    assert said[1].startswith("c: -")
 
 
 def test_numbers_are_tuned_on_several_environments(tuned, tmp_path, monkeypatch):
@@ -186,8 +208,9 @@ def test_numbers_are_tuned_on_several_environments(tuned, tmp_path, monkeypatch)
     assert "for the mean return over the lifetime, rank sum over 2 tasks" in page
     rows = (directory / "report" / "by_task.csv").read_text().splitlines()
     assert rows[0] == "generation,gymnax/CartPole-v1,gymnax/Acrobot-v1"
-    returns = [records[1][f"task{i}/train/return"] for i in range(2)]
-    assert [float(x) for x in rows[2].split(",")] == pytest.approx([1, *returns])
+    means = [records[1][f"task{i}/fitness"] for i in range(2)]
+    assert means[0] != means[1]
+    assert [float(x) for x in rows[2].split(",")] == pytest.approx([1, *means])
 
 
 def test_python_tunes_as_the_command_does(tuned, tmp_path, capsys):
@@ -211,8 +234,34 @@ def test_python_tunes_as_the_command_does(tuned, tmp_path, capsys):
         )
     assert ended.value.code == 0
     assert len(files.records(where)) == 3
-    with pytest.raises(ConfigError, match=r"'sigmas'\. Did you mean 'sigma'"):
-        metaevo.tune("ppo", sigmas=1)
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "message"),
+    [
+        ("ppo", {"sigmas": 1}, r"'sigmas'\. Did you mean 'sigma'"),
+        (ppo, {}, r"expected an inner loop's `make`, or its name; got <module"),
+        ("ppo", {"frames": 9, "num_generations": 5}, "=5: give one of them"),
+        ("ppo", {"more_envs": ("gymnax/CartPole-v1",)}, "CartPole-v1 is given twice"),
+        ("dqn", {"meta": {"td_loss": lambda d, q, g: d}}, "td_loss has no name to"),
+        ("ppo", {"config": metaevo.RunConfig(seeds=2)}, "run one seed at a time"),
+    ],
+)
+def test_what_python_cannot_tune_is_refused(given, options, message, tmp_path):
+    usual = metaevo.RunConfig(directory=str(tmp_path / "run"), wandb="disabled")
+    with pytest.raises(ConfigError, match=message):
+        metaevo.tune(given, **({"config": usual} | options))
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_fitness_of_several_tasks_is_described():
+    for aggregate, told in (
+        (fitness.normalized([0.0, 0.0], [1.0, 2.0]), "normalized over 2 tasks"),
+        (functools.partial(fitness.rank_sum), "rank sum over 2 tasks"),
+    ):
+        made = {"task0": {}, "task1": {}, "aggregate": identity.plain(aggregate)}
+        manifest = {"identity": {"settings": {"search": made}}}
+        assert first_screen.joined(manifest) == told
 
 
 def test_minutes_become_generations_before_the_first(tuned, monkeypatch):
