@@ -124,7 +124,7 @@ def test_function_of_no_file_is_run_with_a_warning(tmp_path, capsys, monkeypatch
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     made = {}
     monkeypatch.setattr(
-        api.loop, "run", lambda *given, **more: made.update(given=given)
+        api.engine, "run", lambda *given, **more: made.update(given=given)
     )
 
     def local(num_generations: int = 2):
