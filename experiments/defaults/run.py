@@ -7,7 +7,7 @@
 of seven numbers, and `step_size`, of the step size alone by a grid of as many frames.
 All learn for lives of the tuned length, 16 agents each on the same seeds, beside PPO as
 it is. A line holds scores by seed; networks are dense. Intervals of the table are each
-by itself.
+by itself, over seeds, of the mean of the searches.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TASKS = (*suites.UNTOUCHED, *suites.TRAINING)
 FRAMES, SEEDS = 32_768, 16
 NUMBERS = ("lr", "gamma", "gae_lambda", "ent_coef", "vf_coef", "clip_eps")
 NUMBERS += ("max_grad_norm",)
-AS_IT_IS, STEP_SIZE = "as it is", "step_size"
+AS_IT_IS, STEP_SIZE, TUNED = "as it is", "step size", "seven numbers"
 SPACE = Space(
     lambda key: candidate({}), lambda params, meta: slots.replace(meta, **params)
 )
@@ -45,14 +45,14 @@ def candidate(changes: dict[str, float]) -> dict[str, float]:
     return {name: float(changes.get(name, getattr(meta, name))) for name in NUMBERS}
 
 
-def candidates(folder: Path) -> dict[str, dict[str, float]]:
-    """PPO as it is and with the numbers of each run, by the run's name."""
-    found = {AS_IT_IS: candidate({})}
-    for manifest in sorted(folder.glob("**/manifest.json")):
-        run = manifest.parent
+def candidates(folder: Path) -> dict[tuple[str, int], dict[str, float]]:
+    """PPO as it is and with the numbers of each run, by way and search."""
+    found = {(AS_IT_IS, 0): candidate({})}
+    runs = {(STEP_SIZE, 0): folder / "step_size"}
+    runs |= {(TUNED, i): x for i, x in enumerate(sorted(folder.glob("numbers/seed*")))}
+    for way, run in runs.items():
         if (run / "solution").is_dir():
-            name = str(run.relative_to(folder))
-            found[name] = candidate(metaevo.load(run).slots)
+            found[way] = candidate(metaevo.load(run).slots)
     return found
 
 
@@ -76,27 +76,19 @@ def table(lines: list[dict]) -> None:
     for measure in ("lifetime", "final_return"):
         print(measure)
         for task in TASKS:
-            scores = {
-                x["name"]: np.array(x[measure], np.float64)
-                for x in lines
-                if x["task"] == task
-            }
-            tuned = [x for name, x in sorted(scores.items()) if "numbers" in name]
-            if AS_IT_IS not in scores or STEP_SIZE not in scores or not tuned:
+            of = {way: [] for way in (AS_IT_IS, STEP_SIZE, TUNED)}
+            for line in lines:
+                if line["task"] == task:
+                    of[line["way"]].append(line[measure])
+            if not all(of.values()):
                 continue
-            usual, step = scores[AS_IT_IS], scores[STEP_SIZE]
-            mean = np.mean(tuned, 0)
-            cells = [task, f"{np.nanmean(usual):.4g}"]
-            for a, b in ((step, usual), (mean, usual), (mean, step)):
-                x = differences.paired_difference(a, b)
+            scores = {way: np.array(x, np.float64) for way, x in of.items()}
+            cells = [task, f"{np.nanmean(scores[AS_IT_IS]):.4g}"]
+            for a, b in ((STEP_SIZE, AS_IT_IS), (TUNED, AS_IT_IS), (TUNED, STEP_SIZE)):
+                searched = len(scores[a]) > 1, False
+                x = differences.crossed_difference(scores[a], scores[b], searched)
                 cells.append(f"{x.difference:+.3g} [{x.low:+.3g}, {x.high:+.3g}]")
-            each = [differences.paired_difference(x, step) for x in tuned]
-            better, worse = (sum(x.verdict == y for x in each) for y in VERDICTS)
-            cells.append(f"{better} better, {worse} worse")
             print(f"| {' | '.join(cells)} |")
-
-
-VERDICTS = ("better", "worse")
 
 
 def main(argv: list[str]) -> None:
@@ -106,12 +98,12 @@ def main(argv: list[str]) -> None:
     if argv != ["table"]:
         metaevo.configure()
         lines = map(json.loads, results.lines)
-        done = {(x["task"], x["name"]) for x in lines}
+        done = [(x["task"], x["numbers"]) for x in lines]
         for task in TASKS:
-            for name, numbers in candidates(Path(argv[0])).items():
-                if (task, name) not in done:
-                    scores = judged(task, numbers)
-                    results.add(task=task, name=name, numbers=numbers, **scores)
+            for (way, search), numbers in candidates(Path(argv[0])).items():
+                if (task, numbers) not in done:
+                    where = {"task": task, "way": way, "search": search}
+                    results.add(**where, numbers=numbers, **judged(task, numbers))
     table([json.loads(x) for x in results.lines])
 
 
