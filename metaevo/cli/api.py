@@ -159,11 +159,10 @@ def tune(
     engine.check_one_seed(config)
     make = resolve.function(loop, "inner_loops") if isinstance(loop, str) else loop
     if not callable(make) or not runs.is_loop(make):
-        raise ConfigError(
-            f"metaevo.tune: expected an inner loop's `make`, or its name; got {make!r}"[
-                :400
-            ]
+        said = (
+            f"metaevo.tune: expected an inner loop's `make`, or its name; got {make!r}"
         )
+        raise ConfigError(said[:400])
     made = train.as_tuning(make)
     search = strategies.in_search(made, options)
     _, lines, unnamed = _arguments(search, options)

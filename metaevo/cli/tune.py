@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -319,7 +320,9 @@ def _place(make: Callable[..., InnerLoop]) -> str | None:
     there = listing.modules("inner_loops").get(source.file.stem)
     named = there is not None and there.resolve() == source.file.resolve()
     function = f":{source.function}" * (source.function != "make")
-    return source.file.stem if named and not function else f"{source.file}{function}"
+    if named and not function:
+        return source.file.stem
+    return shlex.quote(f"{source.file}{function}")
 
 
 def _preset(
