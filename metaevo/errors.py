@@ -6,7 +6,10 @@ shown with its traceback.
 
 from __future__ import annotations
 
+import inspect
 import re
+import traceback
+from collections.abc import Callable
 
 LONGEST = 4000  # characters of a message
 _UNSEEN = re.compile(
@@ -38,6 +41,25 @@ def printable(text: str, keep: str = "") -> str:
         return c if c in keep else c.encode("unicode_escape").decode("ascii")
 
     return text if text.isprintable() else _UNSEEN.sub(escaped, text)
+
+
+def raised(error: Exception, function: Callable) -> str:
+    """Return what a user's function raised, and the last of its file's lines there.
+
+    Args:
+        error: what it raised; its message is cut after the first line.
+        function: of the file.
+
+    >>> raised(KeyError("x"), printable)
+    "KeyError: 'x'"
+    """
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    own = None if code is None else code.co_filename
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == own]
+    where = f" in line {lines[-1]} of {printable(str(own))}" if lines else ""
+    text = [*printable(str(error), "\n").splitlines(), ""][0]
+    return f"{type(error).__name__}{where}: {text}".removesuffix(": ")
 
 
 class MetaevoError(Exception):

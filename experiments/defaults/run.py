@@ -1,67 +1,99 @@
-"""Numbers of PPO that were tuned over ten tasks at once, on six that no search saw.
+"""What was tuned over ten tasks at once, on six that no search saw.
 
-    python -m experiments.defaults.run runs/defaults     judges what results.jsonl lacks
+    python -m experiments.defaults.run ppo      judges what results.jsonl lacks
     python -m experiments.defaults.run table
 
-`runs/defaults` holds runs of `metaevo tune`, as the README here makes them: `numbers*`,
-of seven numbers, and `step_size`, of the step size alone by a grid of as many frames.
-All learn for lives of the tuned length, 16 agents each on the same seeds, beside PPO as
-it is. A line holds scores by seed; networks are dense. Intervals of the table are each
-by itself, over seeds, of the mean of the searches.
+`runs/defaults/ppo` holds runs of `metaevo tune`, as the README here makes them:
+`step_size`, a grid of the step size; `numbers/seed*`, all numbers; `choice/seed*`, all
+numbers under static settings that were chosen at that step size. Agents learn for lives
+of the tuned length, on the same seeds as the algorithm as it is. A line holds scores by
+seed; networks are dense. Intervals of the table are each by itself, over seeds, of the
+mean of the searches.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 import metaevo
 from benchmarks.measure import Results
-from inner_loops import ppo
-from metaevo import envs, fitness, slots
+from inner_loops import dqn, ppo
+from metaevo import slots
 from metaevo.analysis import differences, holdout
+from metaevo.cli import config, train
 from metaevo.envs import suites
 from metaevo.evaluators.local import LocalEvaluator
-from metaevo.types import Search, Space
+from metaevo.types import Space
 
 FOLDER = Path(__file__).parent
 TASKS = (*suites.UNTOUCHED, *suites.TRAINING)
-FRAMES, SEEDS = 32_768, 16
-NUMBERS = ("lr", "gamma", "gae_lambda", "ent_coef", "vf_coef", "clip_eps")
-NUMBERS += ("max_grad_norm",)
-AS_IT_IS, STEP_SIZE, TUNED = "as it is", "step size", "seven numbers"
-SPACE = Space(
-    lambda key: candidate({}), lambda params, meta: slots.replace(meta, **params)
+SEEDS = 16
+AS_IT_IS, STEP_SIZE, NUMBERS = "as it is", "step size", "numbers"
+CHOICE, BOTH = "settings", "settings and numbers"
+WAYS = (AS_IT_IS, STEP_SIZE, NUMBERS, CHOICE, BOTH)
+PAIRS = (
+    *((way, AS_IT_IS) for way in (STEP_SIZE, NUMBERS, CHOICE, BOTH)),
+    *((way, STEP_SIZE) for way in (NUMBERS, CHOICE, BOTH)),
 )
 
 
-def candidate(changes: dict[str, float]) -> dict[str, float]:
-    """PPO's numbers, some of them changed."""
-    meta = ppo.Meta()
-    return {name: float(changes.get(name, getattr(meta, name))) for name in NUMBERS}
+class Loop(NamedTuple):
+    """An algorithm and the frames of a life."""
+
+    make: Callable
+    frames: int
 
 
-def candidates(folder: Path) -> dict[tuple[str, int], dict[str, float]]:
-    """PPO as it is and with the numbers of each run, by way and search."""
-    found = {(AS_IT_IS, 0): candidate({})}
-    runs = {(STEP_SIZE, 0): folder / "step_size"}
-    runs |= {(TUNED, i): x for i, x in enumerate(sorted(folder.glob("numbers/seed*")))}
-    for way, run in runs.items():
-        if (run / "solution").is_dir():
-            found[way] = candidate(metaevo.load(run).slots)
+LOOPS = {"ppo": Loop(ppo.make, 32_768), "dqn": Loop(dqn.make, 24_000)}
+
+
+class Candidate(NamedTuple):
+    """Static settings, `KEY=VALUE`, and the slots that differ from the algorithm's."""
+
+    settings: tuple[str, ...]
+    slots: dict[str, Any]
+
+
+def candidates(folder: Path) -> dict[tuple[str, int], Candidate]:
+    """The algorithm as it is and what each run found, by way and search."""
+    found = {(AS_IT_IS, 0): Candidate((), {})}
+    step_size = dict(metaevo.load(folder / "step_size").slots)
+    found[STEP_SIZE, 0] = Candidate((), step_size)
+    for search, run in enumerate(sorted(folder.glob("numbers/seed*"))):
+        found[NUMBERS, search] = Candidate((), dict(metaevo.load(run).slots))
+    runs = [x for x in sorted(folder.glob("choice/seed*")) if (x / "solution").is_dir()]
+    for search, run in enumerate(runs):
+        manifest = json.loads((run / "manifest.json").read_text())
+        chosen = manifest["identity"]["settings"]["choices"]
+        settings = (*chosen.split(";"),) if chosen else ()
+        found[CHOICE, 0] = Candidate(settings, step_size)
+        found[BOTH, search] = Candidate(settings, dict(metaevo.load(run).slots))
     return found
 
 
-def judged(task: str, numbers: dict[str, float]) -> dict[str, list[float | None]]:
-    """Scores by seed of PPO with these numbers."""
-    loop = ppo.make(envs.make(task), ppo.Config(total_timesteps=FRAMES))
-    search = Search(loop, SPACE, holdout.NO_STRATEGY, 1, fitness.area_under_curve)
+def judged(task: str, name: str, candidate: Candidate) -> dict[str, list]:
+    """Scores by seed of an algorithm as a candidate has it."""
+    loop, tuning = LOOPS[name], train.as_tuning(LOOPS[name].make)
+    argv = [f"env={task}", f"inner.total_timesteps={loop.frames}"]
+    given = config.parse(tuning, [*argv, *candidate.settings])
+    del given["run"]
+    search = config.call(tuning, given)
+    space = Space(
+        lambda key: jax.tree.map(np.float32, candidate.slots),
+        lambda params, meta: slots.replace(meta, **params),
+    )
+    if not candidate.slots:
+        space = holdout.HAND_MADE
+    params = space.init(jax.random.key(0))
     runs, _ = holdout.train(
-        *(search, SPACE, {"": numbers}, jax.random.key(39), SEEDS),
+        *(search, space, {"": params}, jax.random.key(39), SEEDS),
         lambda one, **options: LocalEvaluator(one, devices=jax.devices(), **options),
     )
     scores = {"lifetime": runs[""].fitness[0], "final_return": runs[""].final_return[0]}
@@ -72,39 +104,56 @@ def judged(task: str, numbers: dict[str, float]) -> dict[str, list[float | None]
 
 
 def table(lines: list[dict]) -> None:
-    """Print a row a task: differences from PPO as it is, and between the others."""
-    for measure in ("lifetime", "final_return"):
-        print(measure)
-        for task in TASKS:
-            of = {way: [] for way in (AS_IT_IS, STEP_SIZE, TUNED)}
-            for line in lines:
-                if line["task"] == task:
-                    of[line["way"]].append(line[measure])
-            if not all(of.values()):
-                continue
-            scores = {way: np.array(x, np.float64) for way, x in of.items()}
-            cells = [task, f"{np.nanmean(scores[AS_IT_IS]):.4g}"]
-            for a, b in ((STEP_SIZE, AS_IT_IS), (TUNED, AS_IT_IS), (TUNED, STEP_SIZE)):
-                searched = len(scores[a]) > 1, False
-                x = differences.crossed_difference(scores[a], scores[b], searched)
-                cells.append(f"{x.difference:+.3g} [{x.low:+.3g}, {x.high:+.3g}]")
-            print(f"| {' | '.join(cells)} |")
+    """Print a row a task: what it has as it is, and differences of `PAIRS`."""
+    for name in LOOPS:
+        for measure in ("lifetime", "final_return"):
+            print(name, measure, *(f"{a} less {b}" for a, b in PAIRS), sep=" | ")
+            for task in TASKS:
+                print("|", " | ".join(_row(lines, name, task, measure)), "|")
+
+
+def _row(lines: list[dict], name: str, task: str, measure: str) -> list[str]:
+    here = [x for x in lines if (x["loop"], x["task"]) == (name, task)]
+    of = {way: [x[measure] for x in here if x["way"] == way] for way in WAYS}
+    scores = {way: np.array(x, np.float64) for way, x in of.items() if x}
+    if AS_IT_IS not in scores:
+        return [task]
+    cells = [task, f"{np.nanmean(scores[AS_IT_IS]):.4g}"]
+    for a, b in PAIRS:
+        if a not in scores or b not in scores:
+            cells.append("")
+            continue
+        searched = len(scores[a]) > 1, False
+        x = differences.crossed_difference(scores[a], scores[b], searched)
+        cells.append(f"{x.difference:+.3g} [{x.low:+.3g}, {x.high:+.3g}]")
+    return cells
 
 
 def main(argv: list[str]) -> None:
-    if len(argv) != 1:
+    if len(argv) != 1 or argv[0] not in (*LOOPS, "table"):
         sys.exit(__doc__)
     results = Results("results", keep=True, folder=FOLDER)
     if argv != ["table"]:
         metaevo.configure()
+        (name,) = argv
         lines = map(json.loads, results.lines)
-        done = [(x["task"], x["numbers"]) for x in lines]
+        done = {(x["loop"], x["task"], x["way"], x["search"]) for x in lines}
         for task in TASKS:
-            for (way, search), numbers in candidates(Path(argv[0])).items():
-                if (task, numbers) not in done:
-                    where = {"task": task, "way": way, "search": search}
-                    results.add(**where, numbers=numbers, **judged(task, numbers))
+            for key, one in candidates(Path("runs/defaults") / name).items():
+                if (name, task, *key) not in done:
+                    where = {"loop": name, "task": task, "way": key[0]}
+                    told = {"settings": one.settings, "slots": _plain(one.slots)}
+                    scores = judged(task, name, one)
+                    results.add(**where, search=key[1], **told, **scores)
     table([json.loads(x) for x in results.lines])
+
+
+def _plain(found: dict[str, Any]) -> dict[str, list[float]]:
+    """The numbers of each slot: one, or the leaves of a function of progress."""
+    return {
+        name: np.concatenate([np.ravel(x) for x in jax.tree.leaves(value)]).tolist()
+        for name, value in found.items()
+    }
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from typing import Any
 
 from metaevo import slots
 from metaevo.cli import config as keys
-from metaevo.cli import program, resolve, runs, strategies, train, values
+from metaevo.cli import program, ranges, resolve, runs, strategies, train, values
 from metaevo.cli import tune as tuning
 from metaevo.cli.options import CompareOptions, TuneOptions
 from metaevo.config import RunConfig
@@ -89,6 +89,7 @@ def run(
         search = resolve.function(search, "searches")
     if not callable(search):
         raise ConfigError(_no_search(search))
+    options = _flat(search, options)
     search = strategies.in_search(search, options)
     given, lines, unnamed = _arguments(search, options)
     source = Source.of(search)
@@ -144,7 +145,8 @@ def tune(
         choose: choose static settings first, by 16 agents each.
         **options: `env`, `more_envs`, `population_size`, `num_generations`,
             `num_seeds`, `sigma`, `choices`, `inner`, `meta`; `strategy` and its
-            arguments. `metaevo tune NAME --help` describes them.
+            arguments; `space={"lr": "log_uniform(1e-4, 1e-2)"}`, ranges.
+            `metaevo tune NAME --help` describes them.
 
     Returns:
         the result; None in a process of a distributed job that is not the first.
@@ -164,6 +166,7 @@ def tune(
         )
         raise ConfigError(said[:400])
     made = train.as_tuning(make)
+    options = _flat(made, options)
     search = strategies.in_search(made, options)
     _, lines, unnamed = _arguments(search, options)
     if unnamed:
@@ -281,8 +284,7 @@ def _arguments(
         if key not in defaults:
             near = values.did_you_mean(values.near(key, defaults))
             raise ConfigError(
-                f"{search.__name__} has no parameter {key!r}.{near} It has "
-                f"{', '.join(defaults)}"
+                f"no parameter is called {key!r}.{near} There are {', '.join(defaults)}"
             )
         arguments[key] = _of_kind(key, value, defaults[key])
     unnamed = {}
@@ -294,6 +296,17 @@ def _arguments(
     given = _parsed(search, keys.changes(search, arguments))
     lines = keys.changes(search, given)
     return _with_unnamed(given, unnamed), lines, unnamed
+
+
+def _flat(search: Callable, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options with `{"space.lr": x}` in the place of `space={"lr": x}`."""
+    given = dict(options)
+    if ranges.KEY not in inspect.signature(search).parameters:
+        texts = given.pop(ranges.KEY, {})
+        if not isinstance(texts, Mapping):
+            raise ConfigError(f"{ranges.KEY}={texts!r}: expected a range by number")
+        given |= {f"{ranges.KEY}.{name}": text for name, text in texts.items()}
+    return given
 
 
 def _parsed(search: Callable[..., Search], lines: Sequence[str]) -> dict[str, Any]:

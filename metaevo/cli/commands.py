@@ -29,7 +29,7 @@ from metaevo.cli.options import (
     TuneOptions,
     WatchOptions,
 )
-from metaevo.cli.signals import on_signals
+from metaevo.cli.signals import STOPPING, on_signals
 from metaevo.errors import CheckpointError, ConfigError
 from metaevo.storage._files import replace_file
 from metaevo.storage.history import generations_asked, generations_done
@@ -60,11 +60,15 @@ def execute(name: str, arguments: Sequence[str]) -> None:
     Raises:
         ConfigError: The arguments are too few or too many, or one is wrong.
     """
-    run = COMMANDS[name].run
+    run, wanted, *_ = COMMANDS[name]
     try:
         inspect.signature(run).bind(*arguments)
     except TypeError:
         raise _unexpected(name, arguments) from None
+    # KEY=VALUE in the place of a name that was forgotten.
+    first = [] if wanted.startswith("[") else arguments[:1]
+    if any("=" in x and not x.startswith("-") and not Path(x).exists() for x in first):
+        raise _unexpected(name, arguments)
     run(*arguments)
 
 
@@ -340,7 +344,7 @@ def _compare(first: str, *rest: str) -> None:
     from metaevo.engine import compare
     from metaevo.evaluators.devices import configure
 
-    stop = on_signals()
+    stop = on_signals(STOPPING)
     configure()
     made = {x: functools.partial(runs.remade, run) for x, run in opened.items()}
     with contextlib.ExitStack() as stack:
@@ -361,7 +365,7 @@ def _judge(*words: str) -> None:
     """
     from metaevo.cli import judge
 
-    judge.judge(words, on_signals().is_set)
+    judge.judge(words, on_signals(STOPPING).is_set)
 
 
 def _distill(directory: str, *arguments: str) -> None:
@@ -376,7 +380,7 @@ def _distill(directory: str, *arguments: str) -> None:
     from metaevo.analysis import distill, report
     from metaevo.evaluators.devices import configure
 
-    stop = on_signals()
+    stop = on_signals(STOPPING)
     configure()
     import jax
 

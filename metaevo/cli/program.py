@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from metaevo.cli import config, presets, runs, values
-from metaevo.cli.signals import on_signals
+from metaevo.cli.signals import STOPPING, on_signals
 from metaevo.config import RunConfig
 from metaevo.engine.loggers import streams
 from metaevo.errors import ConfigError, InterruptedRunError, MetaevoError
@@ -48,7 +48,7 @@ def main(search: Callable[..., Search], argv: Sequence[str] | None = None) -> No
     """
     runs.refuse_while_importing("metaevo.main")
     streams.protect(own=True)
-    stop = on_signals()
+    stop = on_signals(STOPPING)
     arguments = sys.argv[1:] if argv is None else argv
 
     def body() -> None:

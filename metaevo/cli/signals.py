@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import threading
 
 NAMES = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP")
 
 
-def on_signals() -> threading.Event:
+STOPPING = "stopping after the step in progress; Ctrl-C again ends at once"
+
+
+def on_signals(said: str = "") -> threading.Event:
     """Return an event that SIGINT, SIGTERM, SIGUSR1 and SIGHUP set.
+
+    The first of them writes a line `said` to stderr, if there is any.
 
     A second SIGINT raises KeyboardInterrupt. SIGHUP, the end of a terminal or of an ssh
     connection, stays ignored where the parent ignores it, as `nohup` does. Outside the
@@ -21,6 +28,10 @@ def on_signals() -> threading.Event:
         del frame
         if number == signal.SIGINT and stop.is_set():
             raise KeyboardInterrupt
+        if said and not stop.is_set():
+            # Unbuffered: a signal may arrive while Python writes.
+            with contextlib.suppress(OSError):
+                os.write(2, f"\n{said}\n".encode())
         stop.set()
 
     if threading.current_thread() is threading.main_thread():

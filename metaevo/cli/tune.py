@@ -7,7 +7,9 @@ it is on seeds that it did not see. `choose=true` chooses static settings first.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import math
 import shlex
 import sys
@@ -26,7 +28,7 @@ from metaevo.cli import (
     train,
 )
 from metaevo.cli.options import TuneOptions
-from metaevo.cli.signals import on_signals
+from metaevo.cli.signals import STOPPING, on_signals
 from metaevo.engine.loggers import streams
 from metaevo.engine.result import Result
 from metaevo.errors import ConfigError, InterruptedRunError
@@ -47,7 +49,7 @@ def main(make: Callable[..., InnerLoop], argv: Sequence[str]) -> None:
         argv: `key=value` arguments, and those of `TuneOptions`.
     """
     streams.protect(own=True)
-    stop = on_signals()
+    stop = on_signals(STOPPING)
     sys.exit(program.guard(lambda: _tune(make, argv, stop.is_set)))
 
 
@@ -191,8 +193,10 @@ def _chosen(
 
     Raises:
         ConfigError: settings are given as well, or the run's directory is not free.
+        LockedError: another process chooses in the same folder.
     """
     from metaevo.engine import choices, preparation
+    from metaevo.engine.loggers.console import ConsoleLogger
     from metaevo.evaluators.devices import choose_devices
 
     if tuning.choices is not None:
@@ -210,11 +214,6 @@ def _chosen(
     folder = tuning.directory.with_name(f"{tuning.directory.name}-choices")
     lifetime = sum(loop.frames_per_segment * loop.num_segments for loop in loops)
     where = f" on each of {len(loops)} environments" if len(loops) > 1 else ""
-    print(
-        f"choosing among {len(offered)} static settings by {choices.NUM_SEEDS} agents "
-        f"each{where}, {choices.NUM_SEEDS * lifetime:,} frames; kept in {folder}",
-        flush=True,
-    )
     score = choices.scorer(
         tuning.make,
         folder,
@@ -222,13 +221,27 @@ def _chosen(
         choose_devices(tuning.config),
         should_stop,
     )
+    say = functools.partial(print, flush=True)
     tried = []
+    folder.mkdir(parents=True, exist_ok=True)
+    with (
+        run_directory.lock(folder),
+        contextlib.closing(ConsoleLogger(0)) as progress,
+    ):
+        say(
+            f"choosing among {len(offered)} static settings by {choices.NUM_SEEDS} "
+            f"agents each{where}, {choices.NUM_SEEDS * lifetime:,} frames; kept in "
+            f"{folder}"
+        )
+        progress.now("choosing", 1 + len(offered))
 
-    def counted(changes: tuple[str, ...]):
-        tried.append(changes)
-        return score(changes)
+        def counted(changes: tuple[str, ...]):
+            tried.append(changes)
+            scores = score(changes)
+            progress.advance(1)
+            return scores
 
-    chosen = choices.choose(offered, counted, lambda line: print(line, flush=True))
+        chosen = choices.choose(offered, counted, say)
     return chosen, len(tried) * choices.NUM_SEEDS * lifetime
 
 

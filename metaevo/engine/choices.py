@@ -8,6 +8,7 @@ algorithm has, with the algorithm's own numbers, on the same seeds.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -40,8 +41,9 @@ def choose(
     as well. A rival of `metaevo compare` is chosen less strictly: there the strongest
     is asked for, here one that will help.
 
-    Over several tasks a difference is the mean of those on each, in standard deviations
-    of the scores of one setting there.
+    Over several tasks a run is told by its rank on each, so that no task counts for
+    more than another: a difference is the mean over tasks of the share of runs, of all
+    settings alone, that are worse.
 
     Args:
         choices: Settings, each `key=value` or several joined by `;`.
@@ -51,12 +53,13 @@ def choose(
     """
     usual = score(())
     alone = _filled({"": usual} | {x: score((*x.split(";"),)) for x in choices})
-    centre, unit = _scale(alone)
-    told = f" (in deviations, mean of {len(unit)} tasks)" if len(unit) > 1 else ""
+    pool = np.concatenate([*alone.values()], 1)
+    several = len(pool) > 1
+    told = f" (in shares of runs, mean of {len(pool)} tasks)" if several else ""
 
     def gain(scores: np.ndarray, best: np.ndarray) -> Paired:
-        joined = (((x - centre) / unit).mean(0) for x in (scores, best))
-        return paired_difference(*joined)
+        place = functools.partial(_shares, pool) if several else lambda x: x
+        return paired_difference(*(place(x).mean(0) for x in (scores, best)))
 
     each = holm([gain(alone[x], alone[""]) for x in choices])
     gains = dict(zip(choices, each, strict=True))
@@ -89,21 +92,18 @@ def _filled(tried: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {name: np.where(np.isfinite(x), x, least) for name, x in tried.items()}
 
 
-def _scale(tried: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return centre and unit of each task's scores, [tasks, 1] each.
+def _shares(pool: np.ndarray, scores: np.ndarray) -> np.ndarray:
+    """Return which share of a task's runs each score is above, and half of its equals.
 
-    The unit is the standard deviation of the seeds of a setting, over settings; that of
-    all scores where seeds do not differ; infinite where nothing does, up to rounding.
+    Args:
+        pool: [tasks, M] scores; those that differ by rounding are equal.
+        scores: [tasks, N].
     """
-    scores = np.stack([*tried.values()])  # [settings, tasks, N]
-    num_tasks = scores.shape[1]
-    if num_tasks == 1:
-        return np.zeros((1, 1)), np.ones((1, 1))
-    rounding = RESOLUTION * np.abs(scores).max((0, 2))
-    unit = np.full(num_tasks, np.inf)
-    for spread in (scores.std((0, 2)), np.sqrt(scores.var(2).mean(0))):
-        unit = np.where(spread > rounding, spread, unit)
-    return tried[""].mean(1, keepdims=True), unit[:, None]
+    mine, others = scores[:, :, None], pool[:, None]
+    rounding = RESOLUTION * np.maximum(np.abs(mine), np.abs(others))
+    above = mine > others + rounding
+    equal = np.abs(mine - others) <= rounding
+    return above.mean(2) + equal.mean(2) / 2
 
 
 def scorer(

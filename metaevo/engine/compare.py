@@ -162,6 +162,7 @@ def compare(
     Raises:
         ConfigError: The runs cannot be compared.
         InterruptedRunError: `should_stop` returned True.
+        LockedError: Another process writes to `out`.
     """
     _check_own(out)
     named = [_group(name, runs, make) for name, runs in groups.items()]
@@ -184,7 +185,11 @@ def compare(
     settings = [_conditions(section[0], make, on) for section in alike]
     measure = everyone[0].search.fitness.name
     scores, random_scores, environments, hardest, notes = {}, {}, {}, {}, []
-    with contextlib.closing(ConsoleLogger(0)) as console:
+    out.mkdir(parents=True, exist_ok=True)
+    with (
+        run_directory.lock(out),
+        contextlib.closing(ConsoleLogger(0)) as console,
+    ):
         for section, conditions in zip(alike, settings, strict=True):
             joined = ", ".join(group.name for group in section)
             own = f" ({joined})" if len(alike) > 1 else ""
@@ -318,7 +323,8 @@ def _check_own(out: Path) -> None:
         ConfigError: It holds other files, which would be written over.
     """
     ours = any((out / name).is_dir() for name in ("trained", "tuned"))
-    if out.is_dir() and any(out.iterdir()) and not ours:
+    left = {run_directory.Paths().lock.name}  # by one that was refused
+    if out.is_dir() and {x.name for x in out.iterdir()} - left and not ours:
         raise ConfigError(
             f"out={out} holds other files than a comparison; give another folder"
         )

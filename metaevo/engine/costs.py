@@ -136,6 +136,17 @@ def num_candidates(search: Search) -> int:
     return 2 + len(holdout.baselines(search)) + more
 
 
+def num_programs(search: Search, config: RunConfig) -> int:
+    """Return the programs that a comparison compiles.
+
+    One for the hand-made algorithm, one for what the search found, and one for the
+    simple functions of each slot that has some.
+    """
+    if not frames_compared(search, config):
+        return 0
+    return 2 + len(rivals.of(search))
+
+
 def num_choices(search: Search, config: RunConfig) -> int:
     """Return the lifetimes of a task in which the best simple function is chosen."""
     return rivals.num_tried(search) * rivals.choosing_seeds(config.held_out_seeds)

@@ -280,8 +280,10 @@ def _following(job: Job, times: Times, searching: float) -> list[str]:
         parts.append(f"a population evaluated {repeats} times for the noise")
     if not parts:
         return []
+    programs = costs.num_programs(search, config)
+    compiled = f" and {programs} compilations" if programs else ""
     return [
         f"afterwards   {'; '.join(parts)}",
-        f"             {duration(times.following)} and two compilations; "
+        f"             {duration(times.following)}{compiled}; "
         f"{duration(searching + times.following)} with the search",
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from metaevo import slots
-from metaevo.errors import ConfigError
+from metaevo.errors import ConfigError, raised
 from metaevo.learned import operations
 from metaevo.portable import tracing
 from metaevo.types import Params
@@ -46,15 +47,16 @@ def check(meta: Any) -> None:
 
 
 def check_own(spec: Mapping[str, Mapping], params: Params) -> None:
-    """Check the learned functions that the user wrote, on shapes, before they train.
+    """Check the learned functions that the user wrote, before they train.
 
     Args:
         spec: `Space.spec`.
         params: shapes, from `jax.eval_shape(space.init, key)`.
 
     Raises:
-        ConfigError: one cannot be traced with what it declares that it reads, so that
-            no solution could be saved; or gives other values than one for each element.
+        ConfigError: one raises; cannot be traced with what it declares that it reads,
+            so that no solution could be saved; gives other values than one for each
+            element; does not start as it says; or its numbers have no effect.
     """
     for name, op in spec.items():
         own = None if op["op"] == "number" else operations.own(op["op"])
@@ -66,28 +68,49 @@ def check_own(spec: Mapping[str, Mapping], params: Params) -> None:
         except NotImplementedError:
             continue  # it is saved without a program
         except Exception as error:
-            said = (str(error).splitlines() or [type(error).__name__])[0]
-            raise ConfigError(
-                f"{name}={op['op']}: it could not be saved: {said}; a learned function "
-                "that reads its context declares what, such as "
-                'operation(..., reads=lambda op: ("return_std",))'
-            ) from None
-        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), params[name])
-        if name in ELEMENTWISE and (wrong := _wrong(name, learned.bind(zeros))):
-            raise ConfigError(f"{name}={op['op']}: {wrong}")
+            said = raised(error, own.build)
+            if _runs(name, learned, params[name]):
+                said += (
+                    ". With all of the context it runs: declare what it reads, such as "
+                    'operation(..., reads=lambda op: ("return_std",))'
+                )
+            raise ConfigError(f"{name}={op['op']}: {said}") from None
+        if name in ELEMENTWISE:
+            zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), params[name])
+            wrong = _wrong(name, learned.bind(zeros))
+            wrong = wrong or _wrong_values(name, learned, own.start(op))
+            if wrong:
+                raise ConfigError(f"{name}={op['op']}: {wrong}")
+
+
+def _inputs(name: str) -> list[jax.ShapeDtypeStruct]:
+    each = jax.ShapeDtypeStruct((_NUM,), np.float32)
+    scalar = jax.ShapeDtypeStruct((), np.float32)
+    return [scalar if x == "clip_eps" else each for x in slots.SIGNATURES[name]]
+
+
+def _called(slot: Any, *values: Any) -> Any:
+    """Call a function with a context that has everything."""
+    return slot(*values, slots.Context(0.5, values[0].sum(), _Stats()))
+
+
+def _runs(name: str, learned: Any, params: Any) -> bool:
+    """Return True if a function of elements runs with a context that has everything."""
+    if name not in ELEMENTWISE:
+        return False
+    try:
+        jax.eval_shape(
+            lambda params, *x: _called(learned.bind(params), *x), params, *_inputs(name)
+        )
+    except Exception:
+        return False
+    return True
 
 
 def _wrong(name: str, slot: Any) -> str | None:
     """Return what is wrong with the values of a function; None if nothing is known."""
-    each = jax.ShapeDtypeStruct((_NUM,), np.float32)
-    inputs = [
-        jax.ShapeDtypeStruct((), np.float32) if x == "clip_eps" else each
-        for x in slots.SIGNATURES[name]
-    ]
-
-    def call(*values):
-        return slot(*values, slots.Context(0.5, values[0].sum(), _Stats()))
-
+    inputs = _inputs(name)
+    call = functools.partial(_called, slot)
     try:
         shape = jax.eval_shape(call, *inputs).shape
     except Exception:
@@ -98,6 +121,26 @@ def _wrong(name: str, slot: Any) -> str | None:
     if shape == ():
         return f"it gives one number for a whole batch; {expected}: leave out .mean()"
     return f"it gives {list(shape)} for inputs of [{_NUM}]; {expected}"
+
+
+def _wrong_values(name: str, learned: Any, hand_made: Any) -> str | None:
+    """Return what is wrong with the start of a function, and with its numbers."""
+    draw = np.random.default_rng(0).normal
+    inputs = [draw(size=x.shape).astype(x.dtype) for x in _inputs(name)]
+    start = learned.init(jax.random.key(0))
+    moved = jax.tree.map(lambda x: x + draw(size=x.shape).astype(x.dtype), start)
+    each = jax.jit(lambda params: _called(learned.bind(params), *inputs))
+    values = np.asarray(each(start))
+    if learned.starts_hand_made and hand_made is not None:
+        wanted = np.asarray(jax.jit(lambda: _called(hand_made, *inputs))())
+        if not np.allclose(values, wanted, 1e-3, 1e-5):
+            return (
+                f"starts_hand_made=True, but it starts as {values[0]:.4g} where the "
+                f"hand-made function is {wanted.flat[0]:.4g}"
+            )
+    if np.array_equal(values, each(moved), equal_nan=True):
+        return "its values do not depend on its numbers, so that nothing would evolve"
+    return None
 
 
 def _is_constant(call: Callable, inputs: Sequence[jax.ShapeDtypeStruct]) -> bool:

@@ -192,9 +192,9 @@ def opened(
             search, config, size, factory.num_devices, factory.platform
         )
         unit = "segment" if costs.trains(search) else "generation"
-        console = stack.enter_context(
-            contextlib.closing(ConsoleLogger(search.num_generations, following, unit))
-        )
+        programs = costs.num_programs(search, config)
+        console = ConsoleLogger(search.num_generations, following, unit, programs)
+        stack.enter_context(contextlib.closing(console))
         limit = float("inf") if config.max_seconds is None else config.max_seconds
         yield make(
             search,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaevo.errors import ConfigError, printable
+from metaevo.errors import ConfigError, raised
 from metaevo.types import PyTree
 
 __all__ = ["check"]
@@ -70,20 +68,7 @@ def _called(name: str, function: Callable, *args: Any) -> PyTree:
     try:
         return jax.eval_shape(function, *args)
     except Exception as error:
-        text = [*printable(str(error), "\n").splitlines(), ""][0]
-        kind = type(error).__name__
-        raise ConfigError(
-            f"{name} raises {kind}{_where(error, function)}: {text}"
-        ) from error
-
-
-def _where(error: Exception, function: Callable) -> str:
-    """Return the last line of the function's own file that led to an error."""
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    own = None if code is None else code.co_filename
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if frame.filename == own]
-    return f" in line {lines[-1]} of {printable(str(own))}" if lines else ""
+        raise ConfigError(f"{name} raises {raised(error, function)}") from error
 
 
 def _pair(name: str, parts: tuple[str, str], function: Callable, *args: Any) -> tuple:

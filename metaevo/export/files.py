@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -106,8 +107,8 @@ def write(
     Args:
         path: as of `metaevo.load`.
         to: a key of `FORMATS`.
-        out: the file; None: in a folder `export` beside the artifact, and in the
-            current folder for an artifact of the zoo.
+        out: the file, or a folder for it; None: in a folder `export` beside the
+            artifact, and in the current folder for an artifact of the zoo.
         slot: the one slot to write; None: all, for StableHLO and ONNX the only one.
 
     Returns:
@@ -115,9 +116,9 @@ def write(
 
     Raises:
         ArtifactError: there is no artifact at `path`.
-        ConfigError: there is no such slot or format, several slots do not fit into the
-            format, a package is missing, or a function has an operation that the
-            format lacks.
+        ConfigError: there is no such slot or format, `out` ends in another suffix than
+            the format's, several slots do not fit into the format, a package is
+            missing, or a function has an operation that the format lacks.
     """
     if to not in FORMATS:
         raise ConfigError(f"to={to}: expected one of {', '.join(FORMATS)}")
@@ -133,14 +134,18 @@ def write(
         name: artifact.slots[name] for name in chosen if spec[name]["op"] == "number"
     }
     lines = artifact.describe().splitlines()
+    stem = names.identifier(chosen[0]) if len(chosen) == 1 else "evolved"
     if out is None:
-        stem = names.identifier(chosen[0]) if len(chosen) == 1 else "evolved"
         folder = verified.artifact_folder(path).absolute().parent / "export"
         if folder.parent == verified.ZOO:
             folder = Path()
         out = folder / f"{stem}{FORMATS[to].suffix}"
-    out = Path(out)
+    elif str(out).endswith(("/", os.sep)) or Path(out).is_dir():
+        out = Path(out) / f"{stem}{FORMATS[to].suffix}"
+    out, ending = Path(out), Path(f"x{FORMATS[to].suffix}").suffix
     content = FORMATS[to].content(functions, numbers, lines, out.stem)
+    if out.suffix != ending:
+        raise ConfigError(f"out={out}: expected a name that ends in {ending}")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_bytes(content)

@@ -120,12 +120,16 @@ def git_state(files: Sequence[Path] = ()) -> dict[str, Any]:
         files: source files of the run.
 
     Returns:
-        `git`: the commit, with `-dirty` if files changed or some of `files` are not
-        committed; None outside git. `uncommitted`: `FILE: untracked` or `modified`,
-        for each of `files` that is in no commit as it is.
+        `git`: the commit of the folder in which the run was started or, outside git, of
+        metaevo's own checkout, with `-dirty` if files changed or some of `files` are
+        not committed; None without either. `uncommitted`: `FILE: untracked` or
+        `modified`, for each of `files` that is in no commit as it is.
     """
     here = Path.cwd()
     commit = _git(here, "describe", "--always", "--abbrev=12")
+    if commit is None and (_INSTALLED / ".git").exists():
+        here = _INSTALLED
+        commit = _git(here, "describe", "--always", "--abbrev=12")
     changed = commit is not None and _git(here, *_STATUS, "--untracked-files=no") != ""
     uncommitted = []
     for file in sorted({Path(x).absolute() for x in files}):

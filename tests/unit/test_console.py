@@ -125,3 +125,14 @@ def test_a_notebook_has_one_output_that_is_written_again(monkeypatch):
     assert "... 42 lines ..." in shown
     console.close()
     assert outputs.count("new") == 1
+
+
+def test_the_time_left_counts_programs_that_are_compiled_after_the_search(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(consoles.time, "monotonic", lambda: now[0])
+    console = ConsoleLogger(3, following=1.0, programs=2)
+    record = dict.fromkeys(("fitness_best", "fitness_mean", "fitness_median"), 1.0)
+    record |= {"fitness_sd": 0.0, "failed": 0, "frames_per_second": 1.0}
+    for generation, now[0] in enumerate([12.0, 14.0]):  # the first one compiles for 10
+        console.log(record | {"generation": generation})
+    assert console._left(2) == "24s"

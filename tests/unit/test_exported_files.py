@@ -6,8 +6,8 @@ That each format equals JAX is in `tests/system/test_exports.py`.
 import ast
 import inspect
 import json
-import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 
 from metaevo import (
-    activations,
     advantages,
     critic_losses,
     drifts,
@@ -83,16 +82,13 @@ def test_scalars_broadcast_and_inputs_take_the_type_of_the_first_array(loss):
     assert np.shape(value_loss(1.0, 2.0, 3.0)) == ()
 
 
-@pytest.mark.parametrize("to", ["numpy", "jax"])
-def test_a_column_beside_a_row_is_refused_in_one_line(loss, to):
+def test_a_column_beside_a_row_is_refused_in_one_line(loss):
     """A critic's [n, 1] and targets [n] would give a loss [n, n]."""
-    value_loss = imported(loss, to)["value_loss"]
+    exported = imported(loss)
     expected = r"^value_loss: value has shape \(3, 1\) and target \(3,\): [^\n]*$"
-    with pytest.raises(ValueError, match=expected):
-        value_loss(np.ones((3, 1)), np.ones(3), np.ones(3))
-    if to == "numpy":
-        with pytest.raises(ValueError, match="value_loss: value has shape"):
-            imported(loss)["value_loss_gradient"](np.ones((3, 1)), np.ones(3), 0.0)
+    for name in ("value_loss", "value_loss_gradient"):
+        with pytest.raises(ValueError, match=expected):
+            exported[name](np.ones((3, 1)), np.ones(3), np.ones(3))
 
 
 def test_a_loss_of_a_difference_takes_both_tensors(tmp_path):
@@ -138,42 +134,12 @@ def test_the_discount_of_a_potential_is_an_argument(tmp_path):
     np.testing.assert_array_equal(reward(obs, np.ones((4, 3)), 1, after, 0, 0.9), low)
 
 
-@pytest.mark.parametrize("to", ["numpy", "jax"])
-def test_the_example_at_the_top_runs(loss, to, tmp_path):
-    written = files.write(loss, to, tmp_path / "evolved.py")
-    assert ">>> from evolved import LR, value_loss" in written.read_text()
-    done = subprocess.run(
-        [sys.executable, "-m", "doctest", "-v", written],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout
-    assert "value_loss(value, target, old_value)" in done.stdout
-
-
-@pytest.mark.parametrize("stem", ["my-loss", "class", "torch"])
-def test_a_name_that_cannot_be_imported_is_not_in_the_example(loss, stem, tmp_path):
-    text = files.write(loss, "torch", tmp_path / f"{stem}.py").read_text()
-    assert ">>> value, target, old_value = torch.randn(3, 32)" in text
-    assert ">>> from" not in text
-
-
-def test_jax_file_runs_without_metaevo(loss):
-    written = files.write(loss, "jax", loss.parent / "exported.py")
-    code = (
-        "import sys; sys.modules['metaevo'] = None; import jax, exported; "
-        "print(repr(float(jax.jit(exported.value_loss)(1.5, 0.25, 1.0))))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=written.parent,
-        env={"PATH": ""},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    expected = numpy_reference.load(loss).value_loss([1.5], [0.25], [1.0])[0]
-    assert float(done.stdout) == pytest.approx(float(expected), rel=1e-5)
+def test_a_name_that_cannot_be_imported_is_not_in_the_example(loss, tmp_path):
+    for stem in ("evolved", "my-loss", "class", "torch"):
+        text = files.write(loss, "torch", tmp_path / f"{stem}.py").read_text()
+        assert ">>> value, target, old_value = torch.randn(3, 32)" in text
+        found = ">>> from evolved import LR, value_loss" in text
+        assert found == (">>> from" in text) == (stem == "evolved")
 
 
 def test_source_is_named_after_the_statements_that_it_comes_from(loss):
@@ -234,49 +200,32 @@ def test_schedule_and_optimizer_stand_in_one_file(tmp_path):
         lr=schedules.steps(2),
     )
     mine, reference = imported(path), numpy_reference.load(path).optimizer
-    params = {"b": np.zeros(3), "a": {"w": np.ones((2, 3))}}
-    gradient = {"b": np.arange(3.0), "a": {"w": -np.ones((2, 3))}}
-    found, state = mine["optimizer_update"](
-        gradient, mine["optimizer_init"](params), params
-    )
+    params, gradient = {"b": np.zeros(3)}, {"b": np.arange(3.0)}
+    state = mine["optimizer_init"](params)
+    found, _ = mine["optimizer_update"](gradient, state, params)
     expected, _ = reference.update(gradient, reference.init(params), params)
-    np.testing.assert_allclose(found["a"]["w"], expected["a"]["w"], rtol=1e-6)
     np.testing.assert_allclose(found["b"], expected["b"], rtol=1e-6)
-    assert len(state) == 2
     last = numpy_reference.load(path).lr(0.9)
     assert float(mine["lr"](0.9)) == pytest.approx(float(last), rel=1e-6)
 
 
-@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
-def test_jax_file_computes_a_loss_of_half_precision_in_float32(loss, dtype):
+def test_jax_file_computes_a_loss_of_half_precision_in_float32(loss):
     value_loss = imported(loss, "jax")["value_loss"]
-    x = jnp.asarray([0.5, 2.0, 400.0], dtype)
-    found = value_loss(x, 0.0, 1.0)
-    assert found.dtype == jnp.float32
-    assert jnp.isfinite(found).all()
-    slope = jax.grad(lambda x: value_loss(x, 0.0, 1.0).sum())(x)
-    assert slope.dtype == dtype
-
-
-def test_an_activation_has_the_type_of_its_input(tmp_path):
-    path = saved(tmp_path / "solution", activation=activations.piecewise())
-    for to, types in (
-        ("jax", "float16 bfloat16 float32"),
-        ("numpy", "float16 float64"),
-    ):
-        activation = imported(path, to)["activation"]
-        for dtype in types.split():
-            x = (jnp if to == "jax" else np).ones(3, dtype)
-            assert activation(x).dtype == x.dtype
+    x = np.array([0.5, 2.0, 400.0], np.float16)
+    found, pull = jax.vjp(jax.jit(lambda x: value_loss(x, 0.0, 1.0)), x)
+    assert found.dtype == np.float32
+    assert np.isfinite(found).all()
+    (slope,) = pull(found)
+    assert slope.dtype == np.float16
 
 
 def test_clamp_has_the_derivative_of_jax_at_its_bounds():
     scope: dict = {"jnp": jnp, "jax": jax}
     exec(helpers.JAX["_clamp"], scope)
-    x = jnp.array([-2.0, -1.0, 0.5, 1.0, 3.0])
+    x = np.float32([-2.0, -1.0, 0.5, 1.0, 3.0])
     for fn in (jax.lax.clamp, scope["_clamp"]):
         both = jax.value_and_grad(lambda x, fn=fn: fn(-1.0, x, 1.0))
-        bounded, slope = jax.vmap(both)(x)
+        bounded, slope = jax.jit(jax.vmap(both))(x)
         assert bounded.tolist() == [-1.0, -1.0, 0.5, 1.0, 1.0]
         assert slope.tolist() == [0.0, 0.0, 1.0, 0.0, 0.0]
     call = SimpleNamespace(x=["0.0", "x", "1.0"], m="torch")
@@ -301,16 +250,15 @@ def test_onnx_reward_of_a_step_is_not_called_the_next_one(tmp_path):
 # --- what is refused ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("to", ["numpy", "jax", "torch"])
-def test_two_optimizers_do_not_fit_into_one_file(to, tmp_path):
+def test_two_optimizers_do_not_fit_into_one_file(tmp_path):
     path = saved(
         tmp_path / "solution",
         actor=optimizers.adam_numbers(),
         critic=optimizers.adam_numbers(),
     )
     with pytest.raises(ConfigError, match=r"slots actor, critic .*; give slot=NAME"):
-        files.write(path, to)
-    assert imported(path, to="numpy", slot="actor")["optimizer_update"]
+        files.write(path, "numpy")
+    assert imported(path, slot="actor")["optimizer_update"]
 
 
 @pytest.mark.parametrize("name", ["torch", "zip"])
@@ -320,17 +268,13 @@ def test_slot_that_a_file_cannot_define_is_refused(name, tmp_path):
         files.write(path, "torch")
 
 
-@pytest.mark.parametrize("name", ["value-loss", "lambda", "2x"])
-@pytest.mark.parametrize("value", [losses.residual_network(), 0.3])
+@pytest.mark.parametrize(
+    ("name", "value"), [("value-loss", losses.residual_network()), ("lambda", 0.3)]
+)
 def test_slot_that_is_not_a_plain_name_is_refused(name, value, tmp_path):
     path = saved(tmp_path / "solution", **{name: value})
     with pytest.raises(ArtifactError, match=f"slot name '{name}' is not a plain name"):
         files.write(path, "numpy")
-
-
-def test_number_is_a_constant_in_capitals(tmp_path):
-    path = saved(tmp_path / "solution", gamma=0.5)
-    assert imported(path, slot="gamma")["GAMMA"] == 0.5
 
 
 @pytest.mark.parametrize(
@@ -342,12 +286,21 @@ def test_number_is_a_constant_in_capitals(tmp_path):
             r"slot=drift: expected one of lr, value_loss",
         ),
         ({"to": "onnx", "slot": "lr"}, r"to=onnx: a file holds one function.*has 0"),
+        ({"to": "jax"}, r"out=.*never: expected a name that ends in \.py"),
     ],
 )
 def test_wrong_options_name_what_is_expected(loss, options, message):
     with pytest.raises(ConfigError, match=message):
         files.write(loss, **options, out=loss.parent / "never")
     assert not (loss.parent / "never").exists()
+
+
+@pytest.mark.parametrize("out", ["there/", "."])
+def test_a_folder_gets_a_file_of_the_usual_name(out, loss, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    written = files.write(loss, "numpy", out, slot="value_loss")
+    assert written == Path(out) / "value_loss_numpy.py"
+    assert "from value_loss_numpy import value_loss" in written.read_text()
 
 
 def test_no_artifact_and_no_place_to_write_are_named(loss, tmp_path):
@@ -402,7 +355,11 @@ def test_missing_package_is_named_with_the_remedy(loss, to, monkeypatch):
         files.write(loss, to, loss.parent / "never")
 
 
-def test_text_of_a_stranger_stays_in_the_docstring(loss, tmp_path):
+def names_of(text):
+    return {x.id for x in ast.walk(ast.parse(text)) if isinstance(x, ast.Name)}
+
+
+def test_text_of_a_stranger_stays_in_the_docstring(tmp_path):
     """It cannot end the docstring: the file would run it."""
     evil = '"""\nimport os\nos.abort()\n"""\\'
     learned = losses.residual_network()
@@ -410,21 +367,18 @@ def test_text_of_a_stranger_stays_in_the_docstring(loss, tmp_path):
     spec = {"value_loss": {**learned.spec, "label": evil}}
     artifacts.save(tmp_path / "solution", params, spec, {}, {"search": evil})
     text = files.write(tmp_path, "numpy").read_text()
-    names = {x.id for x in ast.walk(ast.parse(text)) if isinstance(x, ast.Name)}
-    assert "os" not in names
+    assert "os" not in names_of(text)
     assert "abort" not in json.dumps([ast.dump(x) for x in ast.parse(text).body[1:]])
     assert "abort" in text
 
 
-@pytest.mark.parametrize("to", ["numpy", "jax", "torch"])
-def test_settings_of_a_stranger_stay_in_the_docstring(to, tmp_path):
+def test_settings_of_a_stranger_stay_in_the_docstring(tmp_path):
     evil = '""";__import__("os").system("echo EVIL");"""'
     moving = schedules.feedback({evil: 1.0}, (2,), "log", 0.5)
     lr = operations.get("feedback").rebuild({**moving.spec, "default": 0.01})
     assert evil in str(lr.spec)
-    written = files.write(saved(tmp_path / "solution", lr=lr), to)
-    found = ast.parse(written.read_text())
-    assert "__import__" not in {
-        x.id for x in ast.walk(found) if isinstance(x, ast.Name)
-    }
-    assert "EVIL" in written.read_text()
+    path = saved(tmp_path / "solution", lr=lr)
+    for to in ("numpy", "jax", "torch"):
+        text = files.write(path, to).read_text()
+        assert "__import__" not in names_of(text)
+        assert "EVIL" in text

@@ -49,12 +49,18 @@ class ConsoleLogger:
         num_generations: horizon of the run, to estimate the time left.
         following: what follows the last generation, in units of a generation's time.
         unit: name of a generation: a training run's is a segment.
+        programs: compiled after the last generation, each for as long as the search's.
     """
 
     def __init__(
-        self, num_generations: int, following: float = 0.0, unit: str = "generation"
+        self,
+        num_generations: int,
+        following: float = 0.0,
+        unit: str = "generation",
+        programs: int = 0,
     ):
         self._head = f"{unit:>13} {HEAD}"
+        self._programs, self._began = programs, time.monotonic()
         self.num_generations, self.following = num_generations, following
         self.console: Any = console()
         self._live: Any = None
@@ -133,7 +139,8 @@ class ConsoleLogger:
         recent = self._times[-11:]
         seconds = (recent[-1] - recent[0]) / (len(recent) - 1)
         left = self.num_generations - done + self.following
-        return duration(seconds * left)
+        compiling = max(0.0, self._times[0] - self._began - seconds)
+        return duration(seconds * left + self._programs * compiling)
 
 
 class _Status:
