@@ -264,7 +264,7 @@ class ExportOptions:
     Attributes:
         to: torch, jax, numpy, stablehlo or onnx.
         slot: the one slot to write; default all.
-        out: the file or a folder; default RUN/export, of the zoo this folder.
+        out: the file or a folder; default RUN/export, for the zoo here.
     """
 
     to: Literal["torch", "jax", "numpy", "stablehlo", "onnx"] = "torch"

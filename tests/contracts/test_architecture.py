@@ -1,9 +1,7 @@
 """The shape of the packages: who imports whom, and what is where."""
 
 import ast
-import collections
 import functools
-import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -41,7 +39,6 @@ ONLY_IMPORTER = {
     "evosax": {"strategies/_evosax.py"},
     "ray": {"metaevo/evaluators/ray.py", "metaevo/evaluators/ray_hosts.py"},
 }
-QUESTION = re.compile(r"(What|Whether|How|Who|Where)\b")
 
 
 def files(*folders):
@@ -266,71 +263,6 @@ def test_a_search_is_at_most_sixty_lines():
     searches = (ROOT / "searches").glob("[a-z]*.py")
     lines = {path.stem: len(path.read_text().splitlines()) for path in searches}
     assert {name: number for name, number in lines.items() if number > 60} == {}
-
-
-# --- words ----------------------------------------------------------------------------
-
-
-def public_docstrings(path):
-    """(name, docstring) of a module and of its public functions and classes."""
-
-    def below(node, name):
-        if text := ast.get_docstring(node):
-            yield name, text
-        for child in node.body:
-            kinds = ast.FunctionDef, ast.ClassDef
-            if isinstance(child, kinds) and not child.name.startswith("_"):
-                yield from below(child, f"{name}.{child.name}")
-
-    yield from below(tree(path), relative(path))
-
-
-def test_docstrings_do_not_begin_with_a_question_word():
-    found = [
-        name
-        for path in OWN
-        for name, text in public_docstrings(path)
-        if QUESTION.match(text)
-    ]
-    assert len(found) <= 5, found
-
-
-# Names that every loop, strategy or environment gives its own class of.
-IN_EACH_FILE = {"Agent", "Config", "Experience", "Meta", "State"}
-
-
-def classes_of_a_name(sources):
-    """Name of a public class -> the files that define it, where there are several."""
-    places = collections.defaultdict(list)
-    for place, module in sources:
-        for node in module.body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                places[node.name].append(place)
-    return {name: found for name, found in places.items() if len(found) > 1}
-
-
-def test_a_name_of_a_class_stands_for_one_thing():
-    found = classes_of_a_name((relative(path), tree(path)) for path in OWN)
-    again = {x: y for x, y in found.items() if x not in IN_EACH_FILE}
-    assert again == {}
-    two = [
-        ("a.py", ast.parse("class Step: pass")),
-        ("b.py", ast.parse("class Step: 1")),
-    ]
-    assert classes_of_a_name(two) == {"Step": ["a.py", "b.py"]}
-
-
-def test_the_tests_cite_no_document_from_outside():
-    """Rules of a document that a reader does not have explain nothing."""
-    cited = re.compile(r"\brules? \d|§|\b(design|scale|house|spec)\.md", re.I)
-    found = [
-        f"{relative(path)}:{number}"
-        for path in files("tests")
-        if path != Path(__file__).resolve()
-        for number, line in enumerate(path.read_text().splitlines(), 1)
-        if cited.search(line)
-    ]
-    assert found == []
 
 
 # --- files of text --------------------------------------------------------------------

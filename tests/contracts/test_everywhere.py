@@ -75,7 +75,7 @@ def test_a_space_of_a_slot_that_is_not_there_is_refused():
                 made.bind(made.init(jax.random.key(0)), small.meta)
 
 
-@pytest.mark.parametrize("loop", ["dqn", "pqn", "sac", "a2c"])
+@pytest.mark.parametrize("loop", ["dqn", "a2c"])
 def test_feedback_where_nothing_is_told_is_refused(loop, tmp_path):
     small = learned.LOOPS[loop]
     made = learned.OF_NUMBERS["spaces.feedback"](small.tuned)

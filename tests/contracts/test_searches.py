@@ -14,7 +14,6 @@ from metaevo.cli import config, listing
 from metaevo.cli import strategies as cli
 from metaevo.engine import checks, costs
 from metaevo.errors import ConfigError
-from metaevo.slots import Context
 
 FOLDER = Path(__file__).parents[2] / "searches"
 NAMES = sorted(path.stem for path in FOLDER.glob("[a-z]*.py"))
@@ -122,25 +121,6 @@ def test_a_search_with_each_strategy_that_fits_passes_the_checks():
 
 DELTA = jnp.linspace(-40, 40, 81)
 Q = jnp.linspace(-5, 5, 81)
-
-
-@pytest.mark.parametrize("base", ["td_square", "td_huber"])
-def test_the_start_is_the_hand_made_loss(base):
-    learned = losses.td_network(base)
-    assert learned.starts_hand_made
-    start = learned.bind(learned.init(jax.random.key(0)))
-    hand_made = losses.HAND_MADE_TD[base]
-
-    def gradient(loss):
-        # As algorithms differentiate it: with respect to Q, the target held.
-        return jax.vmap(jax.grad(lambda q, y: loss(y - q, q, y, Context())))(
-            Q, DELTA + Q
-        )
-
-    np.testing.assert_array_equal(
-        start(DELTA, Q, DELTA + Q), hand_made(DELTA, Q, DELTA + Q)
-    )
-    np.testing.assert_allclose(gradient(start), gradient(hand_made), rtol=1e-6)
 
 
 def test_dqnreg_is_a_member_of_the_family():

@@ -95,7 +95,11 @@ def at(case, distance):
     return jax.tree.unflatten(tree, moved)
 
 
-@every_case
+TRAINED = ("ppo, cubic", "ppo, feedback", "td3, linear")
+"""Each kind of space. That every slot takes a schedule: `test_inner_loops`."""
+
+
+@pytest.mark.parametrize("case", [CASES[x] for x in TRAINED], ids=TRAINED)
 def test_ten_minibatches_from_the_start_are_the_hand_made_algorithm(case):
     """And mirrored members about it differ: what an evolution strategy climbs by."""
     meta = SMALL[case.loop].meta

@@ -78,7 +78,7 @@ class Case(NamedTuple):
     make: Callable
     space: Space = space()
     start: Any = TWOS
-    functions: tuple[Callable, ...] = (sphere, ellipsoid)
+    functions: tuple[Callable, ...] = (ellipsoid,)
     left: float = 0.02
     num_generations: int = 150
     rank_based: bool | None = True
@@ -152,10 +152,7 @@ MAKE["cem_rl"] = Case(
         lambda key: {**TWOS, "learn": jnp.zeros(())}, lambda params, meta: meta
     ),
     start={**TWOS, "learn": jnp.zeros(())},
-    functions=tuple(
-        lambda x, f=f: f({k: v for k, v in x.items() if k != "learn"})
-        for f in (sphere, ellipsoid)
-    ),
+    functions=(lambda x: ellipsoid({k: v for k, v in x.items() if k != "learn"}),),
 )
 # It writes the rival, and the share of simple ones.
 AGAINST_ITSELF = {"own": TWOS, "rival": TWOS, "share": jnp.ones(())}
@@ -174,7 +171,7 @@ MAKE["self_play"] = Case(
         spec={x: {"op": "number"} for x in AGAINST_ITSELF},
     ),
     start=AGAINST_ITSELF,
-    functions=tuple(lambda x, f=f: f(x["own"]) for f in (sphere, ellipsoid)),
+    functions=(lambda x: ellipsoid(x["own"]),),
     stays=False,  # the share falls, whatever members score
 )
 # It chooses one number for all, and evolves nothing.

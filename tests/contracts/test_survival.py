@@ -51,4 +51,3 @@ def test_search_that_would_score_short_episodes_alone_is_refused(name):
         return
     with pytest.raises(ConfigError, match=r"32 steps.* 40.*inner\.total_timesteps"):
         checks.check(search)
-    checks.check(tiny(name, 8, 5))

@@ -1,7 +1,11 @@
 """Reports of these tests have no figures, which take seconds, but where one asks."""
 
+import programs
 import pytest
 import runs
+import tiny_search
+
+import metaevo
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -10,6 +14,25 @@ def _undrawn():
     with pytest.MonkeyPatch.context() as patch:
         runs.undrawn(patch)
         yield
+
+
+@pytest.fixture(scope="session")
+def tiny_run(tmp_path_factory):
+    """A whole run of four generations, with its comparison on three seeds.
+
+    It is not to be changed, and in no record of the user's runs.
+    """
+    folder = tmp_path_factory.mktemp("tiny")
+    config = metaevo.RunConfig(
+        directory=str(folder / "run"), held_out_seeds=3, wandb="disabled", devices=1
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        runs.undrawn(patch)
+        # Its programs are counted here, not for the file that asks for it first.
+        patch.setitem(programs._current, "file", "tests/engine/conftest.py")
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        metaevo.run(tiny_search.search(num_generations=4), config, "tiny")
+    return folder / "run"
 
 
 @pytest.fixture

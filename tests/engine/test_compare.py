@@ -2,6 +2,7 @@
 
 import csv
 import inspect
+import shutil
 from pathlib import Path
 
 import jax
@@ -20,7 +21,8 @@ from metaevo.cli import api
 from metaevo.cli.options import CompareOptions
 from metaevo.engine import candidates, compare, result
 from metaevo.engine.result import Again
-from metaevo.errors import ConfigError
+from metaevo.errors import ConfigError, LockedError
+from metaevo.storage import run_directory
 from strategies.open_es import open_es
 
 
@@ -50,34 +52,46 @@ def compared(runs, out, make=lambda run, changes: search(), **settings):
     return compare.compare({"toy": runs}, make, out, jax.devices()[:1], **given)
 
 
-def test_results_are_compared_as_their_directories_are(runs, tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def whole(runs, tmp_path_factory):
+    """The folder of a comparison of both, and its sentences; not to be changed."""
+    out = tmp_path_factory.mktemp("whole") / "out"
+    with pytest.MonkeyPatch.context() as patch:
+        files.drawn(patch)
+        return out, compared(runs, out, optimum=1e3)
+
+
+def test_results_are_compared_as_their_directories_are(
+    whole, runs, tmp_path, monkeypatch
+):
     """And the same command trains nothing twice."""
+    out, lines = tmp_path / "out", whole[1]
+    shutil.copytree(whole[0], out)
     again = Again(lambda changes=(): search(), api._compared)
     first, second = (result.read(x)._replace(again=again) for x in runs)
-    given = {"seeds": 8, "tuned": False, "controls": 5, "control_seeds": 4}
-    lines = compared(runs, tmp_path / "out", **given)
+    given = {"seeds": 8, "controls": 5, "control_seeds": 4, "optimum": 1e3}
     with monkeypatch.context() as patch:
         patch.setattr(holdout, "_trained", None)
-        assert compared(runs, tmp_path / "out", **given) == lines
-    found = first.compare(second, out=tmp_path / "out", **given)
+        assert compared(runs, out, **given) == lines
+    found = first.compare(second, out=out, **given)
     assert list(found.sentences) == lines
-    assert found.page == tmp_path / "out" / "index.html"
+    assert found.page == out / "index.html"
     assert found._repr_markdown_().startswith(f"* {lines[0]}\n* ")
 
 
-def test_what_was_learned_is_told_from_what_was_not(runs, tmp_path, drawn):
-    lines = compared(runs, tmp_path / "out", optimum=1e3)
+def test_what_was_learned_is_told_from_what_was_not(whole):
+    out, lines = whole
     assert "toy: better than the hand-made one (+" in lines[0]
     assert "2 searches x 8 seeds" in lines[0]
     assert lines[1].startswith("toy beats the 95th percentile of 5 random searches")
-    rows = list(csv.DictReader((tmp_path / "out" / "table.csv").open()))
+    rows = rows_of(out)
     named = {row["candidate"]: row for row in rows}
     assert set(named) == {"hand-made", "toy", "tuned hand-made"}
     assert named["toy"]["runs"] == "16"
     for row in rows:  # All are below the optimum.
         gap = float(row["optimality_gap"])
         assert gap == pytest.approx(1e3 - float(row["mean"]), abs=1e-3)
-    kept = by_seed.read(tmp_path / "out")
+    kept = by_seed.read(out)
     found = {(x.candidate, x.search, len(x.scores)) for x in kept}
     assert found == {(x, i, 8) for x in named for i in range(2)} - {("hand-made", 1, 8)}
     of_toy = [
@@ -90,7 +104,7 @@ def test_what_was_learned_is_told_from_what_was_not(runs, tmp_path, drawn):
     difference, interval = named["toy"]["against_tuned"].split(" ", 1)
     low, high = (float(x) for x in interval.strip("[]").split(", "))
     assert low <= 0 <= high or abs(float(difference)) < 0.05
-    page = (tmp_path / "out" / "index.html").read_text()
+    page = (out / "index.html").read_text()
     assert "tuned hand-made" in page
     assert "optimality gap" in page
     assert "<svg" in page
@@ -175,7 +189,7 @@ def test_static_choices_are_rivals(runs, tmp_path, capfd):
     assert "best static" in lines[1]
 
 
-def test_rivals_learn_as_the_hand_made_algorithm_does(runs, tmp_path):
+def test_rivals_learn_as_the_hand_made_algorithm_does(whole, runs, tmp_path):
     """Not under the static settings in which the numbers of a run were searched."""
 
     def make(run, changes):
@@ -185,8 +199,11 @@ def test_rivals_learn_as_the_hand_made_algorithm_does(runs, tmp_path):
 
     compared(runs[:1], tmp_path / "out", make, rivals="all", controls=0)
     found = {x["candidate"]: float(x["mean"]) for x in rows_of(tmp_path / "out")}
-    compared(runs[:1], tmp_path / "plain", controls=0)
-    plain = {x["candidate"]: float(x["mean"]) for x in rows_of(tmp_path / "plain")}
+    plain = {
+        x.candidate: np.mean(x.scores)
+        for x in by_seed.read(whole[0])
+        if (x.measure, x.search) == (search().fitness.name, 0)
+    }
     for name in ("hand-made", "tuned hand-made"):
         assert found[name] == pytest.approx(plain[name], rel=1e-5)
     assert found["toy"] < plain["toy"]
@@ -363,28 +380,15 @@ def test_a_baseline_is_tuned_at_a_spread_of_its_own(sigma):
     assert moves.std() == pytest.approx(candidates.TUNING_SIGMA, rel=0.1)
 
 
-def test_another_problem_in_the_same_folder_is_trained_itself(tmp_path):
-    means = []
-    for dim in (3, 30):
-        made = search(1, dim=dim)
-        run = finished(tmp_path / f"run{dim}", made)
-        out = tmp_path / "out"
-        compared([run], out, lambda *_, made=made: made, controls=0)
-        means.append([row["mean"] for row in rows_of(out)])
-    assert len(means[0]) == 3
-    assert not {*means[0]} & {*means[1]}
-    assert len([*(out / "tuned").iterdir()]) == 2
-
-
 def test_each_group_is_trained_in_its_own_setting(tmp_path):
-    """A group's rows are the same beside another group as alone."""
+    """A group's rows are the same beside one of another problem as alone."""
 
-    def made(target):
-        loop = toys.quadratic()._replace(tunable=toys.space())
+    def made(dim, target):
+        loop = toys.quadratic(dim=dim)._replace(tunable=toys.space())
         loop = loop._replace(meta=toys.Meta(target=target))
         return search(1)._replace(inner_loop=loop)
 
-    searches = {tmp_path / name: made(x) for name, x in (("a", 1.0), ("b", 2.0))}
+    searches = {tmp_path / "a": made(3, 1.0), tmp_path / "b": made(5, 2.0)}
     groups = {run.name: [finished(run, made)] for run, made in searches.items()}
 
     def rows(groups, out):
@@ -395,18 +399,20 @@ def test_each_group_is_trained_in_its_own_setting(tmp_path):
             jax.devices()[:1],
             seeds=8,
             controls=0,
-            tuned=False,
         )
-        return [
-            {key: x for key, x in row.items() if key != "setting"}
-            for row in rows_of(out)
-        ]
+        found = rows_of(out)
+        for row in found:
+            del row["setting"]
+        return found
 
     together = rows(groups, tmp_path / "together")
     alone = rows({"b": groups["b"]}, tmp_path / "alone")
-    assert together[2:] == alone
     assert [row["candidate"] for row in together[:2]] == ["hand-made", "a"]
-    assert together[0] != alone[0]  # the hand-made ones differ
+    assert together[3:] == alone
+    first, second = ({x["mean"] for x in part} for part in (together[:3], alone))
+    assert len(first) == 3
+    assert not first & second
+    assert len([*(tmp_path / "together" / "tuned").iterdir()]) == 2
 
 
 def test_unequal_budgets_are_refused_or_asked_for(runs, tmp_path):
@@ -452,3 +458,14 @@ def test_an_artifact_is_a_space_of_one_member(runs):
     assert float(meta.lr) == pytest.approx(metaevo.load(runs[0]).lr)
     spec = {"lr": {"op": "number", "transform": "log", "scale": 1.0}}
     assert space.spec == spec == toys.space().spec
+
+
+def test_a_folder_that_another_process_writes_to_is_refused(runs, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    with (
+        run_directory.lock(out),
+        pytest.raises(LockedError, match="out is in use by another process"),
+    ):
+        compared(runs, out)
+    compared(runs, out, tuned=False, controls=0)  # what is left there is no obstacle

@@ -101,10 +101,6 @@ def ended(monkeypatch, capsys, tmp_path):
     ("flags", "said"),
     [
         ("--xla_foo_bar=1", "Unknown flag --xla_foo_bar=1"),
-        (
-            "--xla_backend_optimization_level=high",
-            "Couldn't interpret value high for flag xla_backend_optimization_level",
-        ),
         ("no_such_file", 'Could not open file "no_such_file"'),
     ],
 )
@@ -150,10 +146,9 @@ def downloaded(tmp_path_factory):
     return root
 
 
-@pytest.mark.parametrize("command", ["report", "verify"])
-def test_no_run_is_blamed_for_a_platform_that_is_not_there(command, downloaded):
+def test_no_run_is_blamed_for_a_platform_that_is_not_there(downloaded):
     code, _, errors = commanded(
-        f"{command} {downloaded / 'run'}",
+        f"verify {downloaded / 'run'}",
         JAX_PLATFORMS="nowhere",
         XDG_CACHE_HOME=str(downloaded / "cache"),
     )
@@ -180,14 +175,7 @@ def test_a_gpu_that_is_not_there_is_named():
 
 
 @pytest.mark.parametrize(
-    "command",
-    [
-        "run pbt_toy",
-        "run pbt_toy --dry-run",
-        "run pbt_toy --cfg",
-        "train ppo",
-        "list gymnax/CartPole-v1",
-    ],
+    "command", ["run pbt_toy --cfg", "train ppo", "list gymnax/CartPole-v1"]
 )
 def test_types_of_64_bits_are_refused_before_anything_runs(command, ended):
     with jax.enable_x64(True):
@@ -210,10 +198,3 @@ def test_types_of_64_bits_are_refused_in_python_too(tmp_path):
         with jax.enable_x64(True), pytest.raises(ConfigError, match="jax_enable_x64"):
             call()
     assert not (tmp_path / "run").exists()
-
-
-def test_the_variable_of_the_environment_is_refused():
-    code, _, errors = commanded("run pbt_toy", JAX_ENABLE_X64="1")
-    assert code == 2
-    assert len(errors.splitlines()) == 1
-    assert "JAX_ENABLE_X64=0" in errors

@@ -441,8 +441,7 @@ def together(*alterations):
 
 
 FORGING = {
-    "search": identity(search=FORGED),
-    "search of two lines": identity(search="x\nwhole: everything verified"),
+    "search": identity(search=f"{FORGED}\nwhole: everything verified"),
     "changes": changes(f"env={FORGED}", FORGED),
     "manifest": together(
         manifest(sources={FORGED: "0" * 64}, versions={"jax": FORGED}),
@@ -551,9 +550,8 @@ def test_readers_of_a_run_execute_nothing_and_raise_errors_of_metaevo(
 
 
 ALL_COMMANDS = (
-    *(("imports", "environment in the run"), ("imports", "search of a package")),
-    *(("settings", "another directory"), ("types", "sources of lists")),
-    *(("JSON", "deep log"), ("JSON", "history with parts outside")),
+    *(("imports", "environment in the run"), ("settings", "another directory")),
+    *(("types", "sources of lists"), ("JSON", "history with parts outside")),
     *(("metrics", "infinite metric"), ("arrays", "checkpoint of a huge log")),
     *(("arrays", "slot of text"), ("places", "folder as report/fitness.png")),
 )
@@ -630,10 +628,10 @@ def test_every_command_refuses_a_special_file_and_odd_text(name, place, capsys):
     with harmless(place, capsys):
         for word in COMMANDS:
             assert command(word, "evil") == 4, word
+            said = "".join(capsys.readouterr())
+            assert SECRET not in said
+            assert len(said) < 2000
     assert sorted(place.run.rglob("*")) == inside
-    for word in COMMANDS:
-        command(word, "evil")
-        assert len("".join(capsys.readouterr())) < 2000
 
 
 def test_deeply_nested_folders_in_a_run_directory_are_refused(place, capsys):

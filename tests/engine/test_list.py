@@ -96,11 +96,6 @@ def test_a_fitness_and_a_space_say_how_they_are_written():
     assert "  tune(**transforms: Transform)\n" in text
 
 
-def test_a_name_that_nothing_has_is_refused_with_the_nearest():
-    with pytest.raises(ConfigError, match="Did you mean 'weighted_square'"):
-        details.text("weighted_squar")
-
-
 def test_listing_environments_makes_none(monkeypatch):
     def made(*_):
         raise AssertionError("an environment was made")

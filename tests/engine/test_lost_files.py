@@ -25,29 +25,17 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def search(num_generations):
-    return tiny_search.search(population_size=4, num_generations=num_generations)
-
-
-def started(directory, num_generations=3, should_stop=lambda: False, **config):
+def started(directory, num_generations=4, should_stop=lambda: False, **config):
     options = {"held_out_seeds": 0, "wandb": "disabled", "devices": 1} | config
     config = RunConfig(directory=str(directory), **options)
-    return metaevo.run(search(num_generations), config, "tiny", should_stop=should_stop)
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("finished") / "run"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(directory.parent))
-        started(directory, held_out_seeds=2)
-    return directory
+    search = tiny_search.search(num_generations=num_generations)
+    return metaevo.run(search, config, "tiny", should_stop=should_stop)
 
 
 @pytest.fixture
-def run(finished, tmp_path, monkeypatch):
+def run(tiny_run, tmp_path, monkeypatch):
     """A copy of a finished run; runs that continue it end without a report."""
-    shutil.copytree(finished, tmp_path / "run")
+    shutil.copytree(tiny_run, tmp_path / "run")
     monkeypatch.setattr(finish, "finish", lambda *args: None)
     return tmp_path / "run"
 
@@ -143,14 +131,14 @@ def test_edited_log_of_the_same_length_is_noticed(run):
     log.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
     assert log.stat().st_size == len(data)
     with pytest.raises(CheckpointError, match=r"metrics\.jsonl was altered"):
-        started(run, 4)
+        started(run, 5)
     assert findings.failures(verify.verify(run)) == ["metrics.jsonl"]
 
 
 def test_lost_log_is_refused_with_the_way_out(run):
     (run / "metrics.jsonl").unlink()
     with pytest.raises(CheckpointError, match=r"is missing; restore it.*start_from"):
-        started(run, 4)
+        started(run, 5)
     assert not (run / "metrics.jsonl").exists()
 
 
@@ -162,19 +150,20 @@ def edited(run, **fields):
 def test_edited_manifest_is_noticed(run):
     edited(run, chunk_size=4)
     with pytest.raises(CheckpointError, match="not the manifest under which"):
-        started(run, 4)
+        started(run, 5)
     assert findings.failures(verify.verify(run)) == ["manifest.json"]
 
 
-def test_deleted_and_rewritten_manifest_is_noticed(run, tmp_path):
+def test_deleted_and_rewritten_manifest_is_noticed(run):
     """Another seed would go on with the state of the first one."""
-    (run / "manifest.json").unlink()
+    identity = run_directory.read_manifest(run)["identity"] | {"seed": 77}
+    (run / "manifest.json").rename(run.parent / "manifest.json")
     with pytest.raises(ConfigError, match=r"no run \(no manifest\.json"):
-        started(run, 4, seed=77)
-    started(tmp_path / "other", 1, seed=77)
-    shutil.copy(tmp_path / "other" / "manifest.json", run / "manifest.json")
+        started(run, 5, seed=77)
+    (run.parent / "manifest.json").rename(run / "manifest.json")
+    edited(run, identity=identity)
     with pytest.raises(CheckpointError, match="not the manifest under which"):
-        started(run, 4, seed=77)
+        started(run, 5, seed=77)
 
 
 def test_other_versions_device_and_flags_are_named_and_kept(run, capsys):
@@ -182,7 +171,7 @@ def test_other_versions_device_and_flags_are_named_and_kept(run, capsys):
     versions = manifest["versions"] | {"jax": "0.4.1"}
     edited(run, versions=versions, device="1 x H100", xla_flags="--none")
     sign(run)
-    started(run, 4)
+    started(run, 5)
     printed = " ".join(capsys.readouterr().out.split())
     events = [line["event"] for line in history.read(run)]
     for name in ("version of jax was '0.4.1'", "device was '1 x H100'", "xla_flags"):
@@ -213,7 +202,7 @@ def test_other_settings_of_jax_are_named_and_kept(run, capsys, monkeypatch):
                 manifest, manifest["device"], manifest["sources"]
             )
             if setting == "jax_threefry_partitionable":
-                started(run, 4)
+                started(run, 5)
                 printed = " ".join(capsys.readouterr().out.split())
                 assert f"warning: {said}" in printed
                 assert [x["event"] for x in history.read(run)].count(said) == 1
@@ -223,39 +212,32 @@ def test_other_settings_of_jax_are_named_and_kept(run, capsys, monkeypatch):
         assert f"and is {value!r}" in said
 
 
-def test_runs_that_recorded_fewer_versions_resume_in_silence(run, capsys):
-    versions = run_directory.read_manifest(run)["versions"]
-    assert {"numpy", "scipy"} <= versions.keys()
-    edited(run, versions={"jax": versions["jax"]})
-    sign(run)
-    started(run, 4)
-    assert "warning" not in capsys.readouterr().out
-
-
 def test_half_a_first_record_without_a_checkpoint_starts_over(run):
     shutil.rmtree(run / "checkpoints")
     log = run / "metrics.jsonl"
     log.write_bytes(log.read_bytes()[:40])
     started(run)
-    assert log.read_bytes().count(b"\n") == 3
+    assert log.read_bytes().count(b"\n") == 4
 
 
-def test_copies_beside_checkpoints_are_ignored(run):
-    newest = run / "checkpoints" / "generation-00000003"
-    for name in ("generation-00000003.bak", "generation-00000009-copy"):
+def test_a_run_goes_on_in_silence_beside_copies_and_unfinished_checkpoints(run, capsys):
+    """And with fewer versions recorded, as earlier ones of metaevo did."""
+    versions = run_directory.read_manifest(run)["versions"]
+    assert {"numpy", "scipy"} <= versions.keys()
+    edited(run, versions={"jax": versions["jax"]})
+    sign(run)
+    newest = run / "checkpoints" / "generation-00000004"
+    for name in ("generation-00000004.bak", "generation-00000009-copy"):
         shutil.copytree(newest, newest.with_name(name))
-    started(run, 4)
-    assert checkpoint.Store(run / "checkpoints").generations() == [4, 3, 2]
-    assert len(list((run / "checkpoints").iterdir())) == 5
-    assert findings.failures(verify.verify(run)) == []
-
-
-def test_unfinished_checkpoints_are_removed_at_start(run):
     unfinished = run / "checkpoints" / ".generation-00000009.tmp"
     unfinished.mkdir()
     (unfinished / "arrays.safetensors").write_bytes(b"half")
-    started(run, 4)
+    started(run, 5)
+    assert "warning" not in capsys.readouterr().out
+    assert checkpoint.Store(run / "checkpoints").generations() == [5, 4, 3]
+    assert len(list((run / "checkpoints").iterdir())) == 5
     assert not unfinished.exists()
+    assert findings.failures(verify.verify(run)) == []
 
 
 def test_finished_run_that_lost_its_results_is_not_whole(run):

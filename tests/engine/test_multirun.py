@@ -36,27 +36,22 @@ def logs(folder):
     }
 
 
-def test_each_value_has_a_run_and_a_row(shell, tmp_path):
-    code, printed = shell("--multirun", "run.seed=0,1", "run.directory=runs/x")
-    assert code == 0, printed.err
-    assert logs(tmp_path / "runs" / "x") == {"run.seed=0": 2, "run.seed=1": 2}
-    assert "run 2 of 2: run.seed=1\n" in printed.out
-    rows = [x.split()[1:4] for x in printed.out.splitlines() if " finished " in x]
-    assert rows == [["0", "finished", "2/2"], ["1", "finished", "2/2"]]
-    assert "run  run.seed     state  generation" in printed.out
-
-
-def test_the_same_command_goes_on_and_more_values_add_runs(shell, tmp_path):
-    code, printed = shell("--multirun", "run.seed=0,1", "run.max_seconds=1e-9")
+def test_each_value_has_a_run_and_the_same_command_goes_on(shell, tmp_path):
+    """And more values add runs."""
+    given = ["--multirun", "run.directory=runs/x"]
+    code, printed = shell(*given, "run.seed=0,1", "run.max_seconds=1e-9")
     assert code == 75
     assert "0/2" in printed.out or "1/2" in printed.out
-    began = logs(tmp_path / "runs")
-    assert len(began) == 2
-    code, _ = shell("--multirun", "run.seed=0,1,2")
-    assert code == 0
-    after = logs(tmp_path / "runs")
-    assert after.keys() > began.keys()
-    assert [*after.values()] == [2, 2, 2]
+    began = logs(tmp_path / "runs" / "x")
+    assert began.keys() == {"run.seed=0", "run.seed=1"}
+    code, printed = shell(*given, "run.seed=0,1,2")
+    assert code == 0, printed.err
+    ended = logs(tmp_path / "runs" / "x")
+    assert ended == {"run.seed=0": 2, "run.seed=1": 2, "run.seed=2": 2}
+    assert "run 2 of 3: run.seed=1\n" in printed.out
+    rows = [x.split()[1:4] for x in printed.out.splitlines() if " finished " in x]
+    assert rows == [[str(i), "finished", "2/2"] for i in range(3)]
+    assert "run  run.seed     state  generation" in printed.out
 
 
 def test_one_that_fails_keeps_no_other_from_running(shell, tmp_path):

@@ -112,7 +112,6 @@ def test_no_file_is_overwritten(here):
 @pytest.mark.parametrize(
     ("kind", "name", "expected"),
     [
-        ("loss", "ppo_value_loss", r"would hide .*searches/ppo_value_loss\.py"),
         ("strategy", "snes", r"would hide .*strategies/snes\.py"),
         ("env", "numpy", r"mpy\.py would hide .*numpy/__init__\.py"),
         ("env", "searches", r"would hide .*searches"),

@@ -7,23 +7,18 @@ import subprocess
 import sys
 
 import pytest
-import tiny_search as tiny
 
-import metaevo
 from metaevo.analysis import overview
 from metaevo.cli import commands
 from metaevo.errors import ConfigError
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
+def place(tiny_run, tmp_path_factory):
     """A folder with a finished run `a`, and `b`, as if it had been killed."""
     folder = tmp_path_factory.mktemp("runs")
-    config = metaevo.RunConfig(
-        directory=str(folder / "a"), held_out_seeds=3, wandb="disabled", devices=1
-    )
-    metaevo.run(tiny.search(num_generations=2), config, "tiny")
-    shutil.copytree(folder / "a", folder / "deep" / "b")
+    for name in ("a", "deep/b"):
+        shutil.copytree(tiny_run, folder / name)
     events = (folder / "deep/b/history.jsonl").read_text().splitlines()
     (folder / "deep/b/history.jsonl").write_text(events[0] + "\n")
     shutil.rmtree(folder / "deep/b/solution")
@@ -39,7 +34,7 @@ def test_a_row_holds_state_cost_and_verdict(place):
     row = overview.read(place / "a")
     last = json.loads((place / "a/metrics.jsonl").read_text().splitlines()[-1])
     assert (row.search, row.seed, row.state) == ("tiny", 0, "finished")
-    assert (row.generation, row.asked) == (2, 2)
+    assert (row.generation, row.asked) == (4, 4)
     assert row.frames == last["frames"]
     assert row.fitness == last["fitness_mean"]
     assert 0 < row.seconds < 3600
@@ -53,7 +48,7 @@ def test_a_run_that_has_not_finished(place, later, state):
     written = (folder / "metrics.jsonl").stat().st_mtime
     row = overview.read(folder, written + later)
     assert row.state == state
-    assert overview.done(row) == "1/2"  # the torn last line is no record
+    assert overview.done(row) == "1/4"  # the torn last line is no record
     assert row.verdict == ""
 
 
@@ -62,7 +57,7 @@ def test_the_command_lists_runs_and_sets_them_beside_each_other(place, capsys):
     commands.execute("runs", [str(place), f"page={page}"])
     out = capsys.readouterr().out
     assert "finished" in out
-    assert "2/2" in out
+    assert "4/4" in out
     assert out.index("settings in which they differ") < out.index("inner.lr")
     text = page.read_text()
     assert 'href="a/report/index.html"' in text
@@ -89,7 +84,7 @@ def test_a_damaged_run_has_a_row_that_says_so(place, tmp_path, capsys):
 def test_of_a_long_log_the_end_is_read(place, monkeypatch):
     lines = (place / "a/metrics.jsonl").read_bytes().splitlines(keepends=True)
     monkeypatch.setattr(overview, "TAIL", len(lines[-1]) + 10)
-    assert overview.read(place / "a").generation == 2
+    assert overview.read(place / "a").generation == 4
     # A record that is longer than what is looked at is left out, and the rest is shown.
     monkeypatch.setattr(overview, "TAIL", len(lines[-1]) - 10)
     row = overview.read(place / "a")
@@ -150,8 +145,8 @@ def test_long_generations_and_steps_of_the_comparison_keep_a_run_going(place, tm
     path.write_text(json.dumps(record) + "\n")
     now = path.stat().st_mtime
     row = overview.read(tmp_path / "x", now + 3600)
-    assert (row.state, row.left) == ("going on", 900.0)
-    assert "15m00s" in overview.table([row])
+    assert (row.state, row.left) == ("going on", 3 * 900.0)
+    assert "45m00s" in overview.table([row])
     assert overview.read(tmp_path / "x", now + 10_000).state == "broken off"
     step = tmp_path / "x/conclusion/solution"
     step.mkdir(parents=True)

@@ -26,6 +26,12 @@ DRAWN = {
     *("FourRooms-misc", "MetaMaze-misc", "Pong-misc"),
 }
 
+REPRESENTATIVE = (
+    *("Acrobot-v1", "CartPole-v1", "MountainCar-v0", "Pendulum-v1"),
+    *("Breakout-MinAtar", "Catch-bsuite", "FourRooms-misc", "Pong-misc"),
+)
+"""One of each way to draw."""
+
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory):
@@ -57,12 +63,14 @@ def kept(tmp_path_factory):
     return directory, search
 
 
-@pytest.mark.parametrize("name", suite.names())
+def test_environments_without_a_picture_say_so():
+    made = {name: envs.make(f"gymnax/{name}") for name in suite.names()}
+    assert {name for name, env in made.items() if env.render} == DRAWN
+
+
+@pytest.mark.parametrize("name", REPRESENTATIVE)
 def test_what_can_be_drawn_changes_as_one_acts(name):
     env = envs.make(f"gymnax/{name}")
-    if name not in DRAWN:
-        assert env.render is None
-        return
     state, _ = env.reset(jax.random.key(3))
     states, step = [state], jax.jit(env.step_raw)
     for i in range(4):
@@ -78,9 +86,15 @@ def test_what_can_be_drawn_changes_as_one_acts(name):
     assert any((frame != frames[0]).any() for frame in frames)
 
 
-def test_an_episode_becomes_a_gif(kept, tmp_path):
+@pytest.fixture(scope="module")
+def recorded(kept):
     directory, search = kept
-    path, steps, total = play.play(lambda: search, directory, "hand-made", seed=1)
+    return play.play(lambda: search, directory, "hand-made", seed=1)
+
+
+def test_an_episode_becomes_a_gif(kept, recorded, tmp_path):
+    directory, search = kept
+    path, steps, total = recorded
     assert path == directory / "play" / "hand-made-1.gif"
     with Image.open(path) as gif:
         assert 1 < gif.n_frames <= steps + 1  # equal neighbors are one, shown longer
@@ -91,12 +105,12 @@ def test_an_episode_becomes_a_gif(kept, tmp_path):
     assert other[1:] != (steps, total)  # another agent, another episode
 
 
-def test_a_result_plays_and_a_notebook_shows_it(kept):
+def test_a_result_plays_and_a_notebook_shows_it(kept, recorded):
     directory, search = kept
     again = Again(lambda changes: search, lambda *_: None)
     result = Result(directory, {}, {}, (), again=again)
     recording = result.play("hand-made", seed=1)
-    assert recording == play.play(lambda: search, directory, "hand-made", seed=1)
+    assert recording == recorded
     shown = recording._repr_html_()
     assert f"{recording.steps} steps, return {recording.total:g}" in shown
     data = base64.b64decode(shown.partition("base64,")[2].partition('"')[0])

@@ -277,3 +277,17 @@ def test_a_search_is_run_by_its_name(finished, capsys):
     assert again is not None
     assert again.directory == finished.directory
     assert "warning" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        ({"lr": "foo"}, r"space\.lr=foo: expected a range"),
+        ({"x": "uniform(0, 1)"}, r"'space\.x'\. Did you mean 'space\.lr'"),
+        (3, "space=3: expected a range by number"),
+    ],
+)
+def test_ranges_of_numbers_are_given_as_a_mapping(space, message, tmp_path):
+    with pytest.raises(ConfigError, match=message):
+        metaevo.run("ppo_hyperparameters", options(tmp_path / "run"), space=space)
+    assert not (tmp_path / "run").exists()

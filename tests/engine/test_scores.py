@@ -8,21 +8,10 @@ import numpy as np
 import pytest
 
 import metaevo
-from benchmarks import tiny
 from metaevo.analysis import holdout, results, scores, verdicts
 from metaevo.analysis.independent import judge
 from metaevo.cli import commands
 from metaevo.errors import ConfigError
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("run") / "run"
-    config = metaevo.RunConfig(
-        directory=str(directory), held_out_seeds=3, wandb="disabled", devices=1
-    )
-    metaevo.run(tiny.search(num_generations=1), config, "tiny")
-    return directory
 
 
 @pytest.fixture
@@ -41,23 +30,23 @@ def rows(text):
     return {tuple(x[key] for key in keys): x["score"] for x in found}
 
 
-def test_a_run_and_its_artifact_show_the_same_scores(finished, printed, tmp_path):
-    held_out, facts = holdout.load(finished / "held_out")
-    shown = rows(printed(finished, "to=csv"))
+def test_a_run_and_its_artifact_show_the_same_scores(tiny_run, printed, tmp_path):
+    held_out, facts = holdout.load(tiny_run / "held_out")
+    shown = rows(printed(tiny_run, "to=csv"))
     assert len(shown) == sum(x.fitness.size for x in held_out.values())
     assert facts["measure"] == "final return"
     for name, runs in held_out.items():
         mine = [shown[name, "final return", "", "", "0", str(i)] for i in range(3)]
         assert np.array_equal(np.float32(mine), runs.fitness[0])
-    assert rows(printed(finished / "solution", "to=csv")) == shown
+    assert rows(printed(tiny_run / "solution", "to=csv")) == shown
     out = tmp_path / "new" / "scores.json"
-    assert printed(finished, "to=json", f"out={out}") == f"{out}\n"
+    assert printed(tiny_run, "to=json", f"out={out}") == f"{out}\n"
     lines = [json.loads(line) for line in out.read_text().splitlines()]
     assert [x["candidate"] for x in lines] == list(held_out)
     assert np.array_equal(
         np.float32(lines[0]["scores"]), held_out["solution"].fitness[0]
     )
-    title, head, mean, sd, failed, *seeds = printed(finished).splitlines()
+    title, head, mean, sd, failed, *seeds = printed(tiny_run).splitlines()
     assert title.startswith("final return")
     assert head.split() == [*held_out]
     assert failed.split() == ["failed", *("0" for _ in held_out)]
@@ -68,9 +57,9 @@ def test_a_run_and_its_artifact_show_the_same_scores(finished, printed, tmp_path
 
 
 def test_scores_in_an_independent_agent_and_on_fresh_episodes(
-    finished, printed, tmp_path
+    tiny_run, printed, tmp_path
 ):
-    run = shutil.copytree(finished, tmp_path / "run")
+    run = shutil.copytree(tiny_run, tmp_path / "run")
     returns = [
         judge.Returns(at, at + 10)
         for at in np.arange(12, dtype=np.float32).reshape(2, 2, 3)
@@ -117,9 +106,9 @@ def test_a_comparison_shows_each_of_its_searches(printed, tmp_path):
 
 
 def test_where_there_are_no_scores_the_message_says_what_keeps_them(
-    finished, printed, tmp_path
+    tiny_run, printed, tmp_path
 ):
-    run = shutil.copytree(finished, tmp_path / "run")
+    run = shutil.copytree(tiny_run, tmp_path / "run")
     shutil.rmtree(run / "held_out")
     for path, said in (
         (run, "metaevo resume RUN run.held_out_seeds=32"),
@@ -132,4 +121,4 @@ def test_where_there_are_no_scores_the_message_says_what_keeps_them(
     with pytest.raises(ConfigError, match="no scores by seed here"):
         printed(tmp_path)
     with pytest.raises(ConfigError, match="to="):
-        printed(finished, "to=xml")
+        printed(tiny_run, "to=xml")

@@ -19,7 +19,7 @@ from strategies.snes import snes
 RULE = Halving(4, factor=2)
 
 
-def run(directory, num_generations=4):
+def run(directory, num_generations=4, held_out_seeds=0):
     search = tiny_search.search(num_generations=num_generations)
     search = search._replace(
         strategy=snes(search.space, 8, 0.5),
@@ -27,7 +27,9 @@ def run(directory, num_generations=4):
         stopping=RULE,
         num_seeds=2,
     )
-    config = RunConfig(directory=str(directory), held_out_seeds=2, wandb="disabled")
+    config = RunConfig(
+        directory=str(directory), held_out_seeds=held_out_seeds, wandb="disabled"
+    )
     metaevo.run(search, config, "toy")
     return search
 
@@ -36,7 +38,7 @@ def test_a_run_counts_what_it_trained_and_resumes_to_the_bit(tmp_path, monkeypat
     runs.write_short_reports(monkeypatch)
     search = run(tmp_path / "whole")
     run(tmp_path / "halves", 2)
-    run(tmp_path / "halves")
+    run(tmp_path / "halves", held_out_seeds=2)
     whole = runs.records(tmp_path / "whole")
     assert [x["population"] for x in whole] == [
         x["population"] for x in runs.records(tmp_path / "halves")

@@ -12,7 +12,7 @@ from runs import drawn, records, write_short_reports
 import metaevo
 from inner_loops import dqn, ppo
 from metaevo import envs, fitness, losses, schedules, spaces
-from metaevo.analysis import holdout, training_curve
+from metaevo.analysis import holdout, report, training_curve
 from metaevo.cli import config as cli
 from metaevo.cli import runs, several, train
 from metaevo.engine import loop as engine
@@ -46,15 +46,9 @@ def finished(tmp_path_factory, loop):
 
 
 @pytest.fixture(autouse=True)
-def short_report(request, monkeypatch):
-    """Runs write a page in a moment, but for tests that ask for `whole_report`."""
-    if "whole_report" not in request.fixturenames:
-        write_short_reports(monkeypatch)
-
-
-@pytest.fixture
-def whole_report():
-    """Reports are written as a user gets them."""
+def short_report(monkeypatch):
+    """Runs write a page in a moment; `report.write` is called where it matters."""
+    write_short_reports(monkeypatch)
 
 
 def assert_same(a, b):
@@ -97,23 +91,6 @@ def test_a_training_run_has_curve_report_and_agents(finished):
     assert "Learning curve" in page
     assert "unfinished" not in page
     assert "held-out" not in page
-
-
-def test_interrupted_training_resumes_to_the_bit(tmp_path, finished, loop):
-    whole, kept = finished
-    asked = []
-
-    def stop():
-        asked.append(True)
-        return len(asked) == 4
-
-    search = training.as_search(loop, NUM_SEEDS)
-    with pytest.raises(InterruptedRunError):
-        engine.run(search, options(tmp_path), "training", should_stop=stop)
-    assert 0 < len(records(tmp_path)) < 4
-    found = metaevo.train(loop, NUM_SEEDS, options(tmp_path))
-    assert records(tmp_path) == records(whole)
-    assert_same(found._replace(directory=None), kept._replace(directory=None))
 
 
 def test_a_finished_training_run_is_not_repeated(finished, loop, capsys):
@@ -229,8 +206,8 @@ def test_a_coupled_loop_cannot_be_trained_alone():
 # --- run.stop -------------------------------------------------------------------------
 
 
-def test_training_stops_when_the_condition_holds(
-    tmp_path, finished, loop, capsys, whole_report
+def test_training_stops_when_the_condition_holds_and_resumes_to_the_bit(
+    tmp_path, finished, loop, capsys
 ):
     whole, kept = finished
     bound = np.float32(kept.metrics["return"][:, 1].mean())
@@ -240,10 +217,17 @@ def test_training_stops_when_the_condition_holds(
     assert found.frames.tolist() == [128, 256, 384, 512][: first + 1]
     assert first < 3
     assert f"run.stop={stop} holds" in capsys.readouterr().out
-    assert "unfinished" not in (tmp_path / "report" / "index.html").read_text()
+    assert "unfinished" not in report.write(tmp_path).read_text()
     # The same call finds it finished; without the condition it goes on.
     metaevo.train(loop, NUM_SEEDS, options(tmp_path, stop=stop))
     assert "already finished" in capsys.readouterr().out
+    stops = iter([False] + [True] * 9)
+    search = training.as_search(loop, NUM_SEEDS)
+    with pytest.raises(InterruptedRunError):
+        engine.run(
+            search, options(tmp_path), "training", should_stop=lambda: next(stops)
+        )
+    assert first < len(records(tmp_path)) < 4
     found = metaevo.train(loop, NUM_SEEDS, options(tmp_path))
     assert records(tmp_path) == records(whole)
     assert_same(found._replace(directory=None), kept._replace(directory=None))

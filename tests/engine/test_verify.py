@@ -9,24 +9,12 @@ from pathlib import Path
 import pytest
 import runs as files
 
-import metaevo
-from benchmarks import tiny
 from metaevo.cli import doctor, findings, main, verify
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("run") / "run"
-    config = metaevo.RunConfig(
-        directory=str(directory), held_out_seeds=2, wandb="disabled", devices=1
-    )
-    metaevo.run(tiny.search(num_generations=4), config, "tiny")
-    return directory
-
-
 @pytest.fixture
-def run(finished, tmp_path):
-    shutil.copytree(finished, tmp_path / "run")
+def run(tiny_run, tmp_path):
+    shutil.copytree(tiny_run, tmp_path / "run")
     return tmp_path / "run"
 
 
@@ -132,15 +120,15 @@ def test_verdicts_on_the_card_that_the_scores_do_not_give_are_found(
     kept = json.loads((run / "solution" / "manifest.json").read_text())["evidence"]
     said, *others = kept["verdicts"]
     assert found["solution: verdict 1"].message == f"agrees with its scores: {said}"
-    better = f"the solution is better than {said.rpartition('than ')[2]}"
-    assert better != said
-    forged(run, lambda x: x.update(verdicts=[better, *others]))
+    worse = f"the solution is worse than {said.rpartition('than ')[2]}"
+    assert worse != said
+    forged(run, lambda x: x.update(verdicts=[worse, *others]))
     for place in (run, run / "solution"):
         assert bad(place) == {"solution: verdict 1"}
     code, shown = command(capsys, "verify", run, monkeypatch=monkeypatch)
     assert code == 4
-    assert f"its scores give: {said}; its card says: {better}" in shown.out
-    forged(run, lambda x: x.update(verdicts=[said, *others, better]))
+    assert f"its scores give: {said}; its card says: {worse}" in shown.out
+    forged(run, lambda x: x.update(verdicts=[said, *others, worse]))
     assert bad(run) == {f"solution: verdict {len(others) + 2}"}
     assert "its scores give: no such verdict" in findings.text(
         verify.verify(run), "", ""
@@ -151,7 +139,7 @@ def test_verdicts_on_the_card_that_the_scores_do_not_give_are_found(
     forged(run, lambda x: x.update(metaevo="0.0"))
     assert bad(run) == set()
     assert "the card is of 0.0" in findings.text(verify.verify(run), "", "")
-    forged(run, lambda x: x.update(verdicts=[better, *others]))
+    forged(run, lambda x: x.update(verdicts=[worse, *others]))
     assert bad(run) == {"solution: verdict 1"}
     forged(run, lambda x: x["scores"][0].update(fitness=1e9))
     assert bad(run) == {"solution: verdicts"}

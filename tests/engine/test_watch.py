@@ -9,7 +9,6 @@ import jax
 import numpy as np
 import optax
 import pytest
-import tiny_search as tiny
 import toys
 from runs import write_short_reports
 
@@ -116,7 +115,9 @@ def test_agents_that_live_on_are_drawn_with_their_lines(tmp_path):
         *(loop, space, pbt(space, 4), 3, fitness.final_return),
         segments_per_generation=1,
     )
-    shown = view(run(tmp_path / "a", search, held_out_seeds=0))
+    place = run(tmp_path / "a", search, held_out_seeds=0)
+    assert not (place / "newest").exists()  # numbers are not kept as functions
+    shown = view(place)
     assert shown["problems"] == []
     assert titles(shown)[1:] == ["Population of generation 3", "Who came from whom"]
     assert shown["trials"] == []
@@ -180,6 +181,7 @@ def test_it_waits_for_the_first_files_of_a_run(learned, tmp_path, capsys, monkey
             shutil.copytree(learned, place)
 
     monkeypatch.setattr(watch, "on_signals", Stop)
+    monkeypatch.setattr(watch.live, "view", viewed)
     place.mkdir()
     words = "watch", [str(place), f"page={page}"]
     with pytest.raises(ConfigError, match="no runs in"):
@@ -196,6 +198,7 @@ def test_a_signal_ends_the_watch_and_no_run(going, tmp_path, monkeypatch):
             return True
 
     monkeypatch.setattr(watch, "on_signals", Stop)
+    monkeypatch.setattr(watch.live, "view", viewed)
     before = overview.read(going)
     commands.execute("watch", [str(going), f"page={tmp_path / 'p.html'}"])
     assert overview.read(going)._replace(seconds=0) == before._replace(seconds=0)
@@ -311,8 +314,3 @@ def test_of_a_long_log_some_records_are_parsed(learned, tmp_path, monkeypatch):
     path.write_text("[]\n")
     with pytest.raises(CheckpointError, match="line 1: not a record"):
         jsonl.sample(path, 400, 60)
-
-
-def test_numbers_are_not_kept_as_functions(tmp_path):
-    place = run(tmp_path / "a", tiny.search(num_generations=1), held_out_seeds=0)
-    assert not (place / "newest").exists()

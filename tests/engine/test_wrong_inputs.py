@@ -93,7 +93,8 @@ def test_a_package_file_that_hides_the_installed_searches_is_named(
     monkeypatch.setitem(sys.modules, "searches", importlib.util.module_from_spec(spec))
     code, shown = messages.command("run ppo_value_loss")
     assert code == 2
-    assert f"{file} hides those that are installed: remove it" in shown
+    remedy = f"remove it, or rename {file.parent}"
+    assert f"{file} hides those that are installed: {remedy}" in shown
 
 
 ACCEPTED = {

@@ -20,13 +20,8 @@ from pathlib import Path
 import numpy as np
 from exported import load, tree
 
-HALVES = {
-    "torch": ("float16", "bfloat16"),
-    "jax": ("float16", "bfloat16"),
-    "numpy": ("float16",),
-}
-
-
+# Types are promoted alike in jax, where each check is compiled.
+HALVES = {"torch": ("float16", "bfloat16"), "jax": ("float16",), "numpy": ("float16",)}
 # Values are hundreds, as CartPole's; half the square of 400 is more than float16 holds.
 OF_RETURNS = {"value", "target", "old_value", "q", "next_value", "td_error"}
 OF_RETURNS |= {"return_std"}

@@ -265,11 +265,6 @@ def _same_correction(log_ratio, context):
 
 
 @slots.function
-def _same_square(value, target, old_value, context):
-    return 0.5 * (target - value) ** 2
-
-
-@slots.function
 def _a_tenth(context):
     return 0.1 + 0.0 * context.progress
 
@@ -304,69 +299,48 @@ TWO_EPISODES = "gymnax/CartPole-v1"
 # Of two actions a search scales the values to 0 and 1, whatever they are.
 FIVE_ACTIONS = "grid/random_mdp"
 OFF_POLICY = {"learning_starts": 64, "buffer_size": 128, "batch_size": 16}
-PPO_CHANGES = {
+ON_POLICY = {"total_timesteps": 1280, "num_envs": 4, "num_steps": 80}
+ON_POLICY |= {"features": (16,)}
+CHANGES = {"gamma": 0.8, "reward": _other_reward, "optimizer": SGD}
+"""Of most loops."""
+POLICY_CHANGES = CHANGES | {
     "lr": _late,
-    "gamma": 0.8,
     "gae_lambda": 0.5,
     "ent_coef": 0.1,
     "vf_coef": 2.0,
-    "clip_eps": 0.01,
     "max_grad_norm": 0.01,
+    "policy_loss": _entropy_again,
+    "activation": activations.relu,
+    "advantage": advantages.discounted_return,
+}
+PPO_CHANGES = POLICY_CHANGES | {
+    "clip_eps": 0.01,
     "drift": _half_drift,
     "value_loss": losses.square,
-    "policy_loss": _entropy_again,
-    "reward": _other_reward,
-    "optimizer": SGD,
-    "activation": activations.relu,
-    "advantage": advantages.discounted_return,
     "message": _two_components,
 }
-PPO_REWRITTEN = {
+POLICY_REWRITTEN = {"activation": activations.tanh, "reward": _same_reward}
+PPO_REWRITTEN = POLICY_REWRITTEN | {
     "message": _same_silence,
-    "activation": activations.tanh,
     "drift": _same_drift,
     "value_loss": _same_value_loss,
-    "reward": _same_reward,
 }
-ACTOR_CRITIC = {"total_timesteps": 1280, "num_envs": 4, "num_steps": 80}
-ACTOR_CRITIC |= {"features": (16,), "max_delay": 2}
-ACTOR_CRITIC_CHANGES = {
-    "lr": _late,
-    "gamma": 0.8,
-    "gae_lambda": 0.5,
-    "ent_coef": 0.1,
-    "vf_coef": 2.0,
-    "max_grad_norm": 0.01,
-    "delay": 0.0,
-    "advantage": advantages.discounted_return,
-    "value_loss": losses.zero,
-    "policy_loss": _entropy_again,
-    "reward": _other_reward,
-    "optimizer": SGD,
-    "activation": activations.relu,
-}
-ACTOR_CRITIC_REWRITTEN = {
-    "activation": activations.tanh,
-    "value_loss": _same_square,
-    "reward": _same_reward,
-}
+ACTOR_CRITIC = ON_POLICY | {"max_delay": 2}
+ACTOR_CRITIC_CHANGES = POLICY_CHANGES | {"delay": 0.0, "value_loss": losses.zero}
+ACTOR_CRITIC_REWRITTEN = POLICY_REWRITTEN | {"value_loss": _same_square}
 DQN_CONFIG = {"total_timesteps": 128, "num_envs": 4, "num_steps": 4}
 DQN_CONFIG |= {"features": (16,), "target_period": 2, "num_gradient_steps": 2}
 DQN_CONFIG |= OFF_POLICY
-DQN_CHANGES = {
+VALUE_CHANGES = CHANGES | {
     "lr": _late,
-    "gamma": 0.8,
     "epsilon": 0.0,
     "exploration": _softmax,
-    "target_rate": 0.5,
     "td_loss": _dqn_reg,
-    "reward": _other_reward,
-    "optimizer": SGD,
     "max_grad_norm": 0.01,
 }
-DQN_REWRITTEN = {
-    "td_loss": _same_td_loss,
-    "reward": _same_reward,
+DQN_CHANGES = VALUE_CHANGES | {"target_rate": 0.5}
+CRITIC_REWRITTEN = {"td_loss": _same_td_loss, "reward": _same_reward}
+DQN_REWRITTEN = CRITIC_REWRITTEN | {
     "exploration": _same_exploration,
     "epsilon": _same_epsilon,
 }
@@ -392,29 +366,25 @@ R2D2_REWRITTEN = {k: x for k, x in DQN_REWRITTEN.items() if k != "epsilon"} | {
     "epsilon": _same_constant,
     "rescale": _same_rescale,
 }
-TD3_CONFIG = {"total_timesteps": 96, "num_envs": 2, "num_steps": 4, "features": (16,)}
-TD3_CONFIG |= {"num_gradient_steps": 4, **OFF_POLICY}
-TD3_CHANGES = {
-    "actor_lr": _late,
-    "critic_lr": 1e-3,
-    "gamma": 0.8,
+CONTINUOUS = {"total_timesteps": 96, "num_envs": 2, "num_steps": 4, "features": (16,)}
+CONTINUOUS |= OFF_POLICY
+TD3_CONFIG = CONTINUOUS | {"num_gradient_steps": 4}
+CONTINUOUS_CHANGES = CHANGES | {
     "tau": 0.5,
-    "exploration_noise": 0.9,
     "noise_correlation": 0.9,
-    "smoothing_noise": 0.01,
-    "noise_clip": 0.01,
     "reward_scale": 0.1,
     "td_loss": _dqn_reg,
+}
+TD3_CHANGES = CONTINUOUS_CHANGES | {
+    "actor_lr": _late,
+    "critic_lr": 1e-3,
+    "exploration_noise": 0.9,
+    "smoothing_noise": 0.01,
+    "noise_clip": 0.01,
     "actor_loss": _squared_q,
-    "reward": _other_reward,
-    "optimizer": SGD,
 }
-TD3_REWRITTEN = {
-    "td_loss": _same_td_loss,
-    "reward": _same_reward,
-    "actor_loss": _same_actor_loss,
-}
-PLANNING_CONFIG = {"total_timesteps": 480, "num_envs": 4, "num_steps": 30}
+TD3_REWRITTEN = CRITIC_REWRITTEN | {"actor_loss": _same_actor_loss}
+PLANNING_CONFIG = {"total_timesteps": 272, "num_envs": 2, "num_steps": 34}
 PLANNING_CONFIG |= {"num_epochs": 2, "num_minibatches": 4, "features": (16,)}
 PLANNING_CONFIG |= {"num_simulations": 6, "num_eval_envs": 2}
 PLANNING_CHANGES = {
@@ -451,8 +421,7 @@ SMALL = {
     "ppo": Small(
         ppo,
         TWO_EPISODES,
-        {"total_timesteps": 1280, "num_envs": 4, "num_steps": 80, "num_epochs": 2}
-        | {"features": (16,), "message_size": 2},
+        ON_POLICY | {"num_epochs": 2, "message_size": 2},
         ppo.Meta(lr=1e-2, message=_silence),
         PPO_CHANGES,
         PPO_REWRITTEN,
@@ -460,8 +429,8 @@ SMALL = {
     "ppo_rnn": Small(
         ppo_rnn,
         TWO_EPISODES,
-        {"total_timesteps": 1280, "num_envs": 4, "num_steps": 80, "num_epochs": 2}
-        | {"features": (16,), "hidden": 8, "message_size": 2}
+        ON_POLICY
+        | {"num_epochs": 2, "hidden": 8, "message_size": 2}
         | {"normalize_observation": True, "normalize_reward": True},
         ppo_rnn.Meta(lr=1e-2, message=_silence),
         PPO_CHANGES,
@@ -536,26 +505,10 @@ SMALL = {
     "pqn": Small(
         pqn,
         TWO_EPISODES,
-        {"total_timesteps": 1280, "num_envs": 4, "num_steps": 80, "num_epochs": 2}
-        | {"features": (16,)},
+        ON_POLICY | {"num_epochs": 2},
         pqn.Meta(lr=1e-2),
-        {
-            "lr": _late,
-            "gamma": 0.8,
-            "q_lambda": 0.1,
-            "epsilon": 0.0,
-            "exploration": _softmax,
-            "max_grad_norm": 0.01,
-            "td_loss": _dqn_reg,
-            "reward": _other_reward,
-            "optimizer": SGD,
-        },
-        {
-            "td_loss": _same_td_loss,
-            "reward": _same_reward,
-            "exploration": _same_exploration,
-            "epsilon": _same_epsilon,
-        },
+        VALUE_CHANGES | {"q_lambda": 0.1},
+        DQN_REWRITTEN,
     ),
     "td3": Small(
         td3,
@@ -582,66 +535,32 @@ SMALL = {
     "sac": Small(
         sac,
         "gymnax/Pendulum-v1",
-        {"total_timesteps": 96, "num_envs": 2, "num_steps": 4, "features": (16,)}
-        | {"num_gradient_steps": 4, "normalize_observation": True, **OFF_POLICY},
+        TD3_CONFIG | {"normalize_observation": True},
         sac.Meta(1e-2, 1e-2, 1e-2, target_entropy=-1.0),
-        {
-            "actor_lr": _late,
-            "critic_lr": 1e-3,
-            "temperature_lr": 1e-3,
-            "gamma": 0.8,
-            "tau": 0.5,
-            "target_entropy": -3.0,
-            "noise_correlation": 0.9,
-            "reward_scale": 0.1,
-            "td_loss": _dqn_reg,
-            "q_aggregation": _mean_q,
-            "reward": _other_reward,
-            "optimizer": SGD,
-        },
-        {
-            "td_loss": _same_td_loss,
-            "reward": _same_reward,
-            "q_aggregation": _same_aggregation,
-        },
+        CONTINUOUS_CHANGES
+        | {"actor_lr": _late, "critic_lr": 1e-3, "temperature_lr": 1e-3}
+        | {"target_entropy": -3.0, "q_aggregation": _mean_q},
+        CRITIC_REWRITTEN | {"q_aggregation": _same_aggregation},
     ),
     "qtopt": Small(
         qtopt,
         "gymnax/Pendulum-v1",
-        {"total_timesteps": 96, "num_envs": 2, "num_steps": 4, "features": (16,)}
-        | {"num_gradient_steps": 2, "normalize_observation": True, **OFF_POLICY}
+        CONTINUOUS
+        | {"num_gradient_steps": 2, "normalize_observation": True}
         | {"num_samples": 4, "max_lag": 2, "num_copies": 2},
         # Values fall here, so the least of the two would be that of the first.
         qtopt.Meta(lr=1e-2, tau=0.3, num_elites=2.0, q_aggregation=_mean_q),
-        {
-            "lr": _late,
-            "gamma": 0.8,
-            "tau": 0.03,
-            "lag": 0.0,
-            "num_elites": 3.5,
-            "elite_sharpness": 5.0,
-            "start_std": 0.3,
-            "least_std": 0.5,
-            "epsilon": 0.9,
-            "exploration_noise": 0.9,
-            "fit_noise": 2.0,
-            "noise_correlation": 0.9,
-            "reward_scale": 0.1,
-            "td_loss": _dqn_reg,
-            "q_aggregation": losses.least_q,
-            "reward": _other_reward,
-            "optimizer": SGD,
-        },
-        {
-            "td_loss": _same_td_loss,
-            "reward": _same_reward,
-            "q_aggregation": _same_mean_q,
-        },
+        CONTINUOUS_CHANGES
+        | {"lr": _late, "tau": 0.03, "lag": 0.0, "q_aggregation": losses.least_q}
+        | {"num_elites": 3.5, "elite_sharpness": 5.0}
+        | {"start_std": 0.3, "least_std": 0.5}
+        | {"epsilon": 0.9, "exploration_noise": 0.9, "fit_noise": 2.0},
+        CRITIC_REWRITTEN | {"q_aggregation": _same_mean_q},
     ),
     "fixed_policy": Small(
         fixed_policy,
         TWO_EPISODES,
-        {"total_timesteps": 1280, "num_envs": 4, "num_steps": 80, "features": (16,)},
+        ON_POLICY,
         fixed_policy.Meta(action_noise=0.1),
         {"action_noise": 0.9},
         {"action_noise": _a_tenth},

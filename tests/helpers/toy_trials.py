@@ -46,23 +46,6 @@ def loss_at_two(trial):
     return float(loss(*inputs)[0])
 
 
-def slope_in_torch(trial):
-    """The slope at 2 of an evolved loss, by PyTorch."""
-    import torch
-
-    x = torch.tensor([2.0, 2.0], requires_grad=True)
-    zero = torch.zeros(2)
-    loss = trial.torch("td_loss")(x, zero, zero)
-    assert loss.dtype == torch.float32
-    loss.mean().backward()
-    value, step = trial.params["td_loss"], 1e-4
-    ends = [value([2 + d], [0.0], [0.0])[0] for d in (-step, step)]
-    slope = (ends[1] - ends[0]) / (2 * step)
-    assert abs(x.grad.sum() - slope) < 1e-5 * (1 + abs(slope))
-    assert abs(slope) > 0.1
-    return slope
-
-
 # --- those that misbehave -------------------------------------------------------------
 
 

@@ -12,7 +12,6 @@ import pytest
 import toy_trials
 from runs import records, solution_bytes
 
-from metaevo import losses
 from metaevo.engine.trials import processes
 from metaevo.storage import jsonl
 
@@ -84,21 +83,6 @@ def test_the_example_trains_stable_baselines3(evolve, slots, tmp_path, monkeypat
     found = jsonl.read(tmp_path / "trials.jsonl")
     assert [x["problem"] for x in found] == ["", ""]
     assert len([*tmp_path.glob("trials/*/files/agent.zip")]) == 2
-
-
-@elsewhere
-def test_an_evolved_loss_has_its_slope_in_torch(tmp_path):
-    from metaevo import spaces
-    from metaevo.engine.trials.search import optimize
-    from strategies.snes import snes
-
-    space = spaces.replace(td_loss=losses.td_network(features=(2,)))
-    optimize(
-        space, snes(space, 2, 0.3), f"{SCRIPT}:slope_in_torch", python=ELSEWHERE,
-        num_generations=1, held_out_seeds=0, wandb="disabled", directory=tmp_path,
-    )  # fmt: skip
-    found = jsonl.read(tmp_path / "trials.jsonl")
-    assert [x["problem"] for x in found] == ["", ""]
 
 
 def test_a_function_of_another_environment_is_not_imported_here(tmp_path):

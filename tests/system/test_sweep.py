@@ -16,7 +16,7 @@ from metaevo.engine.loggers import wandb as mirror
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = ROOT / "examples" / "sweeps" / "ppo_value_loss.yaml"
-NUM_RUNS = 3
+NUM_RUNS = 2
 
 
 def small():

@@ -15,9 +15,9 @@ TINY = Path(tiny_search.__file__)
 ROOT = TINY.parents[2]
 
 
-def run(directory, *arguments, **options):
+def run(directory, *arguments, held_out=2, **options):
     program = [sys.executable, TINY.name, f"run.directory={directory}"]
-    settings = "run.held_out_seeds=2", "run.wandb=disabled", *arguments
+    settings = f"run.held_out_seeds={held_out}", "run.wandb=disabled", *arguments
     return subprocess.Popen([*program, *settings], cwd=TINY.parent, **options)
 
 
@@ -31,7 +31,9 @@ def unread():
 @pytest.mark.parametrize("where", ["pipe", "full disk", "closed"])
 def test_output_that_cannot_be_written_stops_no_run(tmp_path, where):
     command = [sys.executable, TINY.name, "num_generations=3", "run.wandb=disabled"]
-    command += [f"run.directory={tmp_path}", "run.held_out_seeds=2"]
+    # Of the comparison the lines are printed as all others.
+    held_out = 2 if where == "pipe" else 0
+    command += [f"run.directory={tmp_path}", f"run.held_out_seeds={held_out}"]
     if where == "closed":
         command = ["sh", "-c", 'exec "$@" >&- 2>&-', "sh", *command]
     with open("/dev/full", "wb") if where == "full disk" else unread() as out:
@@ -46,7 +48,6 @@ def test_output_that_cannot_be_written_stops_no_run(tmp_path, where):
     [
         [str(TINY), "--help"],
         ["-c", "from metaevo.cli.main import command; command()", "list", "searches"],
-        ["-c", "from metaevo.cli.main import command; command()", "--help"],
     ],
     ids=lambda command: command[-1],
 )
@@ -60,7 +61,7 @@ def test_commands_whose_output_nobody_reads_end_quietly(command):
 
 def test_a_lost_terminal_saves_the_run_and_nohup_keeps_it(tmp_path):
     log = tmp_path / "run" / "metrics.jsonl"
-    num = 16
+    num = 10
     # Generations of a seventh of a second: the run has not ended when it is hung up.
     sizes = f"num_generations={num}", "population_size=512"
 
@@ -72,6 +73,7 @@ def test_a_lost_terminal_saves_the_run_and_nohup_keeps_it(tmp_path):
         process = run(
             directory,
             *sizes,
+            held_out=0,
             stdout=writer,
             stderr=subprocess.PIPE,
             preexec_fn=lambda: signal.signal(signal.SIGHUP, answer),
@@ -93,7 +95,8 @@ def test_a_lost_terminal_saves_the_run_and_nohup_keeps_it(tmp_path):
     code, stderr = hang_up(tmp_path / "kept", ignored=True)
     assert (code, stderr) == (0, b"")
     assert len(records(tmp_path / "kept")) == num
-    assert run(log.parent, *sizes, stdout=subprocess.DEVNULL).wait() == 0
+    again = run(log.parent, *sizes, held_out=0, stdout=subprocess.DEVNULL)
+    assert again.wait() == 0
     assert records(log.parent) == records(tmp_path / "kept")
 
 

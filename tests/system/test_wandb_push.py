@@ -9,8 +9,10 @@ import socket
 import struct
 import subprocess
 import sys
+import types
 from pathlib import Path
 
+import planted
 import pytest
 import tiny_search
 import wandb_reader
@@ -19,49 +21,67 @@ import wandb_server
 TINY = Path(tiny_search.__file__)
 KEY = "0" * 40
 GENERATIONS = 6
-ONLINE = (
-    "import sys; sys.argv[0] = 'tiny'\n"
-    "import metaevo, tiny_search; metaevo.main(tiny_search.search)"
-)
+PATH = os.pathsep.join(x for x in sys.path if x)
+SEARCH = ("run", TINY, "run.held_out_seeds=0", "run.devices=1")
+
+
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory):
+    """One process that has imported metaevo, whose children are the commands."""
+    env = os.environ | {"PYTHONPATH": PATH}
+    made = planted.Commands(tmp_path_factory.mktemp("commands"), env)
+    yield made
+    made.close()
 
 
 class Machine:
     """A user's home, a server that the user named, and one that nobody named."""
 
-    def __init__(self, home, server, foreign):
-        self.home, self.server = home, server
+    def __init__(self, commands, home, server, foreign):
+        self.commands, self.home, self.server = commands, home, server
         self.foreign, self.requests = foreign
         settings = home / ".config" / "wandb" / "settings"
         settings.parent.mkdir(parents=True)
         # As `wandb login --host URL` writes it.
         settings.write_text(f"[default]\nbase_url = {server.url}\n")
 
-    def command(self, *arguments, cwd=TINY.parent, **env):
+    def environment(self):
         clean = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")}
-        clean |= {
+        return clean | {
             "HOME": str(self.home),
             "XDG_CACHE_HOME": str(self.home / "cache"),
             "WANDB_API_KEY": KEY,
-            "PYTHONPATH": os.pathsep.join(sys.path),
         }
-        clean |= env
+
+    def metaevo(self, *arguments, cwd=TINY.parent, **env):
+        """Run a command, with these variables in place of its own; None: without."""
+        env = self.environment() | env
+        self.commands.env = {k: v for k, v in env.items() if v is not None}
+        code, *_ = self.commands.run([*map(str, arguments)], cwd, limit=200)
+        out, err = (
+            (self.commands.folder / name).read_text() for name in ("stdout", "stderr")
+        )
+        return types.SimpleNamespace(returncode=code, stdout=out, stderr=err)
+
+    def push(self, run, *arguments, **options):
+        return self.metaevo("wandb-push", run, *arguments, **options)
+
+    def python(self, program, *arguments, **options):
+        """Run a program in a process of its own."""
         return subprocess.run(
-            [sys.executable, *map(str, arguments)],
-            cwd=cwd,
-            env={k: v for k, v in clean.items() if v is not None},
+            [sys.executable, "-c", program, *map(str, arguments)],
+            env=self.environment() | {"PYTHONPATH": PATH},
             capture_output=True,
             text=True,
             timeout=200,
+            **options,
         )
-
-    def push(self, run, *arguments, **options):
-        return self.command("-m", "metaevo", "wandb-push", run, *arguments, **options)
 
 
 @pytest.fixture
-def machine(tmp_path):
+def machine(commands, tmp_path):
     with wandb_server.serve() as server, wandb_server.stranger() as foreign:
-        machine = Machine(tmp_path / "home", server, foreign)
+        machine = Machine(commands, tmp_path / "home", server, foreign)
         yield machine
         assert machine.requests == []  # whatever a test did
         secret = base64.b64encode(f"api:{KEY}".encode()).decode()
@@ -70,20 +90,13 @@ def machine(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def whole(commands, tmp_path_factory):
     """A run that no wandb has seen."""
     directory = tmp_path_factory.mktemp("whole") / "run"
-    out = subprocess.run(
-        [
-            *(sys.executable, TINY.name, f"run.directory={directory}"),
-            *(f"num_generations={GENERATIONS}", "run.held_out_seeds=0"),
-            "run.wandb=disabled",
-        ],
-        cwd=TINY.parent,
-        capture_output=True,
-        text=True,
-    )
-    assert out.returncode == 0, out.stderr
+    sizes = f"num_generations={GENERATIONS}", "run.wandb=disabled"
+    search = [*map(str, SEARCH), f"run.directory={directory}", *sizes]
+    code, *_, said = commands.run(search, TINY.parent, limit=200)
+    assert code == 0, said
     return directory
 
 
@@ -102,7 +115,11 @@ def sent(server):
 def test_the_key_goes_to_the_host_that_the_user_named(machine, run):
     out = machine.push(run)
     assert (out.returncode, out.stderr) == (0, "")
-    assert sent(machine.server)[1] == list(range(GENERATIONS))
+    found, steps = sent(machine.server)
+    assert steps == list(range(GENERATIONS))
+    assert found.config["run.seed"] == 0
+    assert found.tags == ["lr"]
+    assert any("# " in (x.asked["description"] or "") for x in found.artifacts)
 
 
 @pytest.mark.parametrize(
@@ -142,15 +159,15 @@ def test_settings_of_another_run_that_one_works_in_are_refused(machine, run):
 
 
 def test_an_unfinished_run_of_a_stranger_resumes_on_the_users_host(machine, run):
-    arguments = "-c", ONLINE, f"run.directory={run}", "run.held_out_seeds=0"
     more = f"num_generations={GENERATIONS + 2}"
-    out = machine.command(*arguments, more, "run.wandb=online")
+    search = (*SEARCH, f"run.directory={run}", more, "run.wandb=online")
+    out = machine.metaevo(*search)
     assert out.returncode == 0, out.stderr
     assert sent(machine.server)[1] == [GENERATIONS, GENERATIONS + 1]
     planted = run / "wandb" / "config" / "settings"
     planted.parent.mkdir(exist_ok=True)
     planted.write_text(f"[default]\nbase_url = {machine.foreign}\n")
-    out = machine.command(*arguments, more, "run.wandb=online")
+    out = machine.metaevo(*search)
     assert out.returncode == 4
     assert "would steer wandb" in out.stderr
 
@@ -171,10 +188,10 @@ def test_settings_beside_a_run_name_no_host_and_no_key(machine, run, name, key):
     beside = run.parent / name
     beside.parent.mkdir()
     beside.write_text(f"[default]\n{key} = {value}\n")
-    arguments = f"run.directory={run.parent}/new", "run.held_out_seeds=0"
-    online = ("-c", ONLINE, *arguments, "num_generations=1", "run.wandb=online")
-    for command in (("-m", "metaevo", "wandb-push", run), online):
-        out = machine.command(*command, cwd=run.parent, **options)
+    new = f"run.directory={run.parent}/new", "num_generations=1"
+    online = (*SEARCH, *new, "run.wandb=online")
+    for command in (("wandb-push", run), online):
+        out = machine.metaevo(*command, cwd=run.parent, **options)
         (text,) = out.stderr.strip().splitlines()[-1:]
         assert out.returncode == 2, out.stderr
         assert f"{beside} would steer wandb: it sets {key}, not as your own" in text
@@ -205,7 +222,7 @@ def test_a_push_leaves_a_run_that_metaevo_takes(machine, run):
     assert list((run / "report").glob("*.png"))
     out = machine.push(run, "offline", WANDB_ALLOW_MEDIA_SYMLINK="true")
     assert (out.returncode, out.stderr) == (0, "")
-    out = machine.command("-m", "metaevo", "verify", run)
+    out = machine.metaevo("verify", run)
     assert out.returncode == 0, out.stdout + out.stderr
 
 
@@ -216,7 +233,7 @@ def test_a_push_from_a_folder_that_was_deleted_is_no_traceback(machine, run):
         f"import os, sys; os.rmdir({str(gone)!r})\n"
         "sys.argv[0] = 'metaevo'\nfrom metaevo.cli import main\nmain.command()\n"
     )
-    out = machine.command("-c", program, "wandb-push", run, "offline", cwd=gone)
+    out = machine.python(program, "wandb-push", run, "offline", cwd=gone)
     assert "Traceback" not in out.stderr
     assert out.returncode in (0, 1)
 
@@ -276,14 +293,14 @@ def offline_runs(run):
     return sorted(path.name for path in (run / "wandb").glob("offline-run-*"))
 
 
-def check_not_sent(machine, run, reason, **env):
-    """A push fails, twice, with one line and the place of the data; nothing else."""
+def check_not_sent(machine, run, reason, times=2, **env):
+    """Pushes fail with one line and the one place of the data; nothing else."""
     (run / "wandb.json").write_text('{"id": "before", "generation": 3}')
     digest = hashlib.sha256((run / "metrics.jsonl").read_bytes()).hexdigest()[:12]
     planted = run / "wandb" / f"offline-run-20260101_000000-push{digest}x1"
     planted.mkdir(parents=True)  # its files could make `wandb sync` upload anything
     places = set()
-    for _ in range(2):
+    for _ in range(times):
         out = machine.push(run, **env)
         assert (out.returncode, out.stdout) == (1, "")
         (text,) = out.stderr.strip().splitlines()
@@ -316,7 +333,7 @@ def test_a_push_without_a_server_is_none(machine, run):
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{closed.getsockname()[1]}"
-        check_not_sent(machine, run, "", WANDB_BASE_URL=url)
+        check_not_sent(machine, run, "", times=1, WANDB_BASE_URL=url)
 
 
 def test_what_the_server_has_not_got_is_not_sent(machine, run):
@@ -327,7 +344,7 @@ def test_what_the_server_has_not_got_is_not_sent(machine, run):
         "sys.argv = ['metaevo', 'wandb-push', sys.argv[1]]\n"
         "from metaevo.cli import main\nmain.command()\n"
     )
-    out = machine.command("-c", program, run)
+    out = machine.python(program, run)
     assert (out.returncode, out.stdout) == (1, "")
     assert f"the server has 0 of {GENERATIONS} generations" in out.stderr
     place = Path(out.stderr.partition("wandb sync ")[2].partition(", or ")[0])

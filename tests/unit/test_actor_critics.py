@@ -93,11 +93,12 @@ def test_workers_gradients_are_applied_in_turn():
     both, _ = trained(a2c, meta, num_workers=2)
     once, _ = trained(a2c, meta._replace(lr=2e-2))
     close(both.agent.params, once.agent.params, rtol=1e-4, atol=1e-6)
-    # Adam's second step is not its first.
+    # No number moves by more than the step size in one step of Adam.
     adam = meta._replace(optimizer=optimizers.adam)
+    born, _ = trained(a2c, adam, 0, num_workers=2)
     both, _ = trained(a2c, adam, num_workers=2)
-    once, _ = trained(a2c, adam._replace(lr=2e-2))
-    differ(both.agent.params, once.agent.params)
+    moved = jax.tree.map(jnp.subtract, both.agent.params, born.agent.params)
+    assert max(np.abs(x).max() for x in jax.tree.leaves(moved)) > 1.5e-2
 
 
 def test_the_step_size_may_see_the_delay():
@@ -140,17 +141,13 @@ def test_without_a_correction_actors_behind_count_as_the_learner():
 
 def test_the_plain_policy_gradient_has_no_baseline():
     """A critic that values all states more changes the return's weights only where a
-    rollout is cut, and those of an advantage everywhere."""
+    rollout is cut."""
     one, done = jnp.ones(4), jnp.array([False, True, False, True])
     context = a2c.slots.Context(stats={"gamma": 0.5, "gae_lambda": 1.0})
     found = advantages.discounted_return(
         one, 7 * one, 9 * one, 0 * one, done, done, context
     )
     np.testing.assert_allclose(found, [1.5, 1.0, 1.5, 1.0])
-    plain = A2C._replace(advantage=advantages.discounted_return)
-    a, _ = trained(a2c, plain)
-    b, _ = trained(a2c, A2C)
-    differ(a.agent.params, b.agent.params)
 
 
 def test_vtrace_as_the_slot_is_impalas_own_advantage():
@@ -181,7 +178,7 @@ def test_bad_settings_are_refused():
 
 
 @pytest.mark.parametrize("module", [a2c, gorila, impala])
-@pytest.mark.parametrize("delay", [-1, 3, 2.5, float("nan")])
-def test_a_delay_that_no_worker_can_have_is_refused(module, delay):
-    with pytest.raises(ConfigError, match=r"delay holds .* inner.max_delay=2"):
-        module.make(CARTPOLE, module.Config(max_delay=2), module.Meta(delay=delay))
+def test_a_delay_that_no_worker_can_have_is_refused(module):
+    for delay in (-1, 3, 2.5, float("nan")):
+        with pytest.raises(ConfigError, match=r"delay holds .* inner.max_delay=2"):
+            module.make(CARTPOLE, module.Config(max_delay=2), module.Meta(delay=delay))

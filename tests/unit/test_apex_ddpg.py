@@ -58,27 +58,25 @@ def ring():
 
 
 def fed_as_ddpg(**changes):
-    """Train Ape-X DDPG, and DDPG of three steps, by 50 updates on the same minibatches.
+    """Ape-X DDPG after 50 updates, with all that is DDPG's but for some changes."""
+    equal = {"exploration_noise": 0.3, "noise_exponent": 0.0, "priority_exponent": 0.0}
+    meta = apex_ddpg.Meta(**RATES)._replace(**equal | changes)
+    agent = lives(apex_ddpg, meta)[-1].agent
+    return agent.actor, agent.critic
+
+
+def test_with_equal_priorities_and_noise_alone_it_is_ddpg():
+    """Of three steps, and of the same minibatches.
 
     DDPG is the setting of TD3 that test_td3.py holds to the paper.
     """
-    equal = {"exploration_noise": 0.3, "noise_exponent": 0.0, "priority_exponent": 0.0}
-    plain = td3.Meta(**RATES, exploration_noise=0.3, smoothing_noise=0.0)
-    mine = apex_ddpg.Meta(**RATES)._replace(**equal | changes)
-    agents = lives(td3, plain)[-1].agent, lives(apex_ddpg, mine)[-1].agent
-    return ((agent.actor, agent.critic) for agent in agents)
-
-
-def test_with_equal_priorities_and_noise_it_is_ddpg():
-    plain, mine = fed_as_ddpg()
-    close(plain, mine, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("change", [{"priority_exponent": 0.6}, {"noise_exponent": 1}])
-def test_otherwise_it_is_not(change):
-    plain, mine = fed_as_ddpg(**change)
-    with pytest.raises(AssertionError):
-        close(plain, mine, rtol=1e-3, atol=1e-4)
+    meta = td3.Meta(**RATES, exploration_noise=0.3, smoothing_noise=0.0)
+    agent = lives(td3, meta)[-1].agent
+    plain = agent.actor, agent.critic
+    close(plain, fed_as_ddpg(), rtol=1e-4, atol=1e-5)
+    for change in ({"priority_exponent": 0.6}, {"noise_exponent": 1.0}):
+        with pytest.raises(AssertionError):
+            close(plain, fed_as_ddpg(**change), rtol=1e-3, atol=1e-4)
 
 
 # --- priorities -----------------------------------------------------------------------

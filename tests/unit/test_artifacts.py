@@ -36,52 +36,29 @@ def solution(tmp_path):
     return tmp_path / "solution"
 
 
-def test_a_loaded_loss_equals_the_searched_one(tmp_path):
-    for base in ("zero", "clipped_square", "square"):
-        space, params = saved(tmp_path / base, base)
-        searched = space.bind(params, _Meta()).value_loss
-        loaded = metaevo.load(tmp_path / base).value_loss
-        v, g, old = jnp.linspace(-60, 60, 50), jnp.linspace(3, -3, 50), jnp.zeros(50)
-        context = slots.Context(stats={"clip_eps": 0.2})
-        np.testing.assert_array_equal(loaded(v, g, old), searched(v, g, old, context))
-
-
-class _Meta(tuple):
-    """A meta with the one slot."""
-
-    _fields = ("value_loss",)
-    value_loss = losses.clipped_square
-
-    def _replace(self, value_loss):
-        new = _Meta()
-        new.value_loss = value_loss
-        return new
-
-
 def test_it_can_be_jitted_differentiated_and_vmapped(solution):
     loss = metaevo.load(solution.parent).value_loss
-    v = jnp.linspace(-50.0, 50.0, 7)
-    one = jax.jit(jax.grad(lambda v: loss(v, 1.0, 0.0)))
-    whole = jax.jit(jax.vmap(jax.value_and_grad(lambda v: loss(v, 1.0, 0.0))))(v)
-    np.testing.assert_allclose(whole[0], loss(v, 1.0, 0.0), rtol=1e-6)
-    np.testing.assert_allclose(whole[1], [one(x) for x in v], rtol=1e-5)
-    np.testing.assert_allclose(
-        jax.grad(one)(0.5), (one(0.501) - one(0.499)) / 0.002, rtol=1e-2
-    )
+    v = np.linspace(-50.0, 50.0, 7, dtype=np.float32)
+
+    def one(v):
+        return loss(v, 1.0, 0.0)
+
+    values, slopes = jax.jit(jax.vmap(jax.value_and_grad(one)))(v)
+    whole, pull = jax.vjp(jax.jit(lambda v: one(v)), v)
+    np.testing.assert_allclose(values, whole, rtol=1e-6)
+    np.testing.assert_allclose(slopes, *pull(np.ones_like(v)), rtol=1e-5)
     inside = jax.jit(lambda loss, v: loss(v, 1.0, 0.0))
-    np.testing.assert_allclose(inside(loss, v), loss(v, 1.0, 0.0), rtol=1e-6)
+    np.testing.assert_allclose(inside(loss, v), whole, rtol=1e-6)
 
 
 def test_the_tails_are_straight_lines(solution):
     loss = metaevo.load(solution).value_loss
-    gradient = jax.jit(jax.vmap(jax.grad(lambda v: loss(v, 0.0, 0.0))))
-    far = gradient(jnp.array([30.001, 100.0, 1e4]))
-    np.testing.assert_allclose(far, far[0], rtol=1e-5)
-    assert np.isfinite(loss(jnp.float32(1e6), 0.0, 0.0))
+    line = jax.jit(jax.vmap(jax.value_and_grad(lambda v: loss(v, 0.0, 0.0))))
+    values, slopes = line(np.float32([29.999, 30.001, 100.0, 1e4, 1e6]))
+    np.testing.assert_allclose(slopes[1:4], slopes[1], rtol=1e-5)
+    assert np.isfinite(values).all()
     # No step where the line begins.
-    np.testing.assert_allclose(
-        loss(jnp.float32(29.999), 0.0, 0.0), loss(jnp.float32(30.001), 0.0, 0.0), 1e-3
-    )
+    np.testing.assert_allclose(values[0], values[1], 1e-3)
 
 
 def test_loading_and_saving_need_no_function_of_posix(solution, tmp_path):
@@ -122,11 +99,6 @@ def test_loading_and_saving_need_no_function_of_posix(solution, tmp_path):
 def test_an_unknown_slot_names_those_there_are(solution):
     with pytest.raises(AttributeError, match="no slot 'drift', but value_loss"):
         _ = metaevo.load(solution).drift
-
-
-def test_a_missing_artifact(tmp_path):
-    with pytest.raises(metaevo.ArtifactError, match="no artifact here"):
-        metaevo.load(tmp_path / "nothing")
 
 
 # --- properties -----------------------------------------------------------------------
@@ -354,12 +326,12 @@ def test_an_artifact_knows_the_clip_that_it_evolved_with(tmp_path):
     artifacts.save(tmp_path / "y", params, spec, {}, {})
     searched = space.bind(params, meta).value_loss
     context = slots.Context(stats={"clip_eps": 0.5})
-    v, g, old = jnp.linspace(-2, 2, 9), jnp.ones(9), jnp.zeros(9)
-    expected = searched(v, g, old, context)
-    loaded = metaevo.load(tmp_path / "y").value_loss
-    np.testing.assert_array_equal(loaded(v, g, old), expected)
+    given = np.float32([np.linspace(-2, 2, 9), np.ones(9), np.zeros(9)])
+    expected = jax.jit(searched)(*given, context)
+    loaded = jax.jit(metaevo.load(tmp_path / "y").value_loss)
+    np.testing.assert_array_equal(loaded(*given), expected)
     partial = slots.Context(progress=0.5)
-    np.testing.assert_array_equal(loaded(v, g, old, partial), expected)
+    np.testing.assert_array_equal(loaded(*given, partial), expected)
 
 
 def test_every_flipped_bit_and_every_truncation_is_refused(solution):
@@ -377,20 +349,6 @@ def test_every_flipped_bit_and_every_truncation_is_refused(solution):
             metaevo.load(solution)
     path.write_bytes(data)
     assert metaevo.load(solution).value_loss
-
-
-def test_a_symbolic_link_is_refused(solution, tmp_path):
-    path = solution / "arrays.safetensors"
-    path.rename(tmp_path / "elsewhere")
-    path.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(metaevo.ArtifactError, match="symbolic link"):
-        metaevo.load(solution)
-
-
-def test_a_deep_manifest_is_refused(solution):
-    (solution / "manifest.json").write_text("[" * 100_000)
-    with pytest.raises(metaevo.ArtifactError):
-        metaevo.load(solution)
 
 
 def test_the_example_agent_learns_with_an_evolved_loss(tmp_path):
@@ -421,8 +379,11 @@ def test_the_example_critic_learns_with_an_evolved_loss(solution, tmp_path):
     assert flax_critic.main(solution, num_steps=100) != pytest.approx(plain, rel=1e-3)
 
 
-def test_checkpoint_errors_are_one_line(solution):
-    (solution / "manifest.json").write_text("{")
+@pytest.mark.parametrize("text", ["{", "[" * 100_000])
+def test_errors_of_a_broken_manifest_are_one_line(solution, text):
+    (solution / "manifest.json").write_text(text)
     with pytest.raises(CheckpointError) as error:
         checkpoint.read(solution)
     assert "\n" not in str(error.value)
+    with pytest.raises(metaevo.ArtifactError):
+        metaevo.load(solution)

@@ -47,15 +47,11 @@ def planned(**options):
     return chunking.plan(evaluator, proposal_of(found))
 
 
-def test_what_fits_is_not_cut(monkeypatch):
-    say(monkeypatch, needed(8) / chunking.SHARE + 1)
-    assert planned().chunk_size == 8
-
-
-def test_a_population_larger_than_memory_is_chunked(monkeypatch):
-    assert needed(8) > needed(2) > needed(1)
-    say(monkeypatch, needed(2) / chunking.SHARE + 1)
-    assert planned().chunk_size == 2
+@pytest.mark.parametrize("chunk", [8, 2])
+def test_a_population_is_cut_into_the_largest_chunks_that_fit(monkeypatch, chunk):
+    assert needed(8) > needed(2)
+    say(monkeypatch, needed(chunk) / chunking.SHARE + 1)
+    assert planned().chunk_size == chunk
 
 
 def test_a_population_whose_numbers_do_not_fit_is_refused_before_it_compiles(
@@ -89,6 +85,7 @@ def test_one_that_cannot_fit_is_refused_with_the_figure(monkeypatch):
         planned(chunk_size=4)
 
 
+@functools.cache
 def living(chunk=None, num_devices=1):
     pbt = toys.search(toys.pbt(), num_generations=1, segments_per_generation=1)
     found = pbt._replace(chunk_size=chunk)

@@ -19,7 +19,7 @@ def test_tanh_normal_golden():
 
 def test_tanh_normal_is_finite_far_out():
     pi = TanhNormal(jnp.zeros(1), jnp.zeros(1))
-    gradient = jax.grad(lambda u: pi.log_prob_before_tanh(u))(jnp.array([40.0]))
+    gradient = jax.jit(jax.grad(pi.log_prob_before_tanh))(np.float32([40.0]))
     assert np.isfinite(gradient).all()
 
 
@@ -33,9 +33,8 @@ def test_normal_agrees_with_scipy():
 
 
 def test_normal_entropy_counts_every_dimension_of_a_batch():
-    pi = Normal(jnp.zeros((7, 3)), jnp.zeros(3))
-    assert pi.entropy().shape == (7,)
-    assert pi.entropy()[0] == pytest.approx(3 * stats.norm.entropy(), rel=1e-5)
+    entropy = Normal(jnp.zeros((7, 3)), jnp.zeros(3)).entropy()
+    np.testing.assert_allclose(entropy, [3 * stats.norm.entropy()] * 7, rtol=1e-5)
 
 
 def test_categorical():
@@ -62,7 +61,7 @@ def test_samples_follow_the_distribution(cls):
 
 # --- legal actions --------------------------------------------------------------------
 
-LEGAL = jnp.array([[True, False, True], [False, False, True]])
+LEGAL = np.array([[True, False, True], [False, False, True]])
 
 
 def test_probabilities_of_illegal_actions_are_zero_and_the_rest_is_as_without_them():
@@ -86,7 +85,8 @@ def test_gradients_through_masked_logits_are_finite_and_spare_illegal_ones():
         pi = distributions.Categorical(distributions.among_legal(logits, LEGAL))
         return (pi.log_prob(jnp.array([0, 2])) + pi.entropy()).sum()
 
-    gradient = jax.grad(loss)(jnp.array([[1.0, 50.0, -2.0], [0.3, 4.0, -1e4]]))
-    assert jnp.isfinite(gradient).all()
+    logits = np.float32([[1.0, 50.0, -2.0], [0.3, 4.0, -1e4]])
+    gradient = np.asarray(jax.jit(jax.grad(loss))(logits))
+    assert np.isfinite(gradient).all()
     np.testing.assert_array_equal(gradient[~LEGAL], 0.0)
-    assert jnp.abs(gradient[0, 0]) > 0.01
+    assert np.abs(gradient[0, 0]) > 0.01

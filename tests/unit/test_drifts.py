@@ -18,6 +18,11 @@ LEARNED = {
     if "drift" in case.operation.guarantees(case.make().spec)
 }
 """All of the registry that claim to be drifts, small."""
+ONE_OF_EACH = {
+    LEARNED[name].spec["op"]: name
+    for name in sorted(LEARNED, key=lambda name: "temporal" in name)
+}
+"""Operation -> the name of one of its drifts, which reads the progress if any does."""
 
 
 def drawn(learned, seed, size):
@@ -62,7 +67,7 @@ def test_hand_made_drifts_are_drifts(name):
     assert breaches(drifts.HAND_MADE[name]) == set()
 
 
-@pytest.mark.parametrize("name", LEARNED)
+@pytest.mark.parametrize("name", ONE_OF_EACH.values())
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(
     seed=st.integers(0, 2**31 - 1),
@@ -137,12 +142,11 @@ def test_dpos_limit_leaves_nothing_to_gain():
     """α, β -> 0: ReLU((r − 1) A) and ReLU(A log r), as `dpo_constants` says."""
     learned = drifts.dpo_constants(1e-2, 1e-2)
     params = jax.tree.map(lambda x: x - 7.0, learned.init(jax.random.key(0)))
-    d = jnp.linspace(-2.0, 2.0, 41)
-    limit = learned.bind(params)
-    np.testing.assert_allclose(
-        limit(d, 1.0 + 0 * d, EPS), jax.nn.relu(jnp.exp(d) - 1), atol=1e-4
-    )
-    np.testing.assert_allclose(limit(d, -1.0 + 0 * d, EPS), jax.nn.relu(-d), atol=1e-4)
+    d = np.linspace(-2.0, 2.0, 41, dtype=np.float32)
+    limit = jax.jit(learned.bind(params))
+    for advantage, expected in ((1.0, np.exp(d) - 1), (-1.0, -d)):
+        found = limit(d, np.full_like(d, advantage), EPS)
+        np.testing.assert_allclose(found, np.maximum(expected, 0), atol=1e-4)
 
 
 def test_a_drift_network_can_have_less_drift_than_ppo():

@@ -16,8 +16,8 @@ from metaevo.slots import Context
 
 
 def test_epsilon_greedy_is_a_distribution_with_the_first_of_equals():
-    q = jnp.array([[1.0, 3.0, 3.0, 0.0]])
-    p = exploration.epsilon_greedy(q, 0.2, Context())
+    q = np.float32([[1.0, 3.0, 3.0, 0.0]])
+    p = jax.jit(exploration.epsilon_greedy)(q, 0.2, Context())
     np.testing.assert_allclose(p, [[0.05, 0.85, 0.05, 0.05]], rtol=1e-6)
 
 
@@ -40,11 +40,12 @@ def test_correlated_noise_is_standard_normal_with_that_correlation(rho):
 
 def test_correlated_noise_goes_on_where_it_was():
     """Two halves are one whole: what carries over is the last value alone."""
-    white = jax.random.normal(jax.random.key(0), (10, 3))
-    whole = action_noise.correlated(white, jnp.zeros(3), 0.9)
-    first = action_noise.correlated(white[:5], jnp.zeros(3), 0.9)
-    second = action_noise.correlated(white[5:], first[-1], 0.9)
-    np.testing.assert_array_equal(whole, jnp.concatenate([first, second]))
+    white = np.float32(np.random.default_rng(0).normal(size=(10, 3)))
+    correlated, start = jax.jit(action_noise.correlated), np.zeros(3, np.float32)
+    first = correlated(white[:5], start, 0.9)
+    halves = first, correlated(white[5:], first[-1], 0.9)
+    whole = correlated(white, start, 0.9)
+    np.testing.assert_array_equal(whole, np.concatenate(halves))
 
 
 def test_uniform_noise_is_uniform():
@@ -60,25 +61,27 @@ def graded(share, preference):
     return exploration.graded(len(share)).bind(params)
 
 
-Q = jnp.array([[1.0, 3.0, 3.0, -1.0], [0.0, 0.0, 0.0, 0.0], [-5.0, 1e30, 2.0, 7.0]])
+Q = np.float32([[1, 3, 3, -1], [0, 0, 0, 0], [-5, 1e30, 2, 7]])
 
 
 def test_graded_starts_as_epsilon_greedy_to_the_bit():
     function = exploration.graded()
     assert function.starts_hand_made
     start = function.bind(function.init(jax.random.key(0)))
+
+    @jax.jit
+    def both(epsilon, now):
+        return start(Q, epsilon, now), exploration.epsilon_greedy(Q, epsilon, now)
+
     for epsilon in (0.0, 0.05, 0.3, 1.0):
         for progress in (0.0, 0.4, 1.0):
-            now = Context(progress=progress)
-            np.testing.assert_array_equal(
-                start(Q, epsilon, now), exploration.epsilon_greedy(Q, epsilon, now)
-            )
+            np.testing.assert_array_equal(*both(epsilon, Context(progress=progress)))
 
 
 def test_graded_by_hand():
     """z = (−1/2, 0, 0, −1); at half of life β = 2 and the odds of ε are doubled."""
     function = graded([0.0, np.log(2), 0.0], [0.0, 2.0, 0.0])
-    found = function(Q[:1], 0.2, Context(progress=0.5))
+    found = jax.jit(function)(Q[:1], 0.2, Context(progress=0.5))
     epsilon = 2 * (0.2 / 0.8) / (1 + 2 * (0.2 / 0.8))
     weight = np.exp([-1.0, 0.0, 0.0, -2.0])
     expected = epsilon * weight / weight.sum() + [0, 1 - epsilon, 0, 0]
@@ -111,32 +114,23 @@ def test_graded_refuses_a_single_knot():
 # --- diversity (DvD) ------------------------------------------------------------------
 
 
-def test_log_volume_is_zero_far_apart_and_negative_else():
-    far = 100.0 * jnp.eye(4)
-    assert diversity.log_volume(far) == pytest.approx(0.0, abs=1e-4)
-    near = jax.random.normal(jax.random.key(0), (4, 6))
-    assert diversity.log_volume(near) < 0
+def test_log_volume_by_hand():
+    """Of two, det [[1, k], [k, 1]] = 1 − k², k = exp(−d²/(2 D)): zero far apart."""
+    volume = jax.jit(lambda members: diversity.log_volume(members, jitter=0.0))
+    for distance in (0.5, 1.0, 100.0):
+        expected = np.log(1 - np.exp(-(distance**2) / (2 * 2)) ** 2)
+        found = volume(np.float32([[distance, 0.0], [0.0, 0.0]]))
+        assert found == pytest.approx(expected, rel=1e-4, abs=1e-6)
 
 
-def test_equal_members_have_a_finite_volume_and_gradient():
+def test_the_gradient_pushes_members_apart_and_is_finite_for_equal_ones():
     """Where fastpbrl's runs end in NaN."""
-    equal = jnp.ones((5, 8))
-    assert np.isfinite(diversity.log_volume(equal))
-    assert np.isfinite(jax.grad(diversity.log_volume)(equal)).all()
-
-
-def test_the_gradient_pushes_members_apart():
-    two = jnp.array([[0.1, 0.0], [-0.1, 0.0]])
-    gradient = jax.grad(diversity.log_volume)(two)
+    slope = jax.jit(jax.value_and_grad(diversity.log_volume))
+    _, gradient = slope(np.float32([[0.1, 0.0], [-0.1, 0.0]]))
     assert gradient[0, 0] > 0 > gradient[1, 0]
-
-
-def test_log_volume_of_two_by_hand():
-    """det [[1, k], [k, 1]] = 1 − k², k = exp(−d²/(2 D))."""
-    two = jnp.array([[1.0, 0.0], [0.0, 0.0]])
-    k = np.exp(-1 / (2 * 2))
-    expected = np.log(1 - k**2)
-    assert diversity.log_volume(two, jitter=0.0) == pytest.approx(expected, rel=1e-4)
+    value, gradient = slope(np.ones((2, 2), np.float32))
+    assert np.isfinite(value)
+    assert np.isfinite(gradient).all()
 
 
 # --- legal actions --------------------------------------------------------------------

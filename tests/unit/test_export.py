@@ -112,8 +112,7 @@ def test_operation_of_a_later_jax_is_written_as_those_of_the_closed_list():
     np.testing.assert_array_equal(found, 2 * (1 - given**2))
 
 
-def test_unknown_elementary_operation_is_refused(tmp_path):
-    written("value_loss", losses.residual_network(), tmp_path)
+def test_unknown_elementary_operation_is_refused():
     program = {
         "inputs": [0],
         "shapes": [["n"]],
@@ -122,8 +121,10 @@ def test_unknown_elementary_operation_is_refused(tmp_path):
     }
     with pytest.raises(ValueError, match="unknown operation 'system'"):
         numpy_functions.run(program, [np.ones(3)], np.float64)
-    manifest = json.loads((tmp_path / "manifest.json").read_text())
-    assert set(manifest["reference"]) == {"value_loss"}
+
+
+def test_altered_arrays_are_refused(tmp_path):
+    written("value_loss", losses.residual_network(), tmp_path)
     arrays = tmp_path / "arrays.safetensors"
     arrays.write_bytes(bytes(arrays.stat().st_size))
     with pytest.raises(ValueError, match="sha256"):
@@ -147,36 +148,12 @@ def test_something_else_than_a_learned_function_has_no_reference():
 # --- references of strangers ----------------------------------------------------------
 
 
-def altered(path, change):
-    """Change the manifest of an artifact without signing it; return it, changed."""
+def signed(path, equation):
+    """Add an equation to a program of an artifact, and sign it."""
     manifest = json.loads((path / "manifest.json").read_text())
-    change(manifest)
-    (path / "manifest.json").write_text(json.dumps(manifest))
-    return manifest
-
-
-def signed(path, change):
-    manifest = altered(path, change)
+    manifest["reference"]["value_loss"]["value"]["equations"].append(equation)
     manifest["digest"] = verified.digest(manifest)
     (path / "manifest.json").write_text(json.dumps(manifest))
-
-
-def programs(manifest):
-    return manifest["reference"]["value_loss"]["value"]
-
-
-def test_altered_program_is_refused(tmp_path):
-    """`tanh` as `sin` would load, and compute something else."""
-    written("value_loss", losses.residual_network(), tmp_path)
-
-    def change(manifest):
-        equations = programs(manifest)["equations"]
-        (found,) = [x for x in equations if x[0] == "tanh"][:1]
-        found[0] = "sin"
-
-    altered(tmp_path, change)
-    with pytest.raises(ValueError, match="does not match its digest"):
-        numpy_reference.load(tmp_path)
 
 
 HUGE = 10**10
@@ -202,7 +179,7 @@ def test_absurd_programs_are_refused_when_they_are_loaded(tmp_path):
     for equation in ABSURD:
         (tmp_path / "manifest.json").write_text(sound)
         numpy_reference.load(tmp_path)
-        signed(tmp_path, lambda x, new=equation: programs(x)["equations"].append(new))
+        signed(tmp_path, equation)
         with pytest.raises(ValueError, match="no artifact with a reference"):
             numpy_reference.load(tmp_path)
 
@@ -248,8 +225,9 @@ def test_links_and_pipes_are_not_followed(tmp_path):
     for name in ("manifest.json", "arrays.safetensors"):
         kept = (solution / name).rename(tmp_path / name)
         (solution / name).symlink_to(kept)
-        with pytest.raises(ValueError, match="symbolic link"):
-            numpy_reference.load(solution)
+        for load in (numpy_reference.load, artifacts.load):
+            with pytest.raises((ValueError, ArtifactError), match="symbolic link"):
+                load(solution)
         (solution / name).unlink()
         os.mkfifo(solution / name)
         with pytest.raises(ValueError, match="a pipe"):

@@ -84,7 +84,6 @@ def test_text_is_simplified(text, shown):
         ("d.real", "not part of a formula"),
         ("[d]", "not part of a formula"),
         ("True", "not part of a formula"),
-        ("d if q else y", "not part of a formula"),
         ("(lambda: d)()", "not part of a formula"),
         ("__import__('os').system('x')", "not part of a formula"),
         ("import os; d", "before the last part"),
@@ -94,15 +93,10 @@ def test_text_is_simplified(text, shown):
         ("(" * 500 + "d" + ")" * 500, "no expression"),
         ("d +", "no expression"),
         ("d" + "+d" * 3000, "longer than 4,000"),
-        ("a=d*d;b=a*a;" * 1 + "c=b*b;" + "c" + "*c" * 70, "operations"),
         ("".join(f"a{i}=a{i - 1}**3;" for i in range(1, 80)) + "a79", "unknown name"),
         (
             "a0=d**3;" + "".join(f"a{i}=a{i - 1}**3;" for i in range(1, 80)) + "a79",
             "160 operations",
-        ),
-        (
-            "a0=d;" + "".join(f"a{i}=a{i - 1}+{i};" for i in range(1, 180)) + "a179",
-            "179 operations",
         ),
     ],
 )
@@ -190,23 +184,28 @@ def test_a_program_is_its_formula(slot, family):
     """Values and slopes of the machine are those of the text that it settles to."""
     made, mutate, both = machine(slot, family)
     inputs, params = inputs_of(slot), made.init(jax.random.key(1))
+    moves = formulas.moved_inputs(slot)
     for i in range(61):
         params = mutate(jax.random.fold_in(jax.random.key(2), i), params)
-        if i % 15:
+        if i % 30:
             continue
         kept, numbers = made.programs.settled(params)
 
         def total(*x, kept=kept, numbers=numbers):
             if slot == "td_loss":  # the agent moves Q, and the error with it
                 x = (x[2] - x[1], *x[1:])
-            return kept.apply(numbers, *x, NOW).sum()
+            values = kept.apply(numbers, *x, NOW)
+            return values.sum(), values
 
         found, slopes = both(params, *inputs)
+        if moves:
+            slopes_and_values = jax.grad(total, moves, has_aux=True)
+            expected_slopes, expected = slopes_and_values(*inputs)
+        else:
+            expected_slopes, expected = (), kept.apply(numbers, *inputs, NOW)
         text = kept.spec["text"]
-        expected = kept.apply(numbers, *inputs, NOW)
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5, err_msg=text)
-        for slope, at in zip(slopes, formulas.moved_inputs(slot), strict=True):
-            expected = jax.grad(total, at)(*inputs)
+        for slope, expected in zip(slopes, expected_slopes, strict=True):
             np.testing.assert_allclose(slope, expected, rtol=2e-3, atol=1e-4)
 
 
@@ -236,11 +235,11 @@ def test_programs_start_as_the_hand_made_function(slot, family):
     ("slot", "low", "high"), [("rescale", -400, 400), ("q_transform", 0, 1)]
 )
 def test_increasing_functions_increase_whatever_the_formula(slot, low, high):
-    x = jnp.linspace(low, high, 301)
+    x = np.linspace(low, high, 301, dtype=np.float32)
     for text in ("-20 + 9*t", "tanh(9*%s) - t", "9 - abs(9*%s)"):
         name = "h" if slot == "rescale" else "q"
-        found = formulas.fixed(slot, text.replace("%s", name))(x, NOW)
-        assert (jnp.diff(found) > 0).all(), text
+        found = jax.jit(formulas.fixed(slot, text.replace("%s", name)))(x, NOW)
+        assert (np.diff(found) > 0).all(), text
         assert float(found[150 if slot == "rescale" else 0]) == 0.0
 
 
@@ -303,18 +302,8 @@ def test_programs_and_numbers_evolve_together():
     changed = set()
     for i in range(12):
         after = mutate(jax.random.key(i), start)
-        changed |= {
-            name
-            for name in start
-            if any(
-                (a != b).any()
-                for a, b in zip(
-                    jax.tree.leaves(start[name]),
-                    jax.tree.leaves(after[name]),
-                    strict=True,
-                )
-            )
-        }
+        differs = jax.tree.map(lambda a, b: (a != b).any(), start, after)
+        changed |= {name for name in start if any(jax.tree.leaves(differs[name]))}
     assert changed == {"td_loss", "lr"}
     moved = start | {"lr": jnp.float32(1.0)}
     assert (programs.behaviour(moved) != programs.behaviour(start)).any()

@@ -1,5 +1,6 @@
 """Procedural tasks: what their tables say, and that play follows the tables."""
 
+import functools
 import itertools
 
 import jax
@@ -15,9 +16,10 @@ SIDE, CELLS = grid.SIDE, grid.CELLS
 OPEN = jnp.ones(len(grid.PAIRS), bool)
 
 
+@functools.cache
 def tables(name, num=50):
     env = envs.make(f"grid/{name}")
-    return jax.vmap(env.task)(jax.random.split(jax.random.key(0), num))
+    return jax.jit(jax.vmap(env.task))(jax.random.split(jax.random.key(0), num))
 
 
 def one_maze(opened, goal):
@@ -36,10 +38,10 @@ def one_maze(opened, goal):
 
 def walk(env, actions, state=None):
     """States and steps of actions from the start."""
-    state = state or env.reset(jax.random.key(0))[0]
-    steps = []
+    state = state or jax.jit(env.reset)(jax.random.key(0))[0]
+    steps, step = [], jax.jit(env.step_raw)
     for i, action in enumerate(actions):
-        state, out = env.step_raw(jax.random.key(i), state, jnp.int32(action))
+        state, out = step(jax.random.key(i), state, np.int32(action))
         steps.append((int(state.place), out))
     return steps
 
@@ -75,7 +77,8 @@ def test_every_cell_of_every_maze_can_be_reached():
 
 
 def test_mazes_differ_and_have_walls():
-    opened = jax.vmap(grid.open_walls)(jax.random.split(jax.random.key(1), 200))
+    keys = jax.random.split(jax.random.key(1), 200)
+    opened = jax.jit(jax.vmap(grid.open_walls))(keys)
     num = np.asarray(opened).sum(1)
     assert num.min() >= CELLS - 1
     # A tree has 24 of 40 walls open; a fifth of the others more.
@@ -85,7 +88,7 @@ def test_mazes_differ_and_have_walls():
 
 def test_the_door_opens_to_who_has_the_key():
     env = envs.make("grid/key_door")
-    table = jax.tree.map(np.asarray, env.task(jax.random.key(3)))
+    table = jax.tree.map(lambda x: np.asarray(x)[3], tables("key_door"))
     following = table.following[..., 0]
     assert not table.terminal[:CELLS].any()
     taken = following[:CELLS][following[:CELLS] >= CELLS] - CELLS
@@ -94,23 +97,21 @@ def test_the_door_opens_to_who_has_the_key():
     assert goal != key_at
     # Once held, the key is never lost.
     assert (following[CELLS:] >= CELLS).all()
-    observed = (
-        env.at(table)
-        .step_raw(
-            jax.random.key(0), grid.State(jnp.int32(0), jnp.int32(0)), jnp.int32(1)
-        )[1]
-        .obs
-    )
+    step = jax.jit(env.at(table).step_raw)
+
+    def moved(place, action):
+        state = grid.State(np.int32(place), np.int32(0))
+        return step(jax.random.key(0), state, np.int32(action))
+
+    observed = moved(0, 1)[1].obs
     assert observed.shape == (CELLS + 1,)
     assert float(observed[-1]) == float(following[0, 1] >= CELLS)
     # Into the goal without the key: nothing.
     cell, action = np.argwhere(following[:CELLS] == goal)[0]
-    state = grid.State(jnp.int32(cell), jnp.int32(0))
-    ((place, out),) = walk(env.at(table), (action,), state)
-    assert (place, float(out.reward), bool(out.terminated)) == (goal, 0.0, False)
-    state = grid.State(jnp.int32(cell + CELLS), jnp.int32(0))
-    ((_, out),) = walk(env.at(table), (action,), state)
-    assert (float(out.reward), bool(out.terminated)) == (1.0, True)
+    state, out = moved(cell, action)
+    assert (int(state.place), float(out.reward), bool(out.terminated)) == (goal, 0, 0)
+    _, out = moved(cell + CELLS, action)
+    assert (float(out.reward), bool(out.terminated)) == (1, 1)
 
 
 def test_best_return_of_a_maze_is_that_of_its_shortest_path():
@@ -162,11 +163,17 @@ def test_best_return_is_that_of_the_best_of_all_policies():
 
 def test_a_random_process_goes_where_its_table_says():
     env = envs.make("grid/random_mdp")
-    table = env.task(jax.random.key(5))
+    table = jax.tree.map(lambda x: np.asarray(x)[5], tables("random_mdp"))
     there = env.at(table)
-    state = grid.State(jnp.int32(7), jnp.int32(0))
+
+    @jax.jit
+    @jax.vmap
+    def one(key):
+        state = grid.State(jnp.int32(7), jnp.int32(0))
+        return there.reset(key)[0].place, there.step_raw(key, state, 2)
+
     keys = jax.random.split(jax.random.key(0), 4000)
-    after, out = jax.vmap(lambda k: there.step_raw(k, state, jnp.int32(2)))(keys)
+    starts, (after, out) = one(keys)
     below = np.concatenate([[0], np.asarray(table.below)[7, 2], [1]])
     expected = np.zeros(grid.STATES)
     np.add.at(expected, np.asarray(table.following)[7, 2], np.diff(below))
@@ -175,7 +182,6 @@ def test_a_random_process_goes_where_its_table_says():
     assert np.abs(shares - expected).max() < 4 * np.sqrt(0.25 / 4000)
     np.testing.assert_array_equal(out.reward, np.full(4000, table.reward[7, 2]))
     np.testing.assert_array_equal(out.obs.argmax(1), after.place)
-    starts = jax.vmap(lambda k: there.reset(k)[0].place)(keys)
     assert set(np.asarray(starts).tolist()) == set(range(grid.STATES))
 
 
@@ -183,10 +189,11 @@ def test_a_random_process_goes_where_its_table_says():
 def test_observations_are_binary_and_tasks_differ(name):
     env = envs.make(f"grid/{name}")
     assert env.observation.binary
-    _, obs = jax.vmap(env.reset)(jax.random.split(jax.random.key(0), 20))
+    keys = jax.random.split(jax.random.key(0), 20)
+    _, obs = jax.jit(jax.vmap(env.reset))(keys)
     assert set(np.unique(obs)) <= {0.0, 1.0}
-    following = np.asarray(tables(name, 20).following).reshape(20, -1)
-    assert len(np.unique(following, axis=0)) == 20
+    following = np.asarray(tables(name).following).reshape(50, -1)
+    assert len(np.unique(following, axis=0)) == 50
 
 
 def test_a_maze_is_drawn_with_its_walls_goal_and_agent():

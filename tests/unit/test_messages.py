@@ -115,21 +115,6 @@ def test_transitions_and_rewards_do_not_depend_on_messages():
     assert np.abs(stats[0][4:]).min() > 1e-3
 
 
-def test_the_reward_slot_sees_the_environments_observation():
-    seen = []
-
-    def reward(obs, action, reward, next_obs, terminated, context):
-        seen.append((obs.shape, next_obs.shape))
-        return reward
-
-    meta = ppo.Meta(message=scaled, reward=slots.function(reward))
-    loop = ppo.make(CARTPOLE, ppo.Config(**TINY, message_size=2), meta)
-    jax.eval_shape(
-        lambda key: loop.train(key, meta, loop.init(key, meta)), jax.random.key(0)
-    )
-    assert set(seen) == {((4,), (4,))}
-
-
 def test_an_agent_that_acts_hears_what_it_heard_while_it_trained():
     """A policy that does what number 0 says: the sign of component 2."""
 
@@ -165,16 +150,23 @@ def test_a_message_reads_the_progress_of_its_agent():
 
 
 @pytest.mark.parametrize("module", [ppo, ppo_rnn])
-def test_a_message_may_read_the_statistics_of_the_last_update(module):
+def test_messages_may_read_statistics_of_an_update_and_reach_no_reward(module):
+    seen = []
+
     def says(obs, context):
         return sum(context.stats[x] for x in ("entropy", "kl", "clip_fraction"))
 
+    def reward(obs, action, reward, next_obs, terminated, context):
+        seen.append((obs.shape, next_obs.shape))
+        return reward
+
     config = module.Config(**TINY, message_size=2)
-    loop = module.make(CARTPOLE, config, module.Meta(message=slots.function(says)))
+    meta = module.Meta(message=slots.function(says), reward=slots.function(reward))
+    loop = module.make(CARTPOLE, config, meta)
     jax.eval_shape(
-        lambda key: loop.train(key, loop.meta, loop.init(key, loop.meta)),
-        jax.random.key(0),
+        lambda key: loop.train(key, meta, loop.init(key, meta)), jax.random.key(0)
     )
+    assert set(seen) == {((4,), (4,))}
 
 
 def test_messages_of_images_are_beside_their_flattened_bits():
@@ -223,11 +215,10 @@ def test_a_message_of_another_size_is_refused(size, message, expected):
         )
 
 
-@pytest.mark.parametrize("size", [0, 3])
-def test_a_message_that_evolves_is_refused_while_tracing(size):
-    loop = ppo.make(CARTPOLE, ppo.Config(**TINY, message_size=size))
+def test_a_message_that_evolves_is_refused_while_tracing():
+    loop = ppo.make(CARTPOLE, ppo.Config(**TINY, message_size=3))
     meta = spaces.replace(message=NET).bind({"message": PARAMS}, ppo.Meta())
-    with pytest.raises(ConfigError, match=f"message_size={size}"):
+    with pytest.raises(ConfigError, match="message_size=3"):
         jax.eval_shape(
             lambda key: loop.train(key, meta, loop.init(key, meta)), jax.random.key(0)
         )

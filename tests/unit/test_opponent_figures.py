@@ -12,7 +12,7 @@ from metaevo.analysis.plots import figures, opponents
 SITUATIONS = ("start", "CC", "CD", "DC", "DD")
 
 
-def runs(own, num_segments=4):
+def runs(own, num_segments=2):
     curve = np.linspace(-2.0, own, num_segments)[None] + np.zeros((3, 1))
     metrics = {"return": curve, "opponent_return": -curve}
     for i, x in enumerate(SITUATIONS):
@@ -29,16 +29,16 @@ def test_both_players_are_drawn(tmp_path):
     found = [figures.figure(tmp_path, *one) for one in drawings]
     assert [x["name"] for x in found] == ["payoffs", "probabilities"]
     rows = list(csv.reader((tmp_path / "payoffs.csv").read_text().splitlines()))
-    assert rows[4] == ["solution", "3", "-0.5", "0.5"]
+    assert rows[2] == ["solution", "1", "-0.5", "0.5"]
     rows = list(csv.reader((tmp_path / "probabilities.csv").read_text().splitlines()))
     # In the order of play, whatever that of the metrics.
-    assert [row[1] for row in rows[1::4]] == list(SITUATIONS) * 2
+    assert [row[1] for row in rows[1::2]] == list(SITUATIONS) * 2
     assert found[1]["image"].startswith("data:image/gif;base64,")
     picture = (tmp_path / "policies.gif").read_bytes()
     assert base64.b64decode(found[1]["image"].partition(",")[2]) == picture
     with Image.open(io.BytesIO(picture)) as image:
-        assert image.n_frames == 4
-        image.seek(3)
+        assert image.n_frames == 2
+        image.seek(1)
         colors = {color for _, color in image.convert("RGB").getcolors(1 << 20)}
     assert len(colors) > 5
 

@@ -13,6 +13,7 @@ import sysconfig
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import toys
@@ -27,7 +28,7 @@ from metaevo.export import files
 from metaevo.learned import operations
 from metaevo.learned.functions import Learned
 from metaevo.portable import jax_operations, numpy_operations
-from metaevo.storage import artifacts, own_runs
+from metaevo.storage import artifacts, own_runs, stored_functions, verified
 
 ROOT = Path(__file__).parents[2]
 LOSS = '''
@@ -85,6 +86,11 @@ def of_q(loss, q, target):
     return loss(target - q, q, target)
 
 
+def assert_tilted(loss):
+    found = of_q(loss, Q, TARGET)
+    np.testing.assert_allclose(found, expected(Q, TARGET), rtol=1e-6)
+
+
 def forget():
     """As in a new process, which has imported nothing of the user's."""
     for name in [*sys.modules]:
@@ -117,10 +123,7 @@ def saved(home, monkeypatch):
         spec = {"td_loss": dict(tilted(scale=0.5).spec)}
         artifacts.check(PARAMS, spec)
         artifacts.save(home / "solution", PARAMS, spec, {}, {})
-        np.testing.assert_allclose(
-            of_q(metaevo.load(home / "solution").td_loss, Q, TARGET),
-            expected(Q, TARGET),
-        )
+        assert_tilted(metaevo.load(home / "solution").td_loss)
     forget()
     return home / "solution"
 
@@ -167,8 +170,7 @@ def test_a_search_with_a_function_beside_it_runs_resumes_and_is_exported(home, c
     options = ("run.directory=runs/a", "run.held_out_seeds=0", "run.wandb=disabled")
     command("run", "tilted_toy", "run.devices=1", *options)
     command("resume", "runs/a", "num_generations=2")
-    sources = json.loads((home / "runs/a/manifest.json").read_text())["sources"]
-    assert f"{home.name}/my_losses.py" in sources
+    assert f"{home.name}/my_losses.py" in manifest_of(home / "runs/a")["sources"]
     command("export", "runs/a", "to=numpy", "out=here.py")
     # A colleague has the run's folder alone.
     (home / "my_losses.py").unlink()
@@ -179,21 +181,24 @@ def test_a_search_with_a_function_beside_it_runs_resumes_and_is_exported(home, c
         np.testing.assert_allclose(found, expected(Q, TARGET, x), rtol=1e-6)
 
 
+RUN = {"identity": {"search": "tilted_toy", "settings": {}}}
+
+
+def source_in(home):
+    return own_runs.Source(home / "searches/tilted_toy.py", "searches.tilted_toy")
+
+
 def test_ones_own_run_is_loaded_by_its_source_from_any_folder(saved, monkeypatch):
     home = saved.parent
     run = home / "runs" / "a"
     run.mkdir(parents=True)
     saved.rename(run / "solution")
-    manifest = {"identity": {"search": "tilted_toy", "settings": {}}}
-    (run / "manifest.json").write_text(json.dumps(manifest))
+    (run / "manifest.json").write_text(json.dumps(RUN))
     monkeypatch.chdir("/")
-    loss = metaevo.load(run).td_loss
-    np.testing.assert_allclose(of_q(loss, Q, TARGET), expected(Q, TARGET))
+    assert_tilted(metaevo.load(run).td_loss)
     assert not is_imported()
-    source = own_runs.Source(home / "searches/tilted_toy.py", "searches.tilted_toy")
-    own_runs.remember(run, manifest, source, [])
-    loss = metaevo.load(run).td_loss
-    np.testing.assert_allclose(of_q(loss, Q, TARGET), expected(Q, TARGET))
+    own_runs.remember(run, RUN, source_in(home), [])
+    assert_tilted(metaevo.load(run).td_loss)
     assert is_imported()
 
 
@@ -207,10 +212,8 @@ def save_as_ones_own(home, name="my_losses"):
         spec = {"td_loss": dict(tilted(scale=0.5).spec)}
         artifacts.save(run / "solution", PARAMS, spec, {}, {})
     forget()
-    manifest = {"identity": {"search": "tilted_toy", "settings": {}}}
-    (run / "manifest.json").write_text(json.dumps(manifest))
-    source = own_runs.Source(home / "searches/tilted_toy.py", "searches.tilted_toy")
-    own_runs.remember(run, manifest, source, [])
+    (run / "manifest.json").write_text(json.dumps(RUN))
+    own_runs.remember(run, RUN, source_in(home), [])
     return run
 
 
@@ -243,13 +246,11 @@ def test_what_it_imports_is_not_found_in_a_run_that_one_works_in(
         np.testing.assert_allclose(found, expected(Q, TARGET), rtol=1e-6)
 
 
-@pytest.mark.parametrize("trust", [False, True])
-def test_a_module_in_folders_that_are_no_packages_is_imported(home, monkeypatch, trust):
+def test_a_module_in_folders_that_are_no_packages_is_imported(home):
     (home / "parts" / "of").mkdir(parents=True)
     (home / "my_losses.py").rename(home / "parts" / "of" / "losses.py")
     run = save_as_ones_own(home, "parts.of.losses")
-    loss = metaevo.load(run, trust=trust).td_loss
-    np.testing.assert_allclose(of_q(loss, Q, TARGET), expected(Q, TARGET))
+    assert_tilted(metaevo.load(run).td_loss)
     assert "parts.of.losses" in sys.modules
 
 
@@ -261,8 +262,7 @@ def test_a_source_that_cannot_be_imported_is_replaced_by_the_program(home, trust
     (home / "needed.py").rename(run / "needed.py")
     with pytest.MonkeyPatch.context() as there:
         there.chdir(run)
-        loss = metaevo.load(".", trust=trust).td_loss
-    np.testing.assert_allclose(of_q(loss, Q, TARGET), expected(Q, TARGET), rtol=1e-6)
+        assert_tilted(metaevo.load(".", trust=trust).td_loss)
     assert not is_imported()
 
 
@@ -274,18 +274,25 @@ def test_elsewhere_it_runs_by_its_stored_program(saved):
     loss = artifact.td_loss
     assert not is_imported()
     assert "td_loss: my_losses.tilted" in str(artifact)
-    for shape in ((4,), (2, 2), (4, 1)):
+    program = jax.jit(lambda q, target: of_q(loss, q, target))
+    for shape in ((4,), (4, 1)):
         q, target = Q.reshape(shape), TARGET.reshape(shape)
-        found = jax.jit(lambda q, target: of_q(loss, q, target))(q, target)
+        found = program(q, target)
         np.testing.assert_allclose(found, expected(q, target), rtol=1e-6)
         assert found.dtype == np.float32
-    np.testing.assert_allclose(of_q(loss, 2.0, -3.0), expected(2.0, -3.0), rtol=1e-6)
-    each = jax.vmap(jax.grad(lambda q, target: of_q(loss, q, target)))
-    np.testing.assert_allclose(each(Q, TARGET), slope(Q, TARGET), rtol=1e-6)
-    second = jax.grad(lambda q: each(q, TARGET).sum())(Q)
+    np.testing.assert_allclose(program(2.0, -3.0), expected(2.0, -3.0), rtol=1e-6)
+
+    @jax.jit
+    def slopes(q):
+        each = jax.vmap(jax.grad(lambda q, target: of_q(loss, q, target)))
+        second = jax.grad(lambda q: each(q, TARGET).sum())(q)
+        forward = jax.jvp(lambda q: of_q(loss, q, TARGET), (q,), (jnp.ones(4),))[1]
+        return each(q, TARGET), forward, second
+
+    *first, second = slopes(Q)
+    for found in first:
+        np.testing.assert_allclose(found, slope(Q, TARGET), rtol=1e-6)
     np.testing.assert_allclose(second, np.ones(4))
-    forward = jax.jvp(lambda q: of_q(loss, q, TARGET), (Q,), (np.ones_like(Q),))[1]
-    np.testing.assert_allclose(forward, slope(Q, TARGET), rtol=1e-6)
 
 
 def test_an_agent_learns_with_the_stored_program_as_with_the_source(saved):
@@ -293,9 +300,9 @@ def test_an_agent_learns_with_the_stored_program_as_with_the_source(saved):
 
     def trained(loss):
         meta = slots.checked(loop.meta._replace(td_loss=loss))
-        state = loop.init(jax.random.key(0), meta)
+        state = jax.jit(loop.init)(jax.random.key(0), meta)
         train = jax.jit(lambda state: loop.train(jax.random.key(1), meta, state)[0])
-        return train(train(state)).agent
+        return np.asarray(train(train(state)).agent)
 
     stored = trained(metaevo.load(saved).td_loss)
     assert not is_imported()
@@ -310,8 +317,7 @@ def test_it_is_a_start_of_a_search_and_is_saved_and_exported_again(saved, tmp_pa
     again = tmp_path / "again"
     artifacts.check(params, space.spec)
     artifacts.save(again, params, space.spec, {}, {})
-    loss = metaevo.load(again).td_loss
-    np.testing.assert_allclose(of_q(loss, Q, TARGET), expected(Q, TARGET), rtol=1e-6)
+    assert_tilted(metaevo.load(again).td_loss)
     written = files.write(again, "numpy", tmp_path / "loss.py")
     np.testing.assert_allclose(exported(written), expected(Q, TARGET), rtol=1e-6)
     assert not is_imported()
@@ -323,8 +329,7 @@ def test_with_trust_its_source_is_imported_if_it_is_the_same(saved):
     forget()
     changed = LOSS.replace("* scale *", "* 100 *")
     (saved.parent / "my_losses.py").write_text(f"{changed}\nraise SystemExit('ran')\n")
-    loss = metaevo.load(saved, trust=True).td_loss
-    np.testing.assert_allclose(of_q(loss, Q, TARGET), expected(Q, TARGET), rtol=1e-6)
+    assert_tilted(metaevo.load(saved, trust=True).td_loss)
     assert not is_imported()
 
 
@@ -333,15 +338,13 @@ def test_a_function_that_was_changed_since_is_not_used_in_its_place(saved, monke
     (saved.parent / "my_losses.py").write_text(changed)
     monkeypatch.syspath_prepend(saved.parent)
     importlib.import_module("my_losses")
-    loss = metaevo.load(saved).td_loss
-    np.testing.assert_allclose(of_q(loss, Q, TARGET), expected(Q, TARGET), rtol=1e-6)
+    assert_tilted(metaevo.load(saved).td_loss)
 
 
 def test_nothing_is_imported_from_the_artifacts_own_folder(saved, monkeypatch):
     (saved.parent / "my_losses.py").rename(saved / "my_losses.py")
     monkeypatch.chdir(saved)
-    loss = metaevo.load(".", trust=True).td_loss
-    np.testing.assert_allclose(of_q(loss, Q, TARGET), expected(Q, TARGET), rtol=1e-6)
+    assert_tilted(metaevo.load(".", trust=True).td_loss)
     assert not is_imported()
 
 
@@ -372,14 +375,21 @@ def test_without_a_program_it_is_refused_with_the_remedy(home, monkeypatch):
     assert metaevo.load(home / "a", trust=True).td_loss(Q, Q, Q).shape == (4,)
 
 
-def edited(path, **changes):
-    """Change the entry under `sources`; the digest is again that of the manifest."""
-    from metaevo.storage import verified
+def manifest_of(path):
+    return json.loads((path / "manifest.json").read_text())
 
-    manifest = json.loads((path / "manifest.json").read_text())
-    manifest["sources"]["td_loss"] |= changes
+
+def write(path, manifest):
+    """Write the manifest with a digest of its own."""
     manifest["digest"] = verified.digest(manifest)
     (path / "manifest.json").write_text(json.dumps(manifest))
+
+
+def edited(path, **changes):
+    """Change the entry under `sources`."""
+    manifest = manifest_of(path)
+    manifest["sources"]["td_loss"] |= changes
+    write(path, manifest)
 
 
 MALFORMED = (
@@ -417,16 +427,12 @@ def test_another_module_is_not_imported_in_its_place(saved):
     modules = ("sys:exit", "antigravity:tilted", "no.such:tilted", "losses:tilted")
     for function in modules:
         edited(saved, function=function)
-        loss = metaevo.load(saved, trust=True).td_loss
-        found = of_q(loss, Q, TARGET)
-        np.testing.assert_allclose(found, expected(Q, TARGET), rtol=1e-6)
+        assert_tilted(metaevo.load(saved, trust=True).td_loss)
     assert "antigravity" not in sys.modules
 
 
 def test_a_program_of_a_stranger_is_checked_before_it_is_carried_out(saved):
-    from metaevo.storage import verified
-
-    manifest = json.loads((saved / "manifest.json").read_text())
+    manifest = manifest_of(saved)
     program = manifest["reference"]["td_loss"]["value"]
     before = [*program["equations"]]
     for equation in (
@@ -440,28 +446,21 @@ def test_a_program_of_a_stranger_is_checked_before_it_is_carried_out(saved):
         ["reshape", [1], 99, {"shape": [7]}],
     ):
         program["equations"] = [equation, *before]
-        manifest["digest"] = verified.digest(manifest)
-        (saved / "manifest.json").write_text(json.dumps(manifest))
+        write(saved, manifest)
         with pytest.raises(ArtifactError) as error:
             metaevo.load(saved)
         assert "\n" not in str(error.value)
 
 
 def test_arrays_that_an_entry_claims_are_compared_before_they_are_made(saved):
-    from metaevo.storage import stored_functions, verified
-
-    def write(manifest):
-        manifest["digest"] = verified.digest(manifest)
-        (saved / "manifest.json").write_text(json.dumps(manifest))
-
-    manifest = json.loads((saved / "manifest.json").read_text())
+    manifest = manifest_of(saved)
     op = manifest["slots"]["td_loss"]
     manifest["slots"]["td_loss"] = stored_functions.resolved(saved, manifest, False)[
         "slots"
     ]["td_loss"]
     assert op != manifest["slots"]["td_loss"]
     del manifest["sources"]
-    write(manifest)
+    write(saved, manifest)
     assert metaevo.load(saved).td_loss(Q, Q, Q).shape == (4,)
     arrays = manifest["slots"]["td_loss"]["arrays"]
     for claimed in ([[10**13], "float32"], [[10**30], "float64"]):
@@ -469,7 +468,7 @@ def test_arrays_that_an_entry_claims_are_compared_before_they_are_made(saved):
             arrays[name] = claimed
         program = manifest["slots"]["td_loss"]["program"]["value"]
         program["shapes"][: len(arrays)] = [claimed[0]] * len(arrays)
-        write(manifest)
+        write(saved, manifest)
         with pytest.raises(ArtifactError, match="do not fit its settings") as error:
             metaevo.load(saved)
         assert len(str(error.value)) < 300
@@ -505,34 +504,36 @@ def test_a_function_made_in_a_cell_is_saved_with_its_program_alone(home):
     space = spaces.replace(td_loss=module["tilted"](scale=0.5))
     artifacts.check(PARAMS, space.spec)
     artifacts.save(home / "a", PARAMS, space.spec, {}, {})
-    manifest = json.loads((home / "a" / "manifest.json").read_text())
-    assert "function" not in manifest["sources"]["td_loss"]
+    assert "function" not in manifest_of(home / "a")["sources"]["td_loss"]
     forget()
-    loss = metaevo.load(home / "a", trust=True).td_loss
-    np.testing.assert_allclose(of_q(loss, Q, TARGET), expected(Q, TARGET), rtol=1e-6)
+    assert_tilted(metaevo.load(home / "a", trust=True).td_loss)
 
 
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
-        ("td_error**2 * context.return_std", r"td_loss=mine: .*reads=lambda op"),
-        ("(td_error**2).mean()", r"td_loss=mine: .*leave out .mean\(\)"),
+        ("(x + 0.5) * e**2 * context.return_std", r"runs: declare .*reads=lambda op"),
+        ("((x + 0.5) * e**2).mean()", r"leave out .mean\(\)"),
+        ("[][x.ndim] * e", r"IndexError in line \d+ of .*: list index out of range$"),
+        ("(x + 1) * e**2", "it starts as .* where the hand-made function is "),
+        ("0.5 * e**2", "its values do not depend on its numbers"),
     ],
 )
-def test_what_could_not_be_saved_is_refused_before_it_trains(
+def test_what_is_wrong_with_a_function_is_said_before_it_trains(
     body, expected, monkeypatch
 ):
     monkeypatch.setattr(operations, "_OWN", {})
-    value = eval(f"lambda td_error, context: {body}")
 
     @operations.operation("mine", slot="td_loss", hand_made=losses.td_square)
     def mine() -> Learned:
         def apply(params, td_error, q, target, context=None):
-            return params["x"] * value(td_error, context)
+            return eval(body, {"x": params["x"], "e": td_error, "context": context})
 
-        return Learned(lambda key: {"x": jax.numpy.ones(())}, apply)
+        return Learned(
+            lambda key: {"x": jax.numpy.zeros(())}, apply, starts_hand_made=True
+        )
 
     space = spaces.replace(td_loss=mine())
     params = jax.eval_shape(space.init, jax.random.key(0))
-    with pytest.raises(ConfigError, match=expected):
+    with pytest.raises(ConfigError, match=rf"td_loss=mine: .*{expected}"):
         elements.check_own(space.spec, params)

@@ -15,7 +15,7 @@ from runs import undrawn
 
 import metaevo
 from inner_loops import ppo, td3
-from metaevo import envs, spaces
+from metaevo import envs, fitness, spaces
 from metaevo.analysis import lineage
 from metaevo.engine import checks
 from metaevo.errors import ConfigError
@@ -145,17 +145,12 @@ def test_nobody_moves_without_exploitation():
 # --- explore --------------------------------------------------------------------------
 
 
-def test_losers_of_one_donor_are_no_clones():
-    strategy = pbt(box(8), 16, exploit="winner", resample=0.0)
-    _, state = told(strategy, np.arange(16.0))
-    x = np.stack(list(state.params.values()), 1)
-    losers = x[:15]
-    assert len(np.unique(losers, axis=0)) == 15
-
-
 @pytest.mark.parametrize("resample", [0.0, 1.0])
 def test_numbers_move_independently_of_each_other(resample):
-    """One key each: 'all up' or 'all down' together would be a correlation of 1."""
+    """One key each: 'all up' or 'all down' together would be a correlation of 1.
+
+    Of clones, which have no variance, it would be NaN.
+    """
     strategy = pbt(box(2), 1024, exploit="winner", resample=resample)
     _, state = told(strategy, np.arange(1024.0))
     moved = np.stack(list(state.params.values()), 1)[:1023]
@@ -171,8 +166,8 @@ def test_a_factor_multiplies_the_number():
     params = {"actor_lr": 0.5, "noise_clip": 0.5, "gamma": 0.5}
     params = jax.tree.map(jnp.float32, params)
     factors = jax.tree.map(lambda x: jnp.float32(1.2), params)
-    old = space.bind(params, td3.Meta())
-    new = space.bind(space.perturb(params, factors), td3.Meta())
+    bind = jax.jit(lambda params: space.bind(params, td3.Meta()))
+    old, new = bind(params), bind(jax.jit(space.perturb)(params, factors))
     assert new.actor_lr / old.actor_lr == pytest.approx(1.2, rel=1e-4)
     assert new.noise_clip / old.noise_clip == pytest.approx(1.2, rel=1e-4)
     horizons = (1 - old.gamma) / (1 - new.gamma)
@@ -186,19 +181,17 @@ def test_numbers_stay_in_their_prior():
     state = strategy.init(key)
     for i in range(10):
         proposal, state = strategy.ask(key, state)
-        state = strategy.tell(
-            jax.random.fold_in(key, i), state, proposal, proposal.params["n0"]
-        )
-        for x in state.params.values():
-            assert (x >= 0).all()
-            assert (x <= 1).all()
+        key = jax.random.key(i)
+        state = strategy.tell(key, state, proposal, proposal.params["n0"])
+        x = np.stack([*state.params.values()])
+        assert ((x >= 0) & (x <= 1)).all()
 
 
 def test_draws_of_the_prior_cover_it_evenly():
     space = spaces.prior(lr=spaces.log_uniform(1e-6, 1.0))
     keys = jax.random.split(jax.random.key(0), 4000)
-    x = jax.vmap(space.init)(keys)["lr"]
-    numbers = jax.vmap(lambda x: space.bind({"lr": x}, ppo.Meta()).lr)(x)
+    bind = jax.jit(jax.vmap(lambda key: space.bind(space.init(key), ppo.Meta()).lr))
+    numbers = bind(keys)
     decades = np.histogram(np.log10(numbers), bins=6, range=(-6, 0))[0] / 4000
     np.testing.assert_allclose(decades, 1 / 6, atol=0.03)
 
@@ -211,6 +204,7 @@ def test_what_a_loser_takes_over(copies, agents, params):
     strategy = pbt(box(), 4, exploit="winner", copies=copies, explore=lambda key, p: p)
     proposal, state = told(strategy, [0.0, 1.0, 3.0, 2.0])
     np.testing.assert_array_equal(state.parents, [2] * 4 if agents else np.arange(4))
+    assert _pbt.num_exploited(state) == (3 if agents else 0)
     expected = proposal.params["n0"][jnp.full(4, 2) if params else jnp.arange(4)]
     np.testing.assert_array_equal(state.params["n0"], expected)
 
@@ -227,23 +221,17 @@ def test_members_that_outlive_their_step_size_are_refused(make, name):
     space = spaces.prior(lr=spaces.log_uniform(1e-5, 1e-2))
     env = envs.make("gymnax/CartPole-v1")
 
-    def search(num_generations=5, **config):
+    def check(**config):
         sizes = {"total_timesteps": 4096, "num_segments": 4} | config
-        loop = ppo.make(env, ppo.Config(**sizes))
-        fitness = metaevo.fitness.last_segments(1)
-        return Search(
-            loop,
-            space,
-            make(space),
-            num_generations,
-            fitness,
-            segments_per_generation=1,
+        loop, score = ppo.make(env, ppo.Config(**sizes)), fitness.last_segments(1)
+        checks.check(
+            Search(loop, space, make(space), 5, score, segments_per_generation=1)
         )
 
     with pytest.raises(ConfigError, match=rf"{name} .*num_segments=4.*anneal_lr"):
-        checks.check(search())
-    checks.check(search(anneal_lr=False))
-    checks.check(search(num_segments=5))
+        check()
+    check(anneal_lr=False)
+    check(num_segments=5)
 
 
 # --- PB2, random search, grid ---------------------------------------------------------
@@ -286,7 +274,7 @@ def explored(strategy, gain, generations, keys):
     return np.array(means)
 
 
-@pytest.mark.parametrize("forgetting", [0.0, 0.1, 0.3])
+@pytest.mark.parametrize("forgetting", [0.0, 0.1])
 def test_the_likeliest_process_is_the_one_that_was_drawn_from(forgetting):
     """Of its grid of length scales and rates of forgetting; 24 generations of 8."""
     rng = np.random.default_rng(0)
@@ -321,22 +309,18 @@ def test_random_search_finds_out_a_lucky_score():
     assert strategy.solution(state)["n0"] > 0.9
 
 
-def test_grid_is_every_combination():
-    strategy = grid(box(2), 3)
-    proposal, _ = strategy.ask(None, strategy.init(None))
-    points = {
-        (float(a), float(b)) for a, b in zip(*proposal.params.values(), strict=True)
-    }
-    assert points == {(a, b) for a in (0.0, 0.5, 1.0) for b in (0.0, 0.5, 1.0)}
-
-
-def test_a_grid_of_given_numbers_and_of_points_in_a_range():
+def test_a_grid_is_every_pair_of_given_numbers_and_of_points_in_a_range():
     space = spaces.prior(lr=spaces.grid([0.1, 0.01, 1.0]), gamma=spaces.uniform(2, 4))
     proposal, _ = grid(space, 2).ask(None, None)
     tasks = jax.vmap(space.bind, (0, None))(proposal.params, ppo.Meta())
     pairs = {tuple(x) for x in np.stack([tasks.lr, tasks.gamma], 1).tolist()}
     lrs = np.float32([0.1, 0.01, 1.0]).tolist()
     assert pairs == {(a, b) for a in lrs for b in (2.0, 4.0)}
+
+    @jax.jit
+    def moved(params, factors):
+        return space.bind(space.perturb(params, factors), ppo.Meta())
+
     # PBT goes to a neighbour in the list, and stays at its ends.
     for x, factor, place in (
         (0.5, 1.2, 2),
@@ -344,10 +328,8 @@ def test_a_grid_of_given_numbers_and_of_points_in_a_range():
         (0.9, 1.2, 2),
         (0.1, 0.8, 0),
     ):
-        params = {"lr": jnp.float32(x), "gamma": jnp.float32(0.5)}
-        factors = {"lr": jnp.float32(factor), "gamma": jnp.float32(1.0)}
-        moved = space.bind(space.perturb(params, factors), ppo.Meta())
-        assert float(moved.lr) == lrs[place]
+        params, factors = {"lr": x, "gamma": 0.5}, {"lr": factor, "gamma": 1.0}
+        assert float(moved(params, factors).lr) == lrs[place]
 
 
 def test_wrong_options_are_refused():
@@ -413,9 +395,6 @@ def test_the_switches_of_pbt_are_keys_of_its_searches(name):
     assert {key: settings[key] for key in options} == options
     before = small(name).strategy
     assert before.settings | before.defaults == before.settings  # defaults of `pbt`
-    _, state = told(search.strategy, [0.0, 3.0, 1.0, 2.0])
-    assert state.parents.tolist() == [0, 1, 2, 3]  # each keeps its agent
-    assert _pbt.num_exploited(state) == 0
     with pytest.raises(ConfigError, match=r"factors=\(\) must be positive"):
         small(name, factors=())
 
@@ -428,7 +407,7 @@ def test_a_searched_number_is_its_slot_alone(name):
     size = len(names) + 1
     params = {slot: jnp.full(size, 0.5).at[i].set(0.3) for i, slot in enumerate(names)}
     (loop,) = search.tasks
-    metas = jax.vmap(search.space.bind, (0, None), 0)(params, loop.meta)
+    metas = jax.jit(jax.vmap(lambda x: search.space.bind(x, loop.meta)))(params)
     for i, slot in enumerate(names):
         fields = metas._asdict().items()
         moved = {k for k, x in fields if k in names and x[i] != x[-1]}

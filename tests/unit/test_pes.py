@@ -126,33 +126,24 @@ def indebted(horizon) -> InnerLoop:
 
 
 def test_pes_credits_what_pays_later():
-    """Truncated ES goes the wrong way; through the evaluator, agents living on."""
+    """Truncated ES would go the wrong way; in the evaluator, with agents living on."""
     greed = Space(
         lambda key: {"rate": jnp.zeros(())},
         lambda params, meta: meta._replace(rate=params["rate"]),
     )
-    rates = {}
-    for accumulate in (True, False):
-        strategy = compiled(
-            pes.pes(greed, 64, 0.1, optax.sgd(0.01), 8, accumulate=accumulate)
-        )
-        auc = fitness_of.area_under_curve
-        search = Search(
-            indebted(8), greed, strategy, 40, auc, segments_per_generation=1
-        )
-        evaluate, carried = LocalEvaluator(search), ()
-        state = strategy.init(jax.random.key(0))
-        for i in range(40):
-            key = jax.random.fold_in(jax.random.key(1), i)
-            proposal, state = strategy.ask(key, state)
-            evaluated, carried = evaluate(key, proposal, carried)
-            scores, _ = fitness_of.sanitize(
-                fitness_of.mean(evaluated.fitness), strategy.mirrored
-            )
-            state = strategy.tell(key, state, proposal, jnp.asarray(scores))
-        rates[accumulate] = float(strategy.solution(state)["rate"])
-    assert rates[False] > 0.05, "truncated ES is blind to debts"
-    assert rates[True] < -0.05, "PES sees them"
+    strategy = compiled(pes.pes(greed, 64, 0.1, optax.sgd(0.01), 8))
+    auc = fitness_of.area_under_curve
+    search = Search(indebted(8), greed, strategy, 40, auc, segments_per_generation=1)
+    evaluate, carried = LocalEvaluator(search), ()
+    state = strategy.init(jax.random.key(0))
+    for i in range(40):
+        key = jax.random.fold_in(jax.random.key(1), i)
+        proposal, state = strategy.ask(key, state)
+        evaluated, carried = evaluate(key, proposal, carried)
+        scores = fitness_of.mean(evaluated.fitness)
+        scores, _ = fitness_of.sanitize(scores, strategy.mirrored)
+        state = strategy.tell(key, state, proposal, jnp.asarray(scores))
+    assert float(strategy.solution(state)["rate"]) < -0.05
 
 
 def test_a_generation_in_which_all_failed_leaves_pes_as_it_was():

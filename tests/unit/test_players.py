@@ -13,7 +13,7 @@ from metaevo.engine import play
 from metaevo.envs import coin_game
 from metaevo.envs.coin_game import State
 from metaevo.errors import ConfigError
-from metaevo.rl import evaluation, rollouts
+from metaevo.rl import rollouts
 
 COINS = envs.make("coin_game/3x3")
 RIGHT, LEFT, DOWN, UP = range(4)
@@ -136,7 +136,7 @@ def lived(loop, num_segments=1):
 
 
 def test_each_seat_of_a_game_is_an_environment_of_a_rollout():
-    episodes = rollouts.start(jax.random.key(0), COINS, 6)
+    episodes = jax.jit(lambda key: rollouts.start(key, COINS, 6))(jax.random.key(0))
     assert episodes.obs.shape == (6, 36)
     assert episodes.env_state.players.shape == (3, 2)
 
@@ -163,28 +163,19 @@ def test_each_seat_of_a_game_is_an_environment_of_a_rollout():
     np.testing.assert_array_equal(steps.reward[:-1], expected)
 
 
-def test_one_ppo_learns_all_seats():
+def test_one_ppo_learns_and_plays_all_seats():
     """Parameter sharing; it needs a multiple of the players."""
     loop = ppo.make(COINS, ppo.Config(**SIZES, num_segments=2))
     state, metrics = lived(loop)
     assert state.agent.age == 1
     assert metrics["episodes"] == 4
     assert metrics["length"] == 15
+    found = jax.jit(loop.evaluate)(jax.random.key(0), loop.meta, state)
+    assert found["length"] == 15
+    states, _, _ = play.episode(jax.random.key(0), loop, loop.meta, state.agent)
+    assert len(states) == 16
     with pytest.raises(ConfigError, match=r"num_envs=5 .* multiple of the 2 players"):
         rollouts.start(jax.random.key(0), COINS, 5)
-
-
-def test_evaluation_and_play_let_all_players_act():
-    def act(key, carry, obs, state, mask):
-        return coin_game.greedy(obs), carry
-
-    found = evaluation.first_episodes(jax.random.key(0), COINS, act, (), 64)
-    assert found["length"] == 15
-    assert abs(float(found["return"])) < 3
-    loop = ppo.make(COINS, ppo.Config(**SIZES, num_segments=1))
-    agent = loop.init(jax.random.key(0), loop.meta).agent
-    states, _, _ = play.episode(jax.random.key(0), loop, loop.meta, agent)
-    assert len(states) == 16
 
 
 # --- a fixed partner ------------------------------------------------------------------
@@ -234,7 +225,7 @@ def test_the_shaper_is_told_of_the_last_segment():
     )
     assert metrics["return"][1:].mean() > metrics["return"][0] + 0.1
     assert int(state.agent.age) == 4
-    found = loop.evaluate(jax.random.key(0), loop.meta, state)
+    found = jax.jit(loop.evaluate)(jax.random.key(0), loop.meta, state)
     assert found["return"] == metrics["return"][-1]
 
 

@@ -54,20 +54,22 @@ def test_it_is_the_network_that_td3_trains():
     agent = jax.jit(loop.init)(jax.random.key(0), loop.meta).agent
     params = jax.tree.map(lambda x: x + 0.1, agent.actor.params)
     agent = agent._replace(actor=agent.actor._replace(params=params))
-    mine = actor.init(jax.random.key(1))
+    mine = jax.eval_shape(actor.init, jax.random.key(1))
     assert jax.tree.structure(mine) == jax.tree.structure(params)
     assert jax.tree.map(jnp.shape, mine) == jax.tree.map(jnp.shape, params)
-    for obs in jax.random.normal(jax.random.key(2), (8, 3)):
-        expected = loop.act(jax.random.key(0), loop.meta, agent, (), obs)[0]
-        np.testing.assert_array_equal(actor.apply(params, obs), expected)
+    act, apply = jax.jit(loop.act), jax.jit(actor.apply)
+    for obs in np.random.default_rng(2).normal(size=(8, 3)).astype(np.float32):
+        expected = act(jax.random.key(0), loop.meta, agent, (), obs)[0]
+        np.testing.assert_array_equal(apply(params, obs), expected)
 
 
 def test_a_start_acts_next_to_nothing():
     """An orthogonal start with a small last layer, as that of all policies here."""
-    params = space_on(PENDULUM).init(jax.random.key(0))["actor"]["params"]
-    hidden = params["Dense_1"]["kernel"]
-    np.testing.assert_allclose(hidden.T @ hidden, 2 * jnp.eye(8), atol=1e-5)
-    assert jnp.linalg.norm(params["Dense_2"]["kernel"]) == pytest.approx(0.01, rel=1e-4)
+    params = jax.jit(space_on(PENDULUM).init)(jax.random.key(0))["actor"]["params"]
+    hidden = np.asarray(params["Dense_1"]["kernel"])
+    np.testing.assert_allclose(hidden.T @ hidden, 2 * np.eye(8), atol=1e-5)
+    last = np.linalg.norm(params["Dense_2"]["kernel"])
+    assert last == pytest.approx(0.01, rel=1e-4)
 
 
 @pytest.mark.parametrize("name", [PENDULUM, CARTPOLE])
@@ -75,13 +77,14 @@ def test_a_loaded_policy_acts_as_the_searched_one(saved, name):
     env, space = envs.make(name), space_on(name)
     loop = fixed_policy.make(env, fixed_policy.Config(**SIZES))
     meta = space.bind(away(space), loop.meta)
-    agent = loop.init(jax.random.key(0), meta).agent
-    loaded = metaevo.load(saved(name)).actor
-    obs = jax.random.normal(jax.random.key(1), (16, *env.observation.shape))
-    expected = [loop.act(jax.random.key(2), meta, agent, (), x)[0] for x in obs]
-    expected = jnp.stack(expected)
+    agent = jax.jit(loop.init)(jax.random.key(0), meta).agent
+    loaded, act = metaevo.load(saved(name)).actor, jax.jit(loop.act)
+    obs = np.random.default_rng(1).normal(size=(16, *env.observation.shape))
+    obs = obs.astype(np.float32)
+    expected = np.stack([act(jax.random.key(2), meta, agent, (), x)[0] for x in obs])
     assert len(np.unique(expected)) > 1
-    np.testing.assert_array_equal(jnp.stack([loaded(x) for x in obs]), expected)
+    alone = jax.jit(loaded)
+    np.testing.assert_array_equal(np.stack([alone(x) for x in obs]), expected)
     np.testing.assert_allclose(jax.jit(jax.vmap(loaded))(obs), expected, rtol=1e-5)
     # As other libraries hand observations over, one or many.
     np.testing.assert_allclose(loaded(np.float64(obs)), expected, rtol=1e-5)
@@ -166,7 +169,7 @@ def test_what_an_actor_learned_is_inherited():
     env = envs.make(PENDULUM)
     space = td3_shared.policy_space(env, td3_shared.Config(features=(4,)))
     assert space.inherit is not keep
-    params = space.init(jax.random.key(0))
+    params = jax.jit(space.init)(jax.random.key(0))
     meta = space.bind(params, td3_shared.Meta())
     assert meta.actor is params["actor"]
     assert meta.learn == params["learn"] == 1.0
@@ -183,7 +186,8 @@ def test_a_given_policy_is_the_agent_and_noise_is_of_training_alone():
     loop = small.make()
     init, train, evaluate = map(jax.jit, (loop.init, loop.train, loop.evaluate))
     config = fixed_policy.Config(**small.config)
-    actor = fixed_policy.policy_space(loop.env, config).init(jax.random.key(3))["actor"]
+    space = fixed_policy.policy_space(loop.env, config)
+    actor = jax.jit(space.init)(jax.random.key(3))["actor"]
     returns = []
     for noise in (0.0, 1.0):
         meta = fixed_policy.Meta(actor, noise)
@@ -215,8 +219,9 @@ def test_noise_is_as_large_as_it_says():
         env = recording(envs.make(name))
         config = fixed_policy.Config(2000, 4, 500, features=(4,))
         loop = fixed_policy.make(env, config)
-        actor = fixed_policy.policy_space(env, config).init(jax.random.key(0))["actor"]
-        actor = jax.tree.map(jnp.zeros_like, actor)
+        space = fixed_policy.policy_space(env, config)
+        actor = jax.eval_shape(space.init, jax.random.key(0))["actor"]
+        actor = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), actor)
         meta = fixed_policy.Meta(actor, noise)
         state = jax.jit(loop.init)(jax.random.key(0), meta)
         jax.block_until_ready(jax.jit(loop.train)(jax.random.key(1), meta, state))
@@ -245,4 +250,5 @@ def test_evolution_solves_a_probe():
         state = tell(key, state, proposal, evaluated.fitness[0, 0])
     actor = strategy.solution(state)["actor"]
     newborn = loop.init(jax.random.key(0), fixed_policy.Meta(actor))
-    assert loop.evaluate(jax.random.key(99), loop.meta, newborn)["return"] == 1.0
+    found = jax.jit(loop.evaluate)(jax.random.key(99), loop.meta, newborn)
+    assert found["return"] == 1.0

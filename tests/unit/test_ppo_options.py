@@ -18,14 +18,15 @@ SIZES |= {"features": (8,), "normalize_reward": False}
 def updated(module, env, meta, **config):
     """The agent after one update, and its metrics."""
     loop = module.make(env, module.Config(**SIZES | config), meta)
-    state = loop.init(jax.random.key(0), meta)
+    state = jax.jit(loop.init)(jax.random.key(0), meta)
     state, metrics = jax.jit(loop.train)(jax.random.key(1), meta, state)
     jax.effects_barrier()
     return state.agent, metrics
 
 
-@BOTH
-@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize(
+    ("module", "normalize"), [(ppo, True), (ppo, False), (ppo_rnn, True)]
+)
 def test_rewards_are_scaled_and_advantages_standardized_or_not(module, normalize):
     """Episodes of one step with reward 1: the value's target is the scale, and the
     advantages are 5 minus the values of one observation, which are small and equal."""

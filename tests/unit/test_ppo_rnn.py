@@ -25,18 +25,6 @@ def loop_of(env, **config):
     return ppo_rnn.make(env, ppo_rnn.Config(**sizes | config), META)
 
 
-def trained(env, **options):
-    """A loop, and its state at the end."""
-    loop = loop_of(env, **options)
-
-    @jax.jit
-    def run(key):
-        state = loop.init(key, loop.meta)
-        return loop.train(jax.random.key(9), loop.meta, state)[0]
-
-    return loop, run(jax.random.key(0))
-
-
 def dense(layer, x):
     return x @ layer["kernel"] + layer.get("bias", 0.0)
 
@@ -65,26 +53,17 @@ def values(agent, *obs):
     return [value for _, value in unrolled(agent, *obs)]
 
 
-def actions(loop, agent, *obs):
-    """Of an episode with these observations."""
-    carry, taken, act = loop.initial_carry(), [], jax.jit(loop.act)
-    for x in obs:
-        action, carry = act(jax.random.key(0), META, agent, carry, np.float32(x))
-        taken.append(action)
-    return taken
-
-
 # --- probes ---------------------------------------------------------------------------
 
 
 @functools.cache
 def probed():
     """Agents by probe, which learn in one program."""
-    two = envs.Discrete(2)
     environments = {
-        "discount": probes.discount(two),
-        "truncated": probes.truncated(action=two),
-        "terminated": probes.terminated(3, two),
+        "discount": probes.discount(probes.CONTINUOUS),
+        "truncated": probes.truncated(action=probes.CONTINUOUS),
+        "terminated": probes.terminated(3, probes.CONTINUOUS),
+        "matching": probes.continuous_matching(),
     }
 
     # Its time is that of thousands of updates, not of compilation as elsewhere.
@@ -120,9 +99,11 @@ def test_probe_truncation():
 
 
 def test_probe_matching():
-    loop, (agent, *_) = trained(probes.continuous_matching())
-    for sign in (-1.0, 1.0):
-        (action,) = actions(loop, agent, (sign,))
+    loop = loop_of(probes.chosen(0, [probes.continuous_matching(), probes.truncated()]))
+    act, start = jax.jit(loop.act), loop.initial_carry()
+    for sign in (-1, 1):
+        obs = np.float32([sign, 0])
+        action, _ = act(jax.random.key(0), META, probed()["matching"], start, obs)
         assert action == pytest.approx([sign / 2], abs=0.15)
 
 
@@ -145,29 +126,24 @@ def recall(delay=4):
 
 def test_probe_memory():
     """Nothing but memory solves it: without it the mean is 0, whatever the policy."""
-    loop, state = trained(recall(), num_eval_envs=256)
-    evaluate = jax.jit(lambda state: loop.evaluate(jax.random.key(2), loop.meta, state))
-    assert evaluate(state)["return"] > 0.9
+    loop = loop_of(recall(), num_eval_envs=256)
+
+    @jax.jit
+    def run(key):
+        state = loop.init(key, loop.meta)
+        state, _ = loop.train(jax.random.key(9), loop.meta, state)
+        return loop.evaluate(jax.random.key(2), loop.meta, state)["return"]
+
+    assert run(jax.random.key(0)) > 0.9
 
 
 # --- rollout and replay ---------------------------------------------------------------
 
 
-BUGS = {
-    # The reset one step late, or early; none; another beginning.
-    "late": lambda memory, done: (memory, jnp.roll(done, 1, 0)),
-    "early": lambda memory, done: (memory, jnp.roll(done, -1, 0)),
-    "never": lambda memory, done: (memory, done & False),
-    "blank": lambda memory, done: (0 * memory, done),
-}
-
-
-@functools.cache
-def replaying():
-    """A program of three updates without learning, in which episodes end and rollouts
-    begin in the middle of others. It takes which bug its replay has, and returns what
-    was seen of |log π_replayed − log π_stored|."""
-    seen, correct = [], ppo_rnn.replay
+def test_before_learning_the_replay_is_the_rollout():
+    """|log π_replayed − log π_stored| in three updates without learning, in which
+    episodes end and rollouts begin in the middle of others."""
+    seen = []
 
     @slots.function
     def observe(log_prob, log_ratio, advantage, entropy, context):
@@ -181,39 +157,18 @@ def replaying():
     loop = ppo_rnn.make(envs.make("gymnax/CartPole-v1"), config, meta)
 
     @jax.jit
-    def program(bug):
-        def replay(cell, memory, x, done):
-            for i, broken in enumerate(BUGS.values()):
-                pairs = zip(broken(memory, done), (memory, done), strict=True)
-                memory, done = (jnp.where(bug == i, *pair) for pair in pairs)
-            return correct(cell, memory, x, done)
-
-        state = loop.init(jax.random.key(0), meta)
+    def lived(key):
+        state = loop.init(key, meta)
         # A policy that heeds its memory: born, it is all but uniform.
         params = jax.tree.map(lambda x: 3 * x, state.agent.params)
         state = state._replace(agent=state.agent._replace(params=params))
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(ppo_rnn, "replay", replay)
-            return loop.train(jax.random.key(1), meta, state)[1]
+        return loop.train(key, meta, state)[1]
 
-    def run(bug):
-        seen.clear()
-        metrics = program(bug)
-        jax.effects_barrier()
-        assert metrics["episodes"] >= 8
-        assert len(seen) == 3 * config.num_epochs * config.num_minibatches
-        return seen
-
-    return run
-
-
-def test_before_learning_the_replay_is_the_rollout():
-    assert max(replaying()(-1)) < 1e-5
-
-
-@pytest.mark.parametrize("bug", BUGS)
-def test_a_replay_with_a_bug_is_another(bug):
-    assert max(replaying()(list(BUGS).index(bug))) > 1e-2
+    metrics = lived(jax.random.key(0))
+    jax.effects_barrier()
+    assert metrics["episodes"] >= 8
+    assert len(seen) == 3 * config.num_epochs * config.num_minibatches
+    assert max(seen) < 1e-5
 
 
 def test_memories_are_those_of_the_equations_and_end_with_the_episode():

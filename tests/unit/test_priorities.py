@@ -21,28 +21,29 @@ from metaevo.rl import priorities, replay, sum_tree
 # --- the tree -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [1, 8, 9, 500])
+@pytest.mark.parametrize("size", [1, 9, 500])
 def test_the_sums_of_a_changed_tree_are_those_of_a_new_one(size):
     """To the bit, so they do not drift, and with repeated leaves."""
     rng = np.random.default_rng(0)
     expected = np.float32(rng.lognormal(size=size))
-    levels, assign = sum_tree.build(jnp.array(expected)), jax.jit(sum_tree.assign)
+    build, assign = jax.jit(sum_tree.build), jax.jit(sum_tree.assign)
+    levels = build(expected)
     for _ in range(20):
         indices = rng.integers(0, size, 12)
         masses = np.float32(rng.lognormal(size=12) * rng.integers(0, 2, 12))
         levels = assign(levels, indices, masses)
         for index, mass in zip(indices, masses, strict=True):
             expected[index] = mass
-    for x, y in zip(levels, sum_tree.build(jnp.array(expected)), strict=True):
+    for x, y in zip(levels, build(expected), strict=True):
         assert np.asarray(x).tobytes() == np.asarray(y).tobytes()
     np.testing.assert_allclose(levels[-1].sum(), expected.sum(), rtol=1e-5)
 
 
-@pytest.mark.parametrize("size", [9, 60, 500])
+@pytest.mark.parametrize("size", [9, 500])
 def test_leaves_that_follow_each_other_are_written_as_others(size):
     """From anywhere, around the end too, where a node may be half empty."""
     rng = np.random.default_rng(size)
-    levels = sum_tree.build(jnp.array(np.float32(rng.lognormal(size=size))))
+    levels = jax.jit(sum_tree.build)(np.float32(rng.lognormal(size=size)))
     one = jax.jit(sum_tree.assign)
     other = jax.jit(functools.partial(sum_tree.assign_run, size=size))
     starts = range(size) if size < 100 else (0, 3, 400, 461, 480, 499)
@@ -52,17 +53,6 @@ def test_leaves_that_follow_each_other_are_written_as_others(size):
         expected = one(levels, indices, masses)
         found = other(levels, indices, masses)
         jax.tree.map(np.testing.assert_array_equal, found, expected)
-
-
-def test_of_repeated_writes_the_last_counts():
-    levels = sum_tree.build(jnp.ones(40))
-    indices, masses = np.array([3, 9, 3, 3, 9]), np.float32([2, 0.5, 7, 1, 0.1])
-    for _ in range(6):
-        leaves = np.asarray(jax.jit(sum_tree.assign)(levels, indices, masses)[0])
-        expected = dict(zip(indices, masses, strict=True))
-        assert {i: leaves[i] for i in expected} == expected
-        order = np.random.default_rng(1).permutation(5)
-        indices, masses = indices[order], masses[order]
 
 
 def chi_square(indices, masses):
@@ -91,15 +81,6 @@ def test_draws_have_the_frequencies_of_the_masses():
     assert abs(chi_square(drawn, MASSES)) < 5
 
 
-def test_an_exponent_applied_twice_would_be_seen():
-    """The bug on purpose: p is raised to α before it is kept and once more."""
-    once = priorities.mass(MASSES, 0.6)
-    twice = priorities.mass(once, 0.6)
-    drawn = draws(sum_tree.build(twice))
-    assert abs(chi_square(drawn, np.asarray(twice))) < 5
-    assert chi_square(drawn, np.asarray(once)) > 50
-
-
 def test_leaves_without_mass_are_never_drawn():
     masses = np.zeros(700, np.float32)
     masses[[0, 7, 8, 511, 699]] = [1e-6, 1e6, 1e-6, 1.0, 3e5]
@@ -110,12 +91,16 @@ def test_leaves_without_mass_are_never_drawn():
 
 def test_a_mass_that_is_not_a_number_is_kept_and_drawing_stays_in_range():
     """A member whose errors are not finite must be found."""
-    levels = sum_tree.assign(sum_tree.build(jnp.ones(70)), jnp.array([3]), jnp.nan)
-    assert np.isnan(levels[0][3])
-    assert np.isnan(levels[-1][0])
-    drawn, _ = sum_tree.draw(jax.random.key(0), levels, (100,))
+
+    @jax.jit
+    def found(key, nan):
+        levels = sum_tree.assign(sum_tree.build(jnp.ones(70)), jnp.array([3]), nan)
+        drawn, _ = sum_tree.draw(key, levels, (100,))
+        return levels[0][3], levels[-1][0], priorities.mass(nan, 0.6), drawn
+
+    *not_numbers, drawn = found(jax.random.key(0), np.float32(np.nan))
+    assert np.isnan(not_numbers).all()
     assert ((drawn >= 0) & (drawn < 72)).all()
-    assert np.isnan(priorities.mass(jnp.array(jnp.nan), 0.6))
 
 
 # --- masses and weights ---------------------------------------------------------------
@@ -139,24 +124,10 @@ def test_the_smallest_priority_is_that_of_p():
 
 
 def test_weights_are_those_of_their_own_minibatch():
-    """A minibatch's largest is 1. The bug on purpose: by the largest of the buffer all
-    would be smaller, and the step size with them."""
+    """A minibatch's largest is 1."""
     mass = jnp.array([[2.0, 8.0], [0.5, 32.0]])
     weights = priorities.weights(mass, 1.0)
     np.testing.assert_allclose(weights, [[1, 0.25], [1, 1 / 64]])
-    by_buffer = priorities.weights(mass.reshape(-1), 1.0).reshape(2, 2)
-    assert by_buffer[0].max() < 0.5
-
-
-def test_weights_undo_the_sampling():
-    """With β = 1 a weighted mean of draws is the plain mean of all."""
-    masses = np.sqrt(MASSES)
-    values = np.random.default_rng(1).normal(size=masses.size) + np.log(masses)
-    drawn = draws(sum_tree.build(masses))
-    weights = priorities.weights(jnp.array(masses[drawn]), 1.0)
-    mean = np.average(values[drawn], weights=weights)
-    assert abs(mean - values.mean()) < 0.06
-    assert abs(values[drawn].mean() - values.mean()) > 0.3
 
 
 # --- windows in a ring ----------------------------------------------------------------
@@ -176,7 +147,7 @@ def uniform(rows, warmup, window):
     return compiled(made)
 
 
-def grown(born, own, window, pretended=None):
+def grown(born, own, window):
     """Priorities of a member born after `born` common steps that then made `own`.
 
     Masses are 1 + the number of the window's last step, of the warm-up from 50, of own
@@ -192,8 +163,7 @@ def grown(born, own, window, pretended=None):
         inserted = born + done
         number = 1000 + inserted + np.arange(STEPS)
         mass = np.tile(np.float32(1 + number)[:, None], ENVS)
-        told = done + STEPS if pretended is None else pretended
-        kept = made.add(kept, inserted, told, mass)
+        kept = made.add(kept, inserted, done + STEPS, mass)
         held |= dict(zip((number - 1000 + WARMUP) % ROWS, number, strict=True))
     return made, kept, held
 
@@ -226,14 +196,6 @@ def test_masses_of_one_that_is_born_late_are_of_its_own_windows(window):
         draw = uniform(ROWS, WARMUP, window).draw
         drawn = draw(jax.random.key(0), born + own, own, (3000,))
         assert set(np.asarray(drawn[-1])) == set(np.flatnonzero(expected))
-
-
-def test_windows_of_steps_that_did_not_follow_would_be_seen():
-    """The bug on purpose: all steps are taken for the member's own."""
-    for born, own in ((2, 2), (4, 4), (26, 2)):
-        _, kept, held = grown(born, own, 3, pretended=99)
-        found = np.flatnonzero(masses_of(kept)[:, 0])
-        assert set(found) > set(whole_windows(held, 3))
 
 
 @pytest.mark.parametrize(("rows", "steps"), [(4, 4), (8, 4), (12, 1)])
@@ -297,7 +259,7 @@ def test_sizes_that_do_not_fit_are_refused():
         priorities.make(10, ENVS, 4, 2, 3)
 
 
-@pytest.mark.parametrize(("window", "stride"), [(5, 2), (4, 4), (3, 4), (9, 4), (2, 1)])
+@pytest.mark.parametrize(("window", "stride"), [(4, 4), (3, 4), (9, 4)])
 def test_windows_with_a_stride_start_at_its_multiples(window, stride):
     """Those with mass are the whole ones of the member's own steps, and no others."""
     rows, warmup, steps = 48, 28, 4
@@ -344,7 +306,7 @@ def test_only_chosen_windows_get_another_mass():
     jax.tree.map(np.testing.assert_array_equal, after.levels, fresh)
 
 
-@pytest.mark.parametrize("size", [2, 7, 100])
+@pytest.mark.parametrize("size", [7, 100])
 def test_windows_in_parts_are_those_at_once(size):
     """Leaves of one axis and of several, the last part smaller than the others."""
     indices = np.arange(3 * 5 * 2).reshape(3, 5, 2)
@@ -352,7 +314,7 @@ def test_windows_in_parts_are_those_at_once(size):
     def function(indices):
         return indices.sum(0), jnp.stack([indices[0], -indices[2]])
 
-    found = priorities.map_windows(function, jnp.asarray(indices), size)
+    found = jax.jit(lambda x: priorities.map_windows(function, x, size))(indices)
     expected = function(indices.reshape(3, -1))
     jax.tree.map(np.testing.assert_array_equal, found, expected)
 

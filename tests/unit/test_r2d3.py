@@ -47,7 +47,6 @@ def lived(module, **slots):
     ("env", "low", "high"),
     [
         (DEEP, 0.98, 1.0),
-        (gymnax.deep_sea(12), 0.98, 1.0),
         (envs.make("gymnax/MountainCar-v0"), -125, -110),
         (envs.make("versus/pgx/tic_tac_toe"), 0.6, 1.01),
     ],

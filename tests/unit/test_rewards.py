@@ -41,9 +41,8 @@ def test_the_sum_telescopes(ends):
     last = jnp.arange(40) == 39
     terminated = last & (ends == "terminated")
     true = jax.random.normal(jax.random.key(3), (40,))
-    shaped = jax.vmap(reward, (0, None, 0, 0, 0, None))(
-        obs[:-1], 0, true, obs[1:], terminated, NOW
-    )
+    each = jax.jit(jax.vmap(reward, (0, None, 0, 0, 0, None)))
+    shaped = each(obs[:-1], 0, true, obs[1:], terminated, NOW)
     weights = GAMMA ** jnp.arange(40.0)
     total = (weights * (shaped - true)).sum()
     expected = -phi(reward, obs[0])
@@ -59,7 +58,9 @@ def test_a_limit_divides_a_potential_that_could_be_larger_and_no_other():
     limited = rewards.potential([1.0, 1.0], (8,), scale=5.0, limit=2.0)
     for distance, divided in ((1.0, True), (1e-3, False)):
         plain, bounded = (
-            np.asarray(jax.vmap(lambda obs, x=x: phi(learned(x, distance), obs))(far))
+            np.asarray(
+                jax.jit(jax.vmap(functools.partial(phi, learned(x, distance))))(far)
+            )
             for x in (free, limited)
         )
         assert np.abs(bounded).max() <= 2.0
@@ -77,51 +78,56 @@ def test_potential_from_before_there_was_a_limit_is_rebuilt():
     assert operations.get("potential").rebuild(limited.spec).spec == limited.spec
 
 
-def chain(reward):
-    """Optimal actions [5] of a chain of five states, from a rewarding end on the right
-    and a small reward on the left, with `reward` in the place of its own.
+# A chain of five states, with a rewarding end on the right and a small reward on the
+# left. Action 1 goes right, 0 left, each with a chance of 0.1 to slip the other way.
+STATE, ACTION, SLIPS = (x.ravel() for x in np.indices((5, 2, 2)))
+RIGHT = ACTION ^ SLIPS
+AFTER = np.clip(STATE + np.where(RIGHT, 1, -1), 0, 4)
+END = (STATE == 4) & (RIGHT == 1)
+TRUE = np.float32(np.where(END, 1.0, 0.12 * ((STATE == 0) & (RIGHT == 0))))
 
-    Action 1 goes right, 0 left, each with a chance of 0.1 to slip the other way.
-    """
-    s, a, slips = (x.ravel() for x in np.indices((5, 2, 2)))
-    right = a ^ slips
-    after = np.clip(s + np.where(right, 1, -1), 0, 4)
-    end = (s == 4) & (right == 1)
-    true = np.float32(np.where(end, 1.0, 0.12 * ((s == 0) & (right == 0))))
-    one_hot = np.eye(5, dtype=np.float32)
+
+def in_chain(function, params):
+    """Rewards of the chain's steps with the function for its own; potentials [5]."""
+    one_hot, reward = np.eye(5, dtype=np.float32), function.bind(params)
     over = jax.vmap(reward, (0, 0, 0, 0, 0, None))
-    got = jax.jit(over)(one_hot[s], a, true, one_hot[after], end, NOW)
+    got = over(one_hot[STATE], ACTION, TRUE, one_hot[AFTER], END, NOW)
+    return got, jax.vmap(functools.partial(phi, reward))(one_hot)
+
+
+def values(got):
+    """Values [5, 2] of the actions in the chain, by iteration."""
     q = np.zeros((5, 2))
     for _ in range(500):
-        value = got + GAMMA * np.where(end, 0, q[after].max(1))
-        q = (np.where(slips, 0.1, 0.9) * value).reshape(5, 2, 2).sum(2)
+        value = got + GAMMA * np.where(END, 0, q[AFTER].max(1))
+        q = (np.where(SLIPS, 0.1, 0.9) * value).reshape(5, 2, 2).sum(2)
     return q
 
 
 def test_the_optimal_policy_of_a_chain_is_unchanged():
     """By value iteration; a free reward, the control, changes it."""
-    true = chain(rewards.identity)
+    true = values(TRUE)
+    function = rewards.potential([1.0] * 5, (8,), scale=10.0)
+    shape_steps = jax.jit(functools.partial(in_chain, function))
     for key in range(3):
-        function = rewards.potential([1.0] * 5, (8,), scale=10.0)
         params = function.init(jax.random.key(key))
         params["w1"] = jax.random.normal(jax.random.key(9 + key), params["w1"].shape)
-        reward = function.bind(params)
-        shaped = chain(reward)
-        potentials = np.asarray(jax.vmap(functools.partial(phi, reward))(jnp.eye(5)))
+        got, potentials = map(np.asarray, shape_steps(params))
+        shaped = values(got)
         assert np.ptp(potentials) > 1.0
         np.testing.assert_allclose(shaped, true - potentials[:, None], atol=1e-3)
         np.testing.assert_array_equal(shaped.argmax(1), true.argmax(1))
-    free = chain(learned(rewards.free([1.0] * 5, {"num": 2}, (8,)), 1.0))
-    assert (free.argmax(1) != true.argmax(1)).any()
+    control = rewards.free([1.0] * 5, {"num": 2}, (8,))
+    got, _ = jax.jit(functools.partial(in_chain, control))(helper.away(control, 1.0))
+    assert (values(np.asarray(got)).argmax(1) != true.argmax(1)).any()
 
 
 def test_the_agents_own_discount_is_what_counts():
     reward = learned(rewards.potential([1.0], (4,), gamma=0.5))
     obs, after = jnp.array([0.3]), jnp.array([-0.8])
-    found = [
-        float(reward(obs, 0, 0.0, after, NO, context))
-        for context in (NOW, Context(stats={"gamma": 0.0}), Context(), None)
-    ]
+    given = jax.jit(lambda context: reward(obs, 0, 0.0, after, NO, context))
+    contexts = NOW, Context(stats={"gamma": 0.0}), Context(), None
+    found = [float(given(context)) for context in contexts]
     value = (found[0] - found[1]) / GAMMA
     assert value == pytest.approx(float(phi(reward, after)), rel=1e-4)
     assert found[2] == found[3] == pytest.approx(found[1] + 0.5 * value, rel=1e-5)

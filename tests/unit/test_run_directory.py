@@ -26,17 +26,6 @@ def create(directory, settings=None, name="toy", **config):
     )
 
 
-def test_manifest_written_then_read_is_the_same(tmp_path):
-    assert create(tmp_path) == run_directory.read_manifest(tmp_path)
-    assert run_directory.has_manifest(tmp_path)
-    assert [p.name for p in tmp_path.iterdir()] == ["manifest.json"]
-
-
-def test_missing_manifest_is_a_config_error_that_names_the_remedy(tmp_path):
-    with pytest.raises(ConfigError, match="give the directory that the run printed"):
-        run_directory.read_manifest(tmp_path)
-
-
 def test_damaged_manifest_is_a_checkpoint_error(tmp_path):
     identity = b'{"identity": {"search": "toy", "seed": 0, "settings": {}}'
     for content in (
@@ -85,7 +74,7 @@ def test_a_key_forges_no_line_of_what_differs():
 
 def test_a_folder_of_very_many_entries_is_looked_at_in_part(tmp_path, monkeypatch):
     monkeypatch.setattr(nearby, "MOST_LOOKED_AT", 5)
-    for i in range(20):
+    for i in range(8):
         (tmp_path / str(i)).mkdir()
         create(tmp_path / str(i))
     assert len(nearby.below(tmp_path)) <= 5
@@ -229,6 +218,22 @@ def git(folder, *arguments):
     subprocess.run(["git", *names, *arguments], cwd=folder, check=True, timeout=20)
 
 
+def committed(folder):
+    """A repository with a file whose changes a filter sees."""
+    git(folder, "init", "-q")
+    (folder / "file.py").write_text("1")
+    (folder / ".gitattributes").write_text("*.py filter=evil diff=evil\n")
+    git(folder, "add", ".")
+    git(folder, "commit", "-qm", "first")
+
+
+def assert_git_alone_runs_them(folder):
+    """Those of `program`: what was called before this did not."""
+    assert not list(folder.glob("ran-*"))
+    subprocess.run(["git", "status"], check=False, timeout=20, capture_output=True)
+    assert list(folder.glob("ran-*"))
+
+
 def program(folder, name):
     """A program that leaves a file when it is run."""
     path = folder / name
@@ -243,11 +248,7 @@ def test_git_runs_no_program_that_a_repository_names(tmp_path, monkeypatch):
     for folder in (ours, repository / "inner"):
         folder.mkdir(parents=True)
     for folder in (repository / "inner", repository):
-        git(folder, "init", "-q")
-        (folder / "file.py").write_text("1")
-        (folder / ".gitattributes").write_text("*.py filter=evil diff=evil\n")
-        git(folder, "add", ".")
-        git(folder, "commit", "-qm", "first")
+        committed(folder)
         for name in ("clean", "process", "smudge"):
             git(folder, "config", f"filter.evil.{name}", program(ours, name))
         for key in ("core.fsmonitor", "diff.external", "diff.evil.textconv"):
@@ -264,9 +265,22 @@ def test_git_runs_no_program_that_a_repository_names(tmp_path, monkeypatch):
     found = provenance.git_state([repository / "file.py"])
     assert found["git"].endswith("-dirty")
     assert found["uncommitted"] == ["repository/file.py: modified"]
-    assert not list(ours.glob("ran-*"))
-    subprocess.run(["git", "status"], check=False, timeout=20, capture_output=True)
-    assert list(ours.glob("ran-*"))  # git alone does run them
+    assert_git_alone_runs_them(ours)
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+def test_outside_git_the_commit_is_that_of_metaevos_checkout(tmp_path, monkeypatch):
+    checkout, elsewhere = tmp_path / "checkout", tmp_path / "elsewhere"
+    for folder in (checkout, elsewhere):
+        folder.mkdir()
+    committed(checkout)
+    monkeypatch.chdir(elsewhere)
+    monkeypatch.setattr(provenance, "_INSTALLED", elsewhere)
+    assert provenance.git_state()["git"] is None
+    monkeypatch.setattr(provenance, "_INSTALLED", checkout)
+    head = (checkout / ".git" / "HEAD").read_text().split()[1]
+    commit = (checkout / ".git" / head).read_text()
+    assert provenance.git_state()["git"] == commit[:12]
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
@@ -278,23 +292,19 @@ def test_git_looks_into_no_submodule(tmp_path, monkeypatch, where):
     for folder in (ours, submodule):
         folder.mkdir(parents=True)
     for folder in (submodule, repository):
-        git(folder, "init", "-q")
-        (folder / "file.py").write_text("1")
-        (folder / ".gitattributes").write_text("* filter=evil\n")
+        committed(folder)
         (folder / ".gitmodules").write_text("")
         with open(folder / where, "a") as file:
             file.write('[submodule "submodule"]\n\tpath = submodule\n\tignore = none\n')
         git(folder, "add", ".")
-        git(folder, "commit", "-qm", "first")
+        git(folder, "commit", "-qm", "second")
     git(submodule, "config", "filter.evil.clean", program(ours, "clean"))
     (submodule / "file.py").write_text("2")
     monkeypatch.chdir(repository)
     found = provenance.git_state([repository / "file.py"])
-    assert not list(ours.glob("ran-*"))
     assert found["uncommitted"] == []
     assert not found["git"].endswith("-dirty")
-    subprocess.run(["git", "status"], check=False, timeout=20, capture_output=True)
-    assert list(ours.glob("ran-*"))  # git alone does run it
+    assert_git_alone_runs_them(ours)
 
 
 def test_a_matplotlibrc_in_a_run_directory_is_refused_from_there(

@@ -43,12 +43,15 @@ def reference(mask):
 @pytest.mark.parametrize("mask", [None, MASK])
 def test_discrete_losses_are_those_of_the_paper(mask):
     """Christodoulou, 2019, equations 10 to 12."""
-    q, log_prob, mean = actions().evaluate(Q, None, jnp.array(OUTPUTS), None, mask)
-    value, loss, entropy = reference(mask)
-    close = {"rtol": 1e-6, "atol": 1e-6}
-    np.testing.assert_allclose(mean(q.min(0) - ALPHA * log_prob), value, **close)
-    np.testing.assert_allclose(mean(ALPHA * log_prob - q.min(0)), loss, **close)
-    np.testing.assert_allclose(-mean(log_prob), entropy, **close)
+
+    @jax.jit
+    def found(outputs):
+        q, log_prob, mean = actions().evaluate(Q, None, outputs, None, mask)
+        difference = q.min(0) - ALPHA * log_prob
+        return mean(difference), mean(-difference), -mean(log_prob)
+
+    for x, y in zip(found(OUTPUTS), reference(mask), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-6, atol=1e-6)
     taken = actions().values(Q, None, jnp.array([1, 2]))
     np.testing.assert_array_equal(taken, Q[:, [0, 1], [1, 2]])
 
@@ -58,7 +61,7 @@ def test_illegal_outputs_get_no_gradient_and_break_nothing():
         q, log_prob, mean = actions().evaluate(Q, None, outputs, None, MASK)
         return mean(ALPHA * log_prob - q.min(0)).sum()
 
-    gradient = jax.grad(loss)(jnp.array(OUTPUTS))
+    gradient = jax.jit(jax.grad(loss))(OUTPUTS)
     assert np.isfinite(gradient).all()
     assert gradient[0, 2] == 0.0
     assert (np.asarray(gradient)[MASK] != 0).all()
@@ -66,13 +69,14 @@ def test_illegal_outputs_get_no_gradient_and_break_nothing():
 
 def test_discrete_samples_are_legal_and_follow_the_policy():
     noise = jax.random.normal(jax.random.key(0), (20_000, 2, 3))
-    taken = actions().sample(jnp.array(OUTPUTS), noise, MASK)
+    taken = jax.jit(actions().sample)(OUTPUTS, noise, MASK)
+    randomly = jax.jit(actions().random)(noise, MASK)
     weight = np.exp(OUTPUTS) * MASK
     for state in range(2):
         share = np.bincount(taken[:, state], minlength=3) / len(noise)
         pi = weight[state] / weight[state].sum()
         np.testing.assert_allclose(share, pi, atol=6 * 0.5 / math.sqrt(len(noise)))
-        uniform = np.bincount(actions().random(noise, MASK)[:, state], minlength=3)
+        uniform = np.bincount(randomly[:, state], minlength=3)
         expected = MASK[state] / MASK[state].sum()
         np.testing.assert_allclose(uniform / len(noise), expected, atol=0.02)
     best = jnp.array([[0.0, 1.0, 9.0], [2.0, 0.5, 0.5]])
@@ -114,9 +118,8 @@ def test_discrete_sac_picks_what_is_rewarded_and_nothing_illegal():
     meta = sac.Meta(3e-3, 3e-3, 1e-2, gamma=0.9, tau=0.05, target_entropy=0.3)
     loop, state, metrics = trained(env, meta)
     mask = jnp.array([True, True, False])
-    for sign, best in ((-1.0, 0), (1.0, 1)):
-        action, _ = loop.act(None, meta, state.agent, (), jnp.array([sign]), None, mask)
-        assert action == best
+    act = jax.jit(lambda obs: loop.act(None, meta, state.agent, (), obs, None, mask)[0])
+    assert [int(act(np.float32([sign]))) for sign in (-1, 1)] == [0, 1]
     assert 0.2 < metrics["return"] <= 1.0
     assert abs(metrics["entropy"] - 0.3 * math.log(3)) < 0.15
 
@@ -144,7 +147,7 @@ def test_ensembles_of_normalized_critics_with_a_random_subset_learn_n_steps():
     loop, state, _ = trained(probes.continuous_policy(), meta, **config)
     params = state.agent.critic.params["params"]
     assert params["LayerNorm_0"]["scale"].shape == (5, 16)
-    action, _ = loop.act(None, meta, state.agent, (), jnp.zeros(1))
+    action, _ = jax.jit(loop.act)(None, meta, state.agent, (), np.zeros(1, "f4"))
     assert abs(action[0] - 0.5) < 0.15
 
 
@@ -155,10 +158,8 @@ def test_more_target_critics_than_critics_are_refused():
 
 def test_a_random_subset_is_of_the_critics_and_differs():
     q = jnp.arange(5.0)[:, None] * jnp.ones(2)
-    drawn = {
-        tuple(sorted(critics.random_subset(jax.random.key(i), q, 2)[:, 0].tolist()))
-        for i in range(40)
-    }
+    subset = jax.jit(lambda key: critics.random_subset(key, q, 2)[:, 0])
+    drawn = {tuple(sorted(subset(jax.random.key(i)).tolist())) for i in range(40)}
     assert len(drawn) == 10  # All pairs, none with one critic twice.
     assert all(a < b for a, b in drawn)
     assert critics.random_subset(None, q, 5) is q
@@ -166,21 +167,24 @@ def test_a_random_subset_is_of_the_critics_and_differs():
 
 def test_n_step_transitions_equal_n_step_returns():
     """Of a trajectory with both kinds of ends, at all its steps but the last two."""
-    keys = jax.random.split(jax.random.key(0), 4)
-    reward, next_value = jax.random.normal(keys[0], (2, 12))
-    terminated = jax.random.bernoulli(keys[1], 0.2, (12,))
-    done = terminated | jax.random.bernoulli(keys[2], 0.2, (12,))
-    assert terminated.any()
-    assert (done & ~terminated).any()
-    time = jnp.arange(12)
+    rng = np.random.default_rng(0)
+    reward, next_value = rng.normal(size=(2, 12)).astype(np.float32)
+    time = np.arange(12)
+    terminated = np.isin(time, (2, 8))
+    done = terminated | np.isin(time, (5, 6))
     steps = Transition(
         time[:, None], time, reward, next_value[:, None], terminated, done
     )
-    parts = [jax.tree.map(lambda x, i=i: x[i : i + 10], steps) for i in range(3)]
-    windows = jax.tree.map(lambda *x: jnp.stack(x), *parts)
-    batch = off_policy.n_step(windows, windows.reward, 0.9, lambda obs: 1.0 * obs)
-    expected = returns.n_step_return(reward, next_value, terminated, done, 0.9, 3)
-    target = batch.target(batch.next_obs[:, 0])
+    rows = np.arange(10) + np.arange(3)[:, None]
+    windows = jax.tree.map(lambda x: x[rows], steps)
+
+    @jax.jit
+    def both(windows):
+        batch = off_policy.n_step(windows, windows.reward, 0.9, lambda obs: 1.0 * obs)
+        whole = returns.n_step_return(reward, next_value, terminated, done, 0.9, 3)
+        return batch, batch.target(batch.next_obs[:, 0]), whole
+
+    batch, target, expected = both(windows)
     np.testing.assert_allclose(target, expected[:10], rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(batch.obs[:, 0], time[:10])
     np.testing.assert_array_equal(batch.action, time[:10])

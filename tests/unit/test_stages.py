@@ -32,7 +32,9 @@ def proposal(size=10):
 def evaluated(num_devices=1, given=None, **options):
     devices = jax.devices()[:num_devices]
     evaluator = LocalEvaluator(search(chunk_size=2, **options), devices)
-    return evaluator(KEY, proposal() if given is None else given, ())[0]
+    found, _ = evaluator(KEY, proposal() if given is None else given, ())
+    assert evaluator.programs["run/0"]._cache_size() == 1  # trains all stages
+    return found
 
 
 def test_those_that_live_on_are_the_best_and_have_the_scores_of_whole_lives():
@@ -62,17 +64,9 @@ def test_those_that_live_on_are_the_best_and_have_the_scores_of_whole_lives():
 
 
 def test_devices_do_not_change_the_bits_of_those_that_are_stopped():
-    runs = [evaluated(n, num_seeds=2, stopping=QUARTERS) for n in (1, 2, 4)]
-    for run in runs[1:]:
-        jax.tree.map(np.testing.assert_array_equal, runs[0][:2], run[:2])
-        jax.tree.map(np.testing.assert_array_equal, runs[0].train, run.train)
-
-
-def test_one_program_trains_all_stages():
-    evaluator = LocalEvaluator(search(chunk_size=2, stopping=QUARTERS))
-    for _ in range(2):
-        evaluator(KEY, proposal(), ())
-    assert evaluator.programs["run/0"]._cache_size() == 1
+    one, four = (evaluated(n, num_seeds=2, stopping=QUARTERS) for n in (1, 4))
+    jax.tree.map(np.testing.assert_array_equal, one[:2], four[:2])
+    jax.tree.map(np.testing.assert_array_equal, one.train, four.train)
 
 
 def test_failed_members_are_stopped_first_and_stay_failed():

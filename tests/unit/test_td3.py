@@ -25,14 +25,6 @@ SMALL_TD3, SMALL_SHARED = SMALL["td3"], COUPLED["td3_shared"]
 LAST = fitness.last_segments(1)
 
 
-def test_the_actor_steps_once_per_delay():
-    """Adam's count says how many steps were taken; a masked step would count too."""
-    agent = trained("td3")[0].agent
-    gradient_steps = 4 * SMALL_TD3.config["num_gradient_steps"]
-    assert int(agent.critic.opt_state.count) == gradient_steps
-    assert int(agent.actor.opt_state.count) == gradient_steps // 2
-
-
 def test_targets_start_equal_and_twins_do_not():
     for name in ("td3", "sac"):
         meta = SMALL[name].meta
@@ -49,20 +41,14 @@ def test_targets_start_equal_and_twins_do_not():
     same(agent.target_params, agent.params)
 
 
-def test_target_networks_follow_at_tau():
-    agent = trained("td3", tau=1.0)[0].agent
-    same(agent.actor.target_params, agent.actor.params)
-    same(agent.critic.target_params, agent.critic.params)
-
-
 def test_acting_is_greedy_and_within_bounds():
     """Evaluation explores nothing, whatever the noise of training."""
     meta = SMALL_TD3.meta._replace(exploration_noise=5.0)
     loop, agent = SMALL_TD3.make(meta), trained("td3")[0].agent
-    obs = jnp.array([0.1, 0.9, -3.0])
-    a, b = (loop.act(jax.random.key(i), meta, agent, (), obs)[0] for i in (0, 1))
+    obs, act = np.float32([0.1, 0.9, -3.0]), jax.jit(loop.act)
+    a, b = (act(jax.random.key(i), meta, agent, (), obs)[0] for i in (0, 1))
     np.testing.assert_array_equal(a, b)
-    assert (jnp.abs(a) <= 2.0).all()
+    assert (np.abs(a) <= 2.0).all()
 
 
 def test_a_given_actor_is_where_learning_starts_and_stays_if_it_does_not_learn():
@@ -100,7 +86,12 @@ def test_targets_are_the_least_value_of_smoothed_actions_within_bounds():
         None, None, 2 * ones, obs, end, 0.9 * ones, None, None
     )
     meta = td3.Meta(smoothing_noise=0.4, noise_clip=0.3)
-    found = _td3.target_of(nets, policy, critic, batch, noise, meta, Context())
+
+    @jax.jit
+    def target(noise):
+        return _td3.target_of(nets, policy, critic, batch, noise, meta, Context())
+
+    found = target(noise)
     action = np.clip(0.5 * obs + np.clip(0.4 * noise, -0.3, 0.3), -1, 1)
     least = np.minimum(5 * action, obs - 3 * action)[:, 0]
     np.testing.assert_allclose(found, 2 + 0.9 * np.where(end, 0, least), rtol=1e-5)
@@ -125,8 +116,8 @@ def test_one_critic_no_delay_and_no_smoothing_are_ddpg():
     batches = off_policy.NStepTransition(
         first, jnp.tanh(action), reward, second, end, discount, None, None
     )
-    policy = _td3.newborn(nets.init(jax.random.key(0)), meta)
-    critic = _td3.newborn(nets.critics.init(jax.random.key(1)), meta)
+    policy = _td3.newborn(jax.jit(nets.init)(jax.random.key(0)), meta)
+    critic = _td3.newborn(jax.jit(nets.critics.init)(jax.random.key(1)), meta)
 
     @jax.jit
     def ours(policy, critic):
@@ -201,13 +192,13 @@ def evaluator(num_devices):
 
 
 @functools.cache
-def generations(coef=0.0, num_devices=1, newborn=False):
+def generations(num_devices=1, newborn=False):
     """Two generations over a shared critic: the evaluation and what lives on, of each.
 
     Members live on, or are born again in the second.
     """
     evaluate = evaluator(num_devices)
-    params = {"coef": jnp.full(SIZE, coef)}
+    params = {"coef": jnp.zeros(SIZE)}
     carried, found = (), []
     for i in range(2):
         parents = jnp.full(SIZE, -1) if i == 0 or newborn else jnp.arange(SIZE)
@@ -241,15 +232,6 @@ def test_everybodys_transitions_are_in_the_shared_buffer():
     # Members act apart, so no two environments hold the same.
     newest = np.asarray(state.shared.rows.numbers[0, warmup : warmup + steps])
     assert len(np.unique(newest[0], axis=0)) == num_envs
-
-
-def test_diversity_pushes_members_apart():
-    volumes = {}
-    for coef in (0.0, 10.0):
-        evaluated, _ = generations(coef)[1]
-        volumes[coef] = evaluated.train[0]["log_volume"].mean()
-        assert evaluated.healthy.all()
-    assert volumes[10.0] > volumes[0.0]
 
 
 def test_what_is_shared_has_no_axis_for_members():
@@ -346,7 +328,7 @@ def test_the_gradient_of_diversity_is_that_of_the_whole_population():
     close(step, jax.tree.map(expected, down, apart), rtol=1e-3, atol=1e-6)
 
 
-@pytest.mark.parametrize("slot", td3_shared.OF_CRITIC)
+@pytest.mark.parametrize("slot", ["tau", "td_loss"])
 def test_members_cannot_differ_in_what_acts_on_the_shared_critic(slot):
     """It would be nobody's critic, or fail deep inside JAX."""
     replaced = {slot: SMALL_TD3.changes[slot]}
@@ -410,6 +392,7 @@ def test_the_actor_steps_as_often_as_the_slot_says(delay, share):
 
 
 def test_the_delay_as_a_slot_is_that_of_the_config():
+    """The counts of Adam's steps are among what is compared."""
     critics, actor, agent = steps_of_both(2.0)
     assert (critics, actor) == (16, 8)
     close(agent, trained("td3")[0].agent, rtol=1e-5, atol=1e-6)

@@ -80,27 +80,23 @@ def teller(env, num_segments=3) -> InnerLoop:
     return InnerLoop(toys.Meta(), init, train, evaluate, num_segments, act, env=env)
 
 
-def evaluated(members=3, num_seeds=4, **options):
-    """One generation of equal members that tell their worlds, and the evaluator."""
-    options = {"common_random_numbers": False, "vary": VARY} | options
-    search = Search(
-        teller(length_env()),
-        toys.space(),
-        None,
-        1,
-        fitness.final_return,
-        num_seeds=num_seeds,
-        **options,
-    )
-    evaluate = LocalEvaluator(search, jax.devices()[:1])
-    proposal = Proposal({"lr": jnp.zeros(members)})
-    result, _ = evaluate(jax.random.key(5), proposal, ())
-    return result, evaluate, proposal
+def telling(**options):
+    """A search whose members tell their worlds."""
+    loop, score = teller(length_env()), fitness.final_return
+    return Search(loop, toys.space(), None, 1, score, vary=VARY, **options)
+
+
+def on_one_device(search, **options):
+    return LocalEvaluator(search, jax.devices()[:1], **options)
 
 
 @pytest.mark.parametrize("common", [True, False])
 def test_draws_differ_between_seeds_and_are_common_to_members(common):
-    result, _, _ = evaluated(common_random_numbers=common)
+    """From birth to evaluation; generations draw anew, and compile nothing."""
+    options = {"num_seeds": 4, "chunk_size": 2, "common_random_numbers": common}
+    evaluate = on_one_device(telling(**options))
+    equal = Proposal({"lr": jnp.zeros(3)})
+    result, _ = evaluate(jax.random.key(5), equal, ())
     for drawn, low, high in (
         (result.train[0]["return"][..., 0], 1e-3, 1e-1),
         (result.train[0]["task"][..., 0], 0.0, 1.0),
@@ -110,42 +106,24 @@ def test_draws_differ_between_seeds_and_are_common_to_members(common):
         assert len(np.unique(drawn[:, 0])) == 4
         assert (drawn > low).all()
         assert (drawn < high).all()
-
-
-def test_a_lifetime_keeps_its_draws_from_birth_to_evaluation():
-    result, _, _ = evaluated(chunk_size=2)
     assert (np.asarray(result.train[0]["same"]) == 1).all()
     assert (np.asarray(result.evaluation[0]["length"]) == 1).all()
-
-
-def test_a_members_own_params_are_bound_after_the_draw():
-    search = Search(
-        teller(length_env()), toys.space(), None, 1, fitness.final_return, vary=VARY
-    )
-    evaluate = LocalEvaluator(search, jax.devices()[:1])
-    proposal = Proposal({"lr": jnp.log(jnp.array([1.0, 2.0]))})
-    result, _ = evaluate(jax.random.key(5), proposal, ())
-    one, twice = np.asarray(result.train[0]["return"])[0, :, 0]
-    assert twice == pytest.approx(2 * one, rel=1e-5)
-
-
-def test_new_generations_draw_anew_and_compile_nothing():
-    first, evaluate, proposal = evaluated()
-    second, _ = evaluate(jax.random.key(6), proposal, ())
-    assert (first.fitness != second.fitness).all()
+    second, _ = evaluate(jax.random.key(6), equal, ())
+    assert (result.fitness != second.fitness).all()
     counts = {name: p._cache_size() for name, p in evaluate.programs.items()}
     assert counts["init/0"] == counts["run/0"] == 1
     assert set(counts.values()) <= {0, 1}
 
 
+def test_a_members_own_params_are_bound_after_the_draw():
+    proposal = Proposal({"lr": np.log([1.0, 2.0]).astype(np.float32)})
+    result, _ = on_one_device(telling())(jax.random.key(5), proposal, ())
+    one, twice = np.asarray(result.train[0]["return"])[0, :, 0]
+    assert twice == pytest.approx(2 * one, rel=1e-5)
+
+
 def test_held_out_seeds_are_worlds_that_both_sides_share():
-    search = Search(
-        teller(length_env()), toys.space(), None, 1, fitness.final_return, vary=VARY
-    )
-
-    def make(search, **options):
-        return LocalEvaluator(search, jax.devices()[:1], **options)
-
+    search, make = telling(), on_one_device
     key, zero = jax.random.key(1), {"lr": np.float32(0.0)}
     runs, _ = holdout.train(search, toys.space(), {"mine": zero}, key, 5, make)
     rival, _ = holdout.train(
@@ -175,14 +153,14 @@ def test_draws_that_cannot_be_kept_are_refused():
     living = {"strategy": pbt(VARY, 4), "segments_per_generation": 1}
     target = spaces.prior(target=spaces.uniform(0, 1))
     rate = spaces.prior(rate=spaces.uniform(0, 1))
-    telling = teller(length_env())
+    loop = teller(length_env())
     for options, message in (
         ({"vary": toys.space()}, "Search.vary needs a space of ranges"),
         ({"vary": rate}, "no slot 'rate' in this algorithm"),
         ({"space": VARY, "vary": VARY}, "'lr' is drawn for each world"),
         ({"space": VARY, "vary": target, **living}, "segments_per_generation=1"),
-        ({"loop": telling, "space": VARY, **living}, "would get another in each"),
-        ({"loop": telling._replace(on=None)}, "types.on_any_env"),
+        ({"loop": loop, "space": VARY, **living}, "would get another in each"),
+        ({"loop": loop._replace(on=None)}, "types.on_any_env"),
     ):
         with pytest.raises(ConfigError, match=message):
             checks.check(search_with(**options))
@@ -215,17 +193,23 @@ def test_a_task_steps_as_gymnax_does_with_these_parameters():
     # The moment of the pole follows from its length.
     params = params.replace(**drawn, polemass_length=params.masspole * drawn["length"])
     key, action = jax.random.key(2), jnp.int32(1)
-    state, _ = env.at(drawn).reset(key)
-    _, out = env.at(drawn).step_raw(key, state, action)
-    expected, *_ = reference.step_env(key, state, action, params)
-    np.testing.assert_allclose(out.obs, expected, rtol=1e-6)
-    _, plain = env.step_raw(key, state, action)
-    assert abs(plain.obs - out.obs).max() > 1e-3
+
+    @jax.jit
+    def stepped(key):
+        state, _ = env.at(drawn).reset(key)
+        _, out = env.at(drawn).step_raw(key, state, action)
+        theirs, *_ = reference.step_env(key, state, action, params)
+        return out.obs, theirs, env.step_raw(key, state, action)[1].obs
+
+    obs, expected, plain = stepped(key)
+    np.testing.assert_allclose(obs, expected, rtol=1e-6)
+    assert np.abs(plain - obs).max() > 1e-3
 
 
 def test_drawn_parameters_fill_their_ranges():
     env = suite.vary("MountainCar-v0", gravity=(0.002, 0.003))
-    drawn = jax.vmap(env.task)(jax.random.split(jax.random.key(0), 500))["gravity"]
+    draw = jax.jit(jax.vmap(env.task))
+    drawn = draw(jax.random.split(jax.random.key(0), 500))["gravity"]
     assert 0.002 <= drawn.min() < 0.0021
     assert 0.0029 < drawn.max() <= 0.003
     assert drawn.mean() == pytest.approx(0.0025, abs=5e-5)
@@ -247,7 +231,7 @@ def test_a_parameter_that_cannot_be_drawn_is_refused():
 def test_selected_components_keep_the_tasks():
     env = envs.select(envs.make(CARTPOLE), (0, 2))
     task = env.task(jax.random.key(0))
-    _, obs = env.at(task).reset(jax.random.key(1))
+    _, obs = jax.eval_shape(env.at(task).reset, jax.random.key(1))
     assert obs.shape == (2,)
     assert set(task) == {"length", "force_mag"}
 
