@@ -1,4 +1,4 @@
-"""What was tuned over ten tasks at once, on six that no search saw.
+"""Judge what was tuned over ten tasks at once, on six tasks that no search saw.
 
     python -m experiments.defaults.run ppo      judges what results.jsonl lacks
     python -m experiments.defaults.run table

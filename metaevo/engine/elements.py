@@ -78,7 +78,8 @@ def check_own(spec: Mapping[str, Mapping], params: Params) -> None:
         if name in ELEMENTWISE:
             zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), params[name])
             wrong = _wrong(name, learned.bind(zeros))
-            wrong = wrong or _wrong_values(name, learned, own.start(op))
+            if wrong is None and _runs(name, learned, params[name]):
+                wrong = _wrong_values(name, learned, own.start(op))
             if wrong:
                 raise ConfigError(f"{name}={op['op']}: {wrong}")
 
@@ -135,8 +136,8 @@ def _wrong_values(name: str, learned: Any, hand_made: Any) -> str | None:
         wanted = np.asarray(jax.jit(lambda: _called(hand_made, *inputs))())
         if not np.allclose(values, wanted, 1e-3, 1e-5):
             return (
-                f"starts_hand_made=True, but it starts as {values[0]:.4g} where the "
-                f"hand-made function is {wanted.flat[0]:.4g}"
+                f"starts_hand_made=True, but it starts as {values.flat[0]:.4g} where "
+                f"the hand-made function is {wanted.flat[0]:.4g}"
             )
     if np.array_equal(values, each(moved), equal_nan=True):
         return "its values do not depend on its numbers, so that nothing would evolve"

@@ -95,7 +95,7 @@ def test_divided_seeds_do_not_change_the_bits():
     spread = evaluator(loop, 4, num_seeds=5)
     first, _ = spread(key, proposal, ())
     assert first.fitness.shape == (1, 5, 2)
-    # What its manifest keeps, on another machine.
+    # Another machine reads the size that the manifest keeps.
     again = LocalEvaluator(spread.sized, jax.devices()[:1])
     assert_same_bits(again(key, proposal, ())[0], first)
     whole = evaluator(loop, 1, num_seeds=5, chunk_size=1)

@@ -54,7 +54,7 @@ def assert_uniform(counts, size):
 
 
 def reference(inserted):
-    """What a ring of 10 would hold: a warm-up of 4 from 50 on, others from 100."""
+    """Return the steps in a ring of 10: a warm-up of 4 from 50 on, others from 100."""
     history = [*range(50, 54), *range(100, 100 + inserted)]
     return {round(t + e / 10, 1) for t in history[-10:] for e in range(ENVS)}
 

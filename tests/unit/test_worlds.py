@@ -92,7 +92,9 @@ def on_one_device(search, **options):
 
 @pytest.mark.parametrize("common", [True, False])
 def test_draws_differ_between_seeds_and_are_common_to_members(common):
-    """From birth to evaluation; generations draw anew, and compile nothing."""
+    """Agents live in one world from birth to evaluation. Each generation draws it anew
+    and compiles nothing.
+    """
     options = {"num_seeds": 4, "chunk_size": 2, "common_random_numbers": common}
     evaluate = on_one_device(telling(**options))
     equal = Proposal({"lr": jnp.zeros(3)})
