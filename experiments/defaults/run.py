@@ -4,11 +4,11 @@
     python -m experiments.defaults.run table
 
 `runs/defaults/ppo` holds runs of `metaevo tune`, as the README here makes them:
-`step_size`, a grid of the step size; `numbers/seed*`, all numbers; `choice/seed*`, all
-numbers under static settings that were chosen at that step size. Agents learn for lives
-of the tuned length, on the same seeds as the algorithm as it is. A line holds scores by
-seed; networks are dense. Intervals of the table are each by itself, over seeds, of the
-mean of the searches.
+`step_size`, a grid of the step size; `numbers/seed*`, all numbers; `choice/*`, all
+numbers under static settings that were chosen at that step size. The settings name the
+way. Agents learn for lives of the tuned length, on the same seeds as the algorithm as
+it is. A line holds scores by seed; networks are dense. Intervals of the table are each
+by itself, over seeds, of the mean of the searches.
 """
 
 from __future__ import annotations
@@ -36,12 +36,6 @@ FOLDER = Path(__file__).parent
 TASKS = (*suites.UNTOUCHED, *suites.TRAINING)
 SEEDS = 16
 AS_IT_IS, STEP_SIZE, NUMBERS = "as it is", "step size", "numbers"
-CHOICE, BOTH = "settings", "settings and numbers"
-WAYS = (AS_IT_IS, STEP_SIZE, NUMBERS, CHOICE, BOTH)
-PAIRS = (
-    *((way, AS_IT_IS) for way in (STEP_SIZE, NUMBERS, CHOICE, BOTH)),
-    *((way, STEP_SIZE) for way in (NUMBERS, CHOICE, BOTH)),
-)
 
 
 class Loop(NamedTuple):
@@ -68,13 +62,14 @@ def candidates(folder: Path) -> dict[tuple[str, int], Candidate]:
     found[STEP_SIZE, 0] = Candidate((), step_size)
     for search, run in enumerate(sorted(folder.glob("numbers/seed*"))):
         found[NUMBERS, search] = Candidate((), dict(metaevo.load(run).slots))
-    runs = [x for x in sorted(folder.glob("choice/seed*")) if (x / "solution").is_dir()]
-    for search, run in enumerate(runs):
-        manifest = json.loads((run / "manifest.json").read_text())
+    for solution in sorted(folder.glob("choice/*/solution")):
+        manifest = json.loads((solution.parent / "manifest.json").read_text())
         chosen = manifest["identity"]["settings"]["choices"]
-        settings = (*chosen.split(";"),) if chosen else ()
-        found[CHOICE, 0] = Candidate(settings, step_size)
-        found[BOTH, search] = Candidate(settings, dict(metaevo.load(run).slots))
+        both, settings = f"{chosen} and numbers", (*chosen.split(";"),)
+        found[chosen, 0] = Candidate(settings, step_size)
+        search = sum(way == both for way, _ in found)
+        slots_of_run = dict(metaevo.load(solution.parent).slots)
+        found[both, search] = Candidate(settings, slots_of_run)
     return found
 
 
@@ -106,21 +101,30 @@ def judged(task: str, name: str, candidate: Candidate) -> dict[str, list]:
 def table(lines: list[dict]) -> None:
     """Print a row a task: what it has as it is, and differences of `PAIRS`."""
     for name in LOOPS:
+        of_loop = [x for x in lines if x["loop"] == name]
+        ways = [*dict.fromkeys(x["way"] for x in of_loop)]
+        pairs = [(way, AS_IT_IS) for way in ways if way != AS_IT_IS]
+        pairs += [(way, STEP_SIZE) for way in ways if way not in (AS_IT_IS, STEP_SIZE)]
         for measure in ("lifetime", "final_return"):
-            print(name, measure, *(f"{a} less {b}" for a, b in PAIRS), sep=" | ")
+            print(name, measure, *(f"{a} less {b}" for a, b in pairs), sep=" | ")
             for task in TASKS:
-                print("|", " | ".join(_row(lines, name, task, measure)), "|")
+                here = [x for x in of_loop if x["task"] == task]
+                print("|", " | ".join(_row(here, pairs, task, measure)), "|")
 
 
-def _row(lines: list[dict], name: str, task: str, measure: str) -> list[str]:
-    here = [x for x in lines if (x["loop"], x["task"]) == (name, task)]
-    of = {way: [x[measure] for x in here if x["way"] == way] for way in WAYS}
-    scores = {way: np.array(x, np.float64) for way, x in of.items() if x}
-    if AS_IT_IS not in scores:
+def _row(
+    here: list[dict], pairs: list[tuple[str, str]], task: str, measure: str
+) -> list[str]:
+    ways = {x["way"] for x in here}
+    if AS_IT_IS not in ways:
         return [task]
+    scores = {
+        way: np.array([x[measure] for x in here if x["way"] == way], np.float64)
+        for way in ways
+    }
     cells = [task, f"{np.nanmean(scores[AS_IT_IS]):.4g}"]
-    for a, b in PAIRS:
-        if a not in scores or b not in scores:
+    for a, b in pairs:
+        if not {a, b} <= ways:
             cells.append("")
             continue
         searched = len(scores[a]) > 1, False
