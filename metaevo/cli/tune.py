@@ -195,7 +195,7 @@ def _chosen(
         ConfigError: settings are given as well, or the run's directory is not free.
         LockedError: another process chooses in the same folder.
     """
-    from metaevo.engine import choices, preparation
+    from metaevo.engine import choices, costs, preparation
     from metaevo.engine.loggers.console import ConsoleLogger
     from metaevo.evaluators.devices import choose_devices
 
@@ -241,7 +241,8 @@ def _chosen(
             progress.advance(1)
             return scores
 
-        chosen = choices.choose(offered, counted, say)
+        names = costs.task_names(tuning.prepared.search)
+        chosen = choices.choose(offered, counted, say, names)
     return chosen, len(tried) * choices.NUM_SEEDS * lifetime
 
 

@@ -32,6 +32,7 @@ def choose(
     choices: Sequence[str],
     score: Callable[[tuple[str, ...]], np.ndarray],
     say: Callable[[str], None],
+    tasks: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """Return the static settings that are better than what the algorithm has.
 
@@ -43,19 +44,28 @@ def choose(
 
     Over several tasks a run is told by its rank on each, so that no task counts for
     more than another: a difference is the mean over tasks of the share of runs, of all
-    settings alone, that are worse.
+    settings alone, that are worse. What is better so may be worse on a task beyond
+    doubt, corrected for the number of tasks; that is said.
 
     Args:
         choices: Settings, each `key=value` or several joined by `;`.
         score: `changes -> [tasks, N]`, the fitness by seed of the algorithm with these
             `key=value`, not finite where a run failed. Such a run counts as the least.
         say: Is told each difference, and the choice.
+        tasks: Names of the tasks, if there are several.
     """
     usual = score(())
     alone = _filled({"": usual} | {x: score((*x.split(";"),)) for x in choices})
     pool = np.concatenate([*alone.values()], 1)
     several = len(pool) > 1
-    told = f" (in shares of runs, mean of {len(pool)} tasks)" if several else ""
+
+    def told(found: Paired, scores: np.ndarray, best: np.ndarray) -> str:
+        if not several:
+            return found.text
+        each = holm([paired_difference(*x) for x in zip(scores, best, strict=True)])
+        worse = [x for x, y in zip(tasks, each, strict=True) if y.verdict == "worse"]
+        where = f"; worse on {', '.join(worse)}" if worse else ""
+        return f"{found.text} (in shares of runs, mean of {len(pool)} tasks{where})"
 
     def gain(scores: np.ndarray, best: np.ndarray) -> Paired:
         place = functools.partial(_shares, pool) if several else lambda x: x
@@ -64,7 +74,7 @@ def choose(
     each = holm([gain(alone[x], alone[""]) for x in choices])
     gains = dict(zip(choices, each, strict=True))
     for x, found in gains.items():
-        say(f"{' '.join(x.split(';'))}: {found.text}{told}")
+        say(f"{' '.join(x.split(';'))}: {told(found, alone[x], alone[''])}")
     ahead = [x for x in choices if gains[x].difference > 0]
     ahead.sort(key=lambda x: -gains[x].difference)
     now: tuple[str, ...] = ()
@@ -77,7 +87,7 @@ def choose(
             found = gain(beside[x], beside[""])
             corrected = min(1.0, len(rest) * found.p_value)
             found = found._replace(num_verdicts=len(rest), p_corrected=corrected)
-            say(f"{' '.join(more)}: {found.text}{told}")
+            say(f"{' '.join(more)}: {told(found, beside[x], beside[''])}")
             if found.verdict == "better":
                 now, best = more, beside[x]
     say(f"chosen: {' '.join(now) or 'none'}")

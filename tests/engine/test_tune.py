@@ -208,7 +208,8 @@ def test_settings_are_chosen_over_tasks_by_the_ranks_of_runs():
         floor = np.array([0, 0, 0, -200 + rounding])
         return (floor + means)[:, None] + 0.4 * scale * noise
 
-    assert choices.choose([*worth], score, said.append) == ("a", "b")
+    tasks = ["one", "two", "three", "four"]
+    assert choices.choose([*worth], score, said.append, tasks) == ("a", "b")
     pool = np.concatenate([score(x) for x in ((), ("a",), ("b",), ("one",))], 1)
     ranks = scipy.stats.rankdata(pool[:3], axis=1).reshape(3, 4, 16)
     expected = (ranks[:, 1] - ranks[:, 0]).sum(0).mean() / 64 / 4
@@ -216,6 +217,7 @@ def test_settings_are_chosen_over_tasks_by_the_ranks_of_runs():
     assert gain == pytest.approx(expected, abs=0.01)
     assert said[0].endswith("(in shares of runs, mean of 4 tasks)")
     assert said[2].startswith("one: -")
+    assert said[2].endswith(", mean of 4 tasks; worse on two, three)")
 
 
 def test_a_run_that_failed_has_the_least_score_of_its_task():
@@ -228,7 +230,7 @@ def test_a_run_that_failed_has_the_least_score_of_its_task():
         means = sum((np.array(worth[x]) for x in changes), np.array([0, 0, np.nan]))
         return means[:, None] + noise
 
-    assert choices.choose([*worth], score, said.append) == ("a",)
+    assert choices.choose([*worth], score, said.append, ["1", "2", "3"]) == ("a",)
     assert said[0].startswith("a: +")
     assert said[1].startswith("c: -")
 
