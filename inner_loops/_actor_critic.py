@@ -125,7 +125,7 @@ class Meta(NamedTuple):
     gae_lambda: Slot = 1.0
     ent_coef: Slot = 0.01
     vf_coef: Slot = 0.5
-    max_grad_norm: Slot = 0.5
+    max_grad_norm: slots.Positive = 0.5
     delay: Slot | None = None
     advantage: Slot | None = None
     value_loss: Slot = losses.square

@@ -94,10 +94,10 @@ class Meta(NamedTuple):
 
     lr: Slot = 3e-3
     gamma: Slot | None = None
-    value_mix: Slot = 1.0
+    value_mix: slots.Share = 1.0
     vf_coef: Slot = 1.0
     l2: Slot = 1e-5
-    max_grad_norm: Slot = 1.0
+    max_grad_norm: slots.Positive = 1.0
     q_transform: Slot = exploration.unchanged
     value_loss: Slot = losses.square
     optimizer: Slot = optimizers.adam

@@ -135,13 +135,13 @@ class Meta(NamedTuple):
 
     lr: Slot = 2.5e-4
     gamma: Slot = 0.99
-    epsilon: Slot = schedules.linear(1.0, 0.05, 0.5)
+    epsilon: slots.Share = schedules.linear(1.0, 0.05, 0.5)
     exploration: Slot = exploration.epsilon_greedy
-    target_rate: Slot = 1.0
+    target_rate: slots.Rate = 1.0
     td_loss: Slot = losses.td_square
     reward: Slot = rewards.identity
     optimizer: Slot = optimizers.adam
-    max_grad_norm: Slot | None = None
+    max_grad_norm: slots.Positive | None = None
 
 
 class Experience(NamedTuple):

@@ -212,8 +212,8 @@ class Meta(NamedTuple):
     gae_lambda: Slot = 0.95
     ent_coef: Slot = 0.01
     vf_coef: Slot = 0.5
-    clip_eps: Slot = 0.2
-    max_grad_norm: Slot = 0.5
+    clip_eps: slots.NotNegative = 0.2
+    max_grad_norm: slots.Positive = 0.5
     drift: Slot = drifts.ppo_clip
     value_loss: Slot = losses.clipped_square
     policy_loss: Slot | None = None

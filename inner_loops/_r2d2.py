@@ -131,20 +131,20 @@ class Meta(NamedTuple):
 
     lr: Slot = 5e-4
     gamma: Slot = 0.99
-    epsilon: Slot = 0.4
-    epsilon_exponent: Slot = 7.0
+    epsilon: slots.Share = 0.4
+    epsilon_exponent: slots.NotNegative = 7.0
     exploration: Slot = exploration.epsilon_greedy
-    target_rate: Slot = 1.0
+    target_rate: slots.Rate = 1.0
     rescale: Slot = rescalings.signed_root
-    stored_memory: Slot = 1.0
+    stored_memory: slots.Share = 1.0
     priority: Slot = absolute
-    priority_max: Slot = 0.9
-    priority_exponent: Slot = 0.9
-    importance_exponent: Slot = 0.6
+    priority_max: slots.Share = 0.9
+    priority_exponent: slots.NotNegative = 0.9
+    importance_exponent: slots.Share = 0.6
     td_loss: Slot = losses.td_square
     reward: Slot = rewards.identity
     optimizer: Slot = optimizers.adam
-    max_grad_norm: Slot | None = 40.0
+    max_grad_norm: slots.Positive | None = 40.0
 
 
 class Agent(NamedTuple):

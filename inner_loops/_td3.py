@@ -66,11 +66,11 @@ class Meta(NamedTuple):
     actor_lr: Slot = 3e-4
     critic_lr: Slot = 3e-4
     gamma: Slot = 0.99
-    tau: Slot = 0.005
-    exploration_noise: Slot = 0.1
-    noise_correlation: Slot = 0.0
-    smoothing_noise: Slot = 0.2
-    noise_clip: Slot = 0.5
+    tau: slots.Rate = 0.005
+    exploration_noise: slots.NotNegative = 0.1
+    noise_correlation: slots.Correlation = 0.0
+    smoothing_noise: slots.NotNegative = 0.2
+    noise_clip: slots.NotNegative = 0.5
     reward_scale: Slot = 1.0
     td_loss: Slot = losses.td_square
     actor_loss: Slot = losses.minus_q

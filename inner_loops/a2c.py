@@ -27,7 +27,6 @@ from inner_loops import _actor_critic
 from inner_loops._actor_critic import Agent, Estimate, Experience
 from metaevo import envs, slots, spaces
 from metaevo.rl import delays, returns
-from metaevo.slots import Slot
 from metaevo.types import InnerLoop, on_any_env
 
 __all__ = ["STATS", "TUNABLE", "Agent", "Config", "Experience", "Meta", "make"]
@@ -62,8 +61,8 @@ class Meta(_actor_critic.Meta):
     before the first.
     """
 
-    entropy_spread: Slot = 1.0
-    delay_decay: Slot = 0.0
+    entropy_spread: slots.Positive = 1.0
+    delay_decay: slots.NotNegative = 0.0
 
 
 STATS = ("entropy",)

@@ -44,8 +44,8 @@ class Meta(_alphazero.Meta):
 
     c_init: Slot = 1.25
     c_base: Slot = 19652.0
-    dirichlet_alpha: Slot = 0.3
-    dirichlet_fraction: Slot = 0.25
+    dirichlet_alpha: slots.Positive = 0.3
+    dirichlet_fraction: slots.Share = 0.25
     temperature: Slot = 1.0
 
 

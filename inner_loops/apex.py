@@ -88,12 +88,12 @@ class Meta(_dqn.Meta):
     """
 
     lr: Slot = 5e-4
-    epsilon: Slot = 0.4
-    max_grad_norm: Slot | None = 40.0
-    epsilon_exponent: Slot = 7.0
+    epsilon: slots.Share = 0.4
+    max_grad_norm: slots.Positive | None = 40.0
+    epsilon_exponent: slots.NotNegative = 7.0
     priority: Slot = absolute
-    priority_exponent: Slot = 0.6
-    importance_exponent: Slot = 0.4
+    priority_exponent: slots.NotNegative = 0.6
+    importance_exponent: slots.Share = 0.4
 
 
 class Agent(NamedTuple):

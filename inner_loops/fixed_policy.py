@@ -21,7 +21,6 @@ import numpy as np
 
 from metaevo import envs, policies, slots
 from metaevo.rl import config_checks, rollouts, training
-from metaevo.slots import Slot
 from metaevo.types import InnerLoop, InnerState, Space, on_any_env
 
 
@@ -61,7 +60,7 @@ class Meta(NamedTuple):
     """
 
     actor: Any = None
-    action_noise: Slot = 0.0
+    action_noise: slots.NotNegative = 0.0
 
 
 class Agent(NamedTuple):

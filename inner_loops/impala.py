@@ -79,10 +79,10 @@ class Meta(_actor_critic.Meta):
     """
 
     lr: Slot = 2e-3
-    rho_clip: Slot = 1.0
-    c_clip: Slot = 1.0
-    pg_clip: Slot = 1.0
-    leak: Slot = 0.0
+    rho_clip: slots.Positive = 1.0
+    c_clip: slots.Positive = 1.0
+    pg_clip: slots.Positive = 1.0
+    leak: slots.Share = 0.0
     correction: Slot = advantages.clipped
 
 

@@ -69,11 +69,11 @@ class Meta(NamedTuple):
 
     shaper: Slot | None = None
     opponent: Slot | None = None
-    naive_share: Slot = 0.0
+    naive_share: slots.Share = 0.0
     start: Slot = 0.0
-    start_std: Slot = 1.0
+    start_std: slots.NotNegative = 1.0
     opponent_start: Slot = 0.0
-    opponent_start_std: Slot = 1.0
+    opponent_start_std: slots.NotNegative = 1.0
     opponent_answers: Slot = 0.0
 
 

@@ -96,10 +96,10 @@ class Meta(NamedTuple):
 
     lr: Slot = 2.5e-4
     gamma: Slot = 0.99
-    q_lambda: Slot = 0.95
-    epsilon: Slot = schedules.linear(1.0, 0.05, 0.5)
+    q_lambda: slots.Share = 0.95
+    epsilon: slots.Share = schedules.linear(1.0, 0.05, 0.5)
     exploration: Slot = exploration.epsilon_greedy
-    max_grad_norm: Slot = 10.0
+    max_grad_norm: slots.Positive = 10.0
     td_loss: Slot = losses.td_square
     reward: Slot = rewards.identity
     optimizer: Slot = optimizers.radam

@@ -100,16 +100,16 @@ class Meta(NamedTuple):
 
     lr: Slot = 1e-3
     gamma: Slot = 0.99
-    tau: Slot = 0.005
+    tau: slots.Rate = 0.005
     lag: Slot | None = None
-    num_elites: Slot = 6.0
+    num_elites: slots.AtLeastOne = 6.0
     elite_sharpness: Slot = 0.0
-    start_std: Slot = 1.0
-    least_std: Slot = 0.05
-    epsilon: Slot = 0.1
-    exploration_noise: Slot = 0.1
-    fit_noise: Slot = 0.0
-    noise_correlation: Slot = 0.0
+    start_std: slots.Positive = 1.0
+    least_std: slots.NotNegative = 0.05
+    epsilon: slots.Share = 0.1
+    exploration_noise: slots.NotNegative = 0.1
+    fit_noise: slots.NotNegative = 0.0
+    noise_correlation: slots.Correlation = 0.0
     reward_scale: Slot = 1.0
     td_loss: Slot = losses.td_square
     q_aggregation: Slot = losses.least_q

@@ -25,7 +25,7 @@ from metaevo.rl import demonstrations, rollouts, training
 from metaevo.rl.priorities import Drawn, Priorities
 from metaevo.rl.recurrent_q import Sequences
 from metaevo.rl.rollouts import Transition
-from metaevo.slots import Slot, value
+from metaevo.slots import value
 from metaevo.types import InnerLoop, InnerState, on_any_env
 
 __all__ = ["TUNABLE", "Agent", "Config", "Experience", "Meta", "make"]
@@ -52,7 +52,7 @@ class Meta(_r2d2.Meta):
         demo_ratio: in [0, 1], the expected share of demonstrations in a minibatch.
     """
 
-    demo_ratio: Slot = 1 / 256
+    demo_ratio: slots.Share = 1 / 256
 
 
 TUNABLE = spaces.tune(

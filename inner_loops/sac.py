@@ -90,9 +90,9 @@ class Meta(NamedTuple):
     critic_lr: Slot = 3e-4
     temperature_lr: Slot = 3e-4
     gamma: Slot = 0.99
-    tau: Slot = 0.005
+    tau: slots.Rate = 0.005
     target_entropy: Slot | None = None
-    noise_correlation: Slot = 0.0
+    noise_correlation: slots.Correlation = 0.0
     reward_scale: Slot = 1.0
     td_loss: Slot = losses.td_square
     q_aggregation: Slot = losses.least_q
@@ -133,6 +133,11 @@ def _check(config: Config) -> None:
     if not config.initial_temperature > 0:
         raise ConfigError(
             f"inner.initial_temperature={config.initial_temperature} must be > 0"
+        )
+    if not config.min_log_std <= config.max_log_std:
+        raise ConfigError(
+            f"inner.min_log_std={config.min_log_std} is above "
+            f"inner.max_log_std={config.max_log_std}"
         )
     if config.num_target_critics > config.num_critics:
         raise ConfigError(

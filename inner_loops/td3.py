@@ -32,7 +32,6 @@ from metaevo.rl import (
     rollouts,
     training,
 )
-from metaevo.slots import Slot
 from metaevo.types import InnerLoop, InnerState, on_any_env
 
 
@@ -51,7 +50,7 @@ class Meta(_td3.Meta):
             where a step that is not due is computed and dropped.
     """
 
-    policy_delay: Slot | None = None
+    policy_delay: slots.AtLeastOne | None = None
 
 
 class Agent(NamedTuple):

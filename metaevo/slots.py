@@ -11,11 +11,13 @@ Function slots take a trailing `context`. Number slots may be replaced by schedu
 from __future__ import annotations
 
 import difflib
+import functools
 import inspect
 import math
+import typing
 from collections import namedtuple
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import numpy as np
@@ -24,6 +26,16 @@ from jax.tree_util import Partial
 from metaevo.errors import ConfigError
 
 Slot = Any  # float | jax.Array | Partial
+
+# Slots of plain numbers that lie in a range: the annotations of a Meta's fields, of
+# which a number that a user gives is checked by `checked`. An algorithm may write its
+# own, Annotated[Slot, "[2, 5)"].
+Share = Annotated[Slot, "[0, 1]"]
+Rate = Annotated[Slot, "(0, 1]"]
+Correlation = Annotated[Slot, "[0, 1)"]
+Positive = Annotated[Slot, "(0, inf]"]
+NotNegative = Annotated[Slot, "[0, inf]"]
+AtLeastOne = Annotated[Slot, "[1, inf)"]
 
 _OVER_TIME = ("reward", "value", "next_value", "log_ratio", "terminated", "done")
 
@@ -114,7 +126,7 @@ def extended(cls: type) -> Any:
     own = {name: vars(cls)[name] for name in cls.__annotations__}
     defaults = base._field_defaults | own
     fields = namedtuple(cls.__name__, defaults, defaults=defaults.values())
-    names = ("__doc__", "__module__", "__qualname__")
+    names = ("__doc__", "__module__", "__qualname__", "__annotations__")
     body = {name: getattr(cls, name) for name in names}
     return type(cls.__name__, (fields, base), body | {"__slots__": ()})
 
@@ -226,18 +238,28 @@ def checked(meta: Any) -> Any:
     functions are `unchecked`; all other slots stay the same objects.
 
     Raises:
-        ConfigError: a slot holds what cannot be used there; names slot and remedy.
+        ConfigError: a slot holds what cannot be used there, or a plain number outside
+            of its range; names slot and remedy.
+
+    >>> class Meta(NamedTuple):
+    ...     tau: Rate | None = None
+    >>> checked(Meta(0.5))
+    Meta(tau=0.5)
+    >>> checked(Meta(0))
+    Traceback (most recent call last):
+        ...
+    metaevo.errors.ConfigError: meta.tau=0 must be in (0, 1]
     """
-    defaults = type(meta)._field_defaults
+    defaults, ranges = type(meta)._field_defaults, _ranges(type(meta))
     found = {
-        name: _checked(name, slot, defaults.get(name))
+        name: _checked(name, slot, defaults.get(name), ranges.get(name))
         for name, slot in zip(meta._fields, meta, strict=True)
     }
     changed = {name: x for name, x in found.items() if x is not getattr(meta, name)}
     return meta._replace(**changed) if changed else meta
 
 
-def _checked(name: str, slot: Any, default: Any) -> Slot:
+def _checked(name: str, slot: Any, default: Any, within: str | None) -> Slot:
     """One slot of `checked`; the default tells a function slot from a number slot."""
     if isinstance(default, Optimizer):
         if isinstance(slot, Optimizer):
@@ -263,7 +285,7 @@ def _checked(name: str, slot: Any, default: Any) -> Slot:
             f"search's space, spaces.replace({name}=...)"
         )
     elif (slot is None and default is None) or _is_numeric(slot):
-        _check_range(name, slot)
+        _check_range(name, slot, within)
         return slot
     else:
         expected = "a number, an array, or a function of the context"
@@ -273,18 +295,50 @@ def _checked(name: str, slot: Any, default: Any) -> Slot:
     raise ConfigError(f"meta.{name}={shown}: expected {expected}")
 
 
-def _check_range(name: str, slot: Slot) -> None:
-    """Check a plain number that has a range in every algorithm.
+@functools.cache
+def _ranges(cls: type) -> dict[str, str]:
+    """Ranges of the slots of a Meta, by name.
+
+    Those that have one in every algorithm need no annotation.
+    """
+    try:
+        hints = typing.get_type_hints(cls, include_extras=True)
+    except (NameError, TypeError):  # of a user's algorithm, which Python takes as well
+        hints = {}
+    found = {}
+    for name in getattr(cls, "_fields", ()):
+        hint = hints.get(name)
+        for x in (hint, *typing.get_args(hint)):  # of `Share | None` the first
+            if texts := getattr(x, "__metadata__", ()):
+                found[name] = texts[0]
+        if name in ("gamma", "gae_lambda"):
+            found.setdefault(name, "[0, 1]")
+        elif name == "lr" or name.endswith("_lr"):
+            found.setdefault(name, "[0, inf)")
+    return found
+
+
+def _check_range(name: str, slot: Slot, within: str | None) -> None:
+    """Check a plain number that has a range.
+
+    Args:
+        within: the range, such as `(0, 1]`, or None.
 
     Raises:
         ConfigError: it is outside, or no number at all.
     """
     if not isinstance(slot, int | float):
         return
-    if name in ("gamma", "gae_lambda") and not 0 <= slot <= 1:
-        raise ConfigError(f"meta.{name}={slot} must be in [0, 1]")
-    if (name == "lr" or name.endswith("_lr")) and not 0 <= slot < math.inf:
-        raise ConfigError(f"meta.{name}={slot} must be finite and at least 0")
+    if within is not None:
+        low, high = map(float, within[1:-1].split(","))
+        above = low <= slot if within[0] == "[" else low < slot
+        below = slot <= high if within[-1] == "]" else slot < high
+        if not (above and below):
+            expected = f"in {within}"
+            if high == math.inf:
+                least = "at least" if within[0] == "[" else "above"
+                expected = f"{least} {low:g}" + " and finite" * (within[-1] == ")")
+            raise ConfigError(f"meta.{name}={slot} must be {expected}")
     if math.isnan(slot):
         raise ConfigError(f"meta.{name}={slot}: expected a number")
 

@@ -21,9 +21,10 @@ def even(population_size: int, why: str = "members come in mirrored pairs") -> i
     8
     """
     if population_size < 2 or population_size % 2:
+        expected = "even" if population_size >= 2 else "even and at least 2"
         raise ConfigError(
-            f"population_size={population_size}: {why}, so it must be even; "
-            f"use {max(2, population_size + 1)}"
+            f"population_size={population_size}: {why}, so it must be {expected}; use "
+            f"{max(2, population_size + 1)}"
         )
     return population_size
 

@@ -77,6 +77,10 @@ def parse_into(
         if "${" in arg:
             raise ConfigError(f"{key}={value}: ${{...}} is not expanded here")
         _check_key(key, value, kinds, defaults)
+        structure = defaults.get(key.partition(".")[0])
+        if hasattr(structure, "_fields") and any(x in value for x in ":/"):
+            given[key] = value  # a schedule in a slot that holds a number, for one
+            continue
         try:
             given[key] = values.read(kinds[key], value)
         except (KeyError, ValueError):
@@ -213,7 +217,8 @@ def fields_of(value: Any) -> dict[str, Any]:
     These are all fields of a dataclass (`Config`, `RunConfig`), and all fields of a
     NamedTuple (`Meta`): slots that hold a number take a number, those of a function the
     name of one, and others, such as a schedule or a number that is None by
-    default, either. Other values have none.
+    default, either. Other values have none. Any slot takes a text with a colon or a
+    slash, the name of a function.
     """
     if dataclasses.is_dataclass(value):
         return typing.get_type_hints(type(value))
@@ -373,9 +378,10 @@ def with_functions(key: str, value: Any) -> Any:
             meant = [] if in_zoo else _by_name(name, text.rpartition(":")[2])
             hint = values.did_you_mean(meant)
             said = str(error).removeprefix(f"{text}: ")
+            number = "" if name in slots.SIGNATURES else "a number, "
             raise ConfigError(
-                f"{assigned}={text}: {said}; expected package.module:function, the "
-                f"path of an artifact, zoo:NAME, or formula:TEXT.{hint}"
+                f"{assigned}={text}: {said}; expected {number}package.module:function, "
+                f"the path of an artifact, zoo:NAME, or formula:TEXT.{hint}"
             ) from None
         if problem := _problem(name, function):
             raise ConfigError(f"{assigned}={text}: {problem}")

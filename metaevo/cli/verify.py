@@ -234,6 +234,8 @@ def _log(path: Path, newest: dict | None) -> str:
         length = path.stat().st_size
     except OSError as error:
         raise CheckpointError(str(error.strerror)) from None
+    if newest is None and not length:
+        return "no generation yet"
     if newest is None:
         raise CheckpointError("no checkpoint says how long it must be")
     size, generation = newest.get("log_bytes"), newest.get("generation")

@@ -18,7 +18,15 @@ from metaevo.engine.loggers.console import ConsoleLogger
 from metaevo.errors import printable
 from metaevo.evaluators.choose import EvaluatorFactory
 from metaevo.text import byte_size, joined_tasks
-from metaevo.types import Evaluator, Key, Params, Population, PyTree, Search
+from metaevo.types import (
+    Evaluator,
+    InnerLoop,
+    Key,
+    Params,
+    Population,
+    PyTree,
+    Search,
+)
 
 
 class State(NamedTuple):
@@ -188,14 +196,20 @@ def state_template(job: Job) -> State:
     return State(strategy, job.evaluator.template(shapes))
 
 
+def _lifetime(loop: InnerLoop) -> str:
+    """Say how long a lifetime is. Warm-up, in which nothing is learned, is apart."""
+    frames = loop.frames_per_segment * loop.num_segments
+    whole = getattr(loop.config, "total_timesteps", frames)
+    warm = hasattr(loop.config, "learning_starts") and whole > frames
+    after = f" after {whole - frames:,} of warm-up" if warm else ""
+    return f"{frames:,} frames{after}"
+
+
 def greeting(job: Job, progress: Progress) -> list[str]:
     """Return the head of a run as lines: what is searched, with what, where."""
     search = job.search
     proposal = checks.proposal_shapes(search.strategy)
-    loops = ", ".join(
-        f"{loop.frames_per_segment * loop.num_segments:,} frames"
-        for loop in search.tasks
-    )
+    loops = ", ".join(_lifetime(loop) for loop in search.tasks)
     start = f"resumed at generation {progress.generation}"
     held = job.evaluator.state_bytes(proposal)
     needed = getattr(job.evaluator, "announced", None)  # unknown on other hosts

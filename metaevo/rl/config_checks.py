@@ -210,9 +210,11 @@ def buffer_sizes(config: Any, window: int = 1) -> BufferSizes:
     warmup = -(-config.learning_starts // frames) * config.num_steps
     least = replay.least_warmup(window)
     if not least <= warmup <= rows:
+        fewer = config.total_timesteps < config.buffer_size
+        name = "total_timesteps" if fewer else "buffer_size"
         raise ConfigError(
             f"inner.learning_starts={config.learning_starts} must be at least "
-            f"{least * config.num_envs} frames and fit into inner.buffer_size="
-            f"{config.buffer_size}, in whole updates of {frames} frames"
+            f"{least * config.num_envs} frames and fit into inner.{name}={size}, in "
+            f"whole updates of {frames} frames"
         )
     return BufferSizes(rows, warmup)

@@ -75,6 +75,13 @@ def test_missing_and_doubled_generations_are_found(run):
     assert bad(run) == {"metrics.jsonl"}
 
 
+def test_a_run_that_was_stopped_before_its_first_generation_is_whole(run):
+    shutil.rmtree(run / "checkpoints")
+    assert "metrics.jsonl" in bad(run)
+    (run / "metrics.jsonl").write_bytes(b"")
+    assert "metrics.jsonl" not in bad(run)
+
+
 FOREIGN = (b'{"my": "data"}\n', b"text\n", b"[]\n", b"\n")
 
 
