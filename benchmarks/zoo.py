@@ -108,8 +108,8 @@ ENTRIES = {
         (
             "where rewards have one sign the reluctant square with 0.1 learns faster: "
             "Acrobot +97.3, CartPole +32.0 (docs/log/discoveries.md)",
-            "the verdicts above on tasks that no search touched are of the worlds by "
-            "which it was picked",
+            "verdicts of 64 worlds on tasks that no search touched are of those worlds "
+            "by which it was picked",
             "known for lives of 32,000 frames and small networks",
         ),
     ),

@@ -126,7 +126,7 @@ class Meta(NamedTuple):
     ent_coef: Slot = 0.01
     vf_coef: Slot = 0.5
     max_grad_norm: slots.Positive = 0.5
-    delay: Slot | None = None
+    delay: slots.NotNegative | None = None
     advantage: Slot | None = None
     value_loss: Slot = losses.square
     policy_loss: Slot | None = None

@@ -100,7 +100,7 @@ class Meta(_dqn.Meta):
 
     lr: Slot = 1e-4
     epsilon_spread: slots.Positive = 1.0
-    delay: Slot | None = None
+    delay: slots.NotNegative | None = None
     delay_decay: slots.NotNegative = 1.0
     drop_delay: Slot = float("inf")
     drop_deviation: Slot = 3.0

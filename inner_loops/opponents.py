@@ -74,7 +74,7 @@ class Meta(NamedTuple):
     start_std: slots.NotNegative = 1.0
     opponent_start: Slot = 0.0
     opponent_start_std: slots.NotNegative = 1.0
-    opponent_answers: Slot = 0.0
+    opponent_answers: slots.Share = 0.0
 
 
 class Agent(NamedTuple):

@@ -101,7 +101,7 @@ class Meta(NamedTuple):
     lr: Slot = 1e-3
     gamma: Slot = 0.99
     tau: slots.Rate = 0.005
-    lag: Slot | None = None
+    lag: slots.NotNegative | None = None
     num_elites: slots.AtLeastOne = 6.0
     elite_sharpness: Slot = 0.0
     start_std: slots.Positive = 1.0

@@ -10,10 +10,13 @@ Function slots take a trailing `context`. Number slots may be replaced by schedu
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import inspect
 import math
+import re
+import sys
 import typing
 from collections import namedtuple
 from collections.abc import Callable, Mapping
@@ -36,6 +39,8 @@ Correlation = Annotated[Slot, "[0, 1)"]
 Positive = Annotated[Slot, "(0, inf]"]
 NotNegative = Annotated[Slot, "[0, inf]"]
 AtLeastOne = Annotated[Slot, "[1, inf)"]
+
+_RANGE = re.compile(r"[\[(][-\d.e]+, ?([-\d.e]+|inf)[\])]")
 
 _OVER_TIME = ("reward", "value", "next_value", "log_ratio", "terminated", "done")
 
@@ -301,21 +306,32 @@ def _ranges(cls: type) -> dict[str, str]:
 
     Those that have one in every algorithm need no annotation.
     """
-    try:
-        hints = typing.get_type_hints(cls, include_extras=True)
-    except (NameError, TypeError):  # of a user's algorithm, which Python takes as well
-        hints = {}
     found = {}
     for name in getattr(cls, "_fields", ()):
-        hint = hints.get(name)
+        hint = _hint(cls, name)
         for x in (hint, *typing.get_args(hint)):  # of `Share | None` the first
-            if texts := getattr(x, "__metadata__", ()):
-                found[name] = texts[0]
+            texts = [y for y in getattr(x, "__metadata__", ()) if isinstance(y, str)]
+            found |= {name: y for y in texts if _RANGE.fullmatch(y)}  # noqa: B035
         if name in ("gamma", "gae_lambda"):
             found.setdefault(name, "[0, 1]")
         elif name == "lr" or name.endswith("_lr"):
             found.setdefault(name, "[0, inf)")
     return found
+
+
+def _hint(cls: type, name: str) -> Any:
+    """The annotation of a field, None if it cannot be evaluated.
+
+    Python takes such a one in an algorithm of a user's, so this does.
+    """
+    for base in cls.__mro__:
+        if name in (own := vars(base).get("__annotations__", {})):
+            space = vars(sys.modules.get(base.__module__, typing))
+            with contextlib.suppress(Exception):
+                text = getattr(own[name], "__forward_arg__", own[name])
+                return eval(text, dict(space)) if isinstance(text, str) else text
+            return None
+    return None
 
 
 def _check_range(name: str, slot: Slot, within: str | None) -> None:
@@ -327,7 +343,7 @@ def _check_range(name: str, slot: Slot, within: str | None) -> None:
     Raises:
         ConfigError: it is outside, or no number at all.
     """
-    if not isinstance(slot, int | float):
+    if not isinstance(slot, int | float | np.number):
         return
     if within is not None:
         low, high = map(float, within[1:-1].split(","))

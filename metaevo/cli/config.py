@@ -383,7 +383,9 @@ def with_functions(key: str, value: Any) -> Any:
                 f"{assigned}={text}: {said}; expected {number}package.module:function, "
                 f"the path of an artifact, zoo:NAME, or formula:TEXT.{hint}"
             ) from None
-        if problem := _problem(name, function):
+        default = getattr(type(value), "_field_defaults", {}).get(name)
+        of_number = isinstance(default, int | float)
+        if problem := _problem("number" if of_number else name, function):
             raise ConfigError(f"{assigned}={text}: {problem}")
         value = value._replace(**{name: function})
     return value

@@ -241,7 +241,8 @@ def _chosen(
             progress.advance(1)
             return scores
 
-        names = costs.task_names(tuning.prepared.search)
+        seen = costs.task_names(tuning.prepared.search)
+        names = [name or f"task {i}" for i, name in enumerate(seen)]
         chosen = choices.choose(offered, counted, say, names)
     return chosen, len(tried) * choices.NUM_SEEDS * lifetime
 

@@ -221,11 +221,16 @@ def _checkpoints(directory: Path) -> Iterator[Finding]:
     for finding in found:
         yield finding._replace(critical=not whole)
     log = directory / "metrics.jsonl"
-    yield _finding(log.name, log, lambda: _log(log, next(iter(whole), None)))
+    further = ("checkpoints/*", "solution", "agents", "held_out")
+    began = any(next(directory.glob(x), None) is not None for x in further)
+    yield _finding(log.name, log, lambda: _log(log, next(iter(whole), None), began))
 
 
-def _log(path: Path, newest: dict | None) -> str:
+def _log(path: Path, newest: dict | None, began: bool) -> str:
     """Describe a log in which each generation before the checkpoint `newest` is once.
+
+    Args:
+        began: True if the run has files that a generation leaves.
 
     Raises:
         CheckpointError: It is another.
@@ -234,7 +239,7 @@ def _log(path: Path, newest: dict | None) -> str:
         length = path.stat().st_size
     except OSError as error:
         raise CheckpointError(str(error.strerror)) from None
-    if newest is None and not length:
+    if newest is None and not length and not began:
         return "no generation yet"
     if newest is None:
         raise CheckpointError("no checkpoint says how long it must be")

@@ -32,7 +32,7 @@ def choose(
     choices: Sequence[str],
     score: Callable[[tuple[str, ...]], np.ndarray],
     say: Callable[[str], None],
-    tasks: Sequence[str] = (),
+    tasks: Sequence[str],
 ) -> tuple[str, ...]:
     """Return the static settings that are better than what the algorithm has.
 
@@ -52,7 +52,7 @@ def choose(
         score: `changes -> [tasks, N]`, the fitness by seed of the algorithm with these
             `key=value`, not finite where a run failed. Such a run counts as the least.
         say: Is told each difference, and the choice.
-        tasks: Names of the tasks, if there are several.
+        tasks: Names of the tasks.
     """
     usual = score(())
     alone = _filled({"": usual} | {x: score((*x.split(";"),)) for x in choices})

@@ -199,10 +199,8 @@ def state_template(job: Job) -> State:
 def _lifetime(loop: InnerLoop) -> str:
     """Say how long a lifetime is. Warm-up, in which nothing is learned, is apart."""
     frames = loop.frames_per_segment * loop.num_segments
-    whole = getattr(loop.config, "total_timesteps", frames)
-    warm = hasattr(loop.config, "learning_starts") and whole > frames
-    after = f" after {whole - frames:,} of warm-up" if warm else ""
-    return f"{frames:,} frames{after}"
+    warmup = getattr(loop.config, "learning_starts", 0)
+    return f"{frames:,} frames{f' after {warmup:,} of warm-up' if warmup else ''}"
 
 
 def greeting(job: Job, progress: Progress) -> list[str]:

@@ -184,14 +184,14 @@ def test_settings_are_added_while_they_help_beyond_doubt():
         mean = sum(worth[x] for x in changes) - 2 * ({"a", "b"} <= set(changes))
         return (mean + noise[len(changes)])[None]
 
-    assert choices.choose([*worth], score, said.append) == ("a", "b")
+    assert choices.choose([*worth], score, said.append, ["one"]) == ("a", "b")
     first, *rounds = asked
     assert first == ()
     assert rounds[: len(worth)] == [(x,) for x in worth]
     # Those that are ahead alone, best first, each once beside what was taken.
     assert rounds[len(worth) :] == [("a", "b"), ("a", "b", "d")]
     assert said[-1] == "chosen: a b"
-    assert choices.choose(["c"], score, said.append) == ()
+    assert choices.choose(["c"], score, said.append, ["one"]) == ()
     assert said[-1] == "chosen: none"
 
 

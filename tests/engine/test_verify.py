@@ -76,10 +76,14 @@ def test_missing_and_doubled_generations_are_found(run):
 
 
 def test_a_run_that_was_stopped_before_its_first_generation_is_whole(run):
-    shutil.rmtree(run / "checkpoints")
-    assert "metrics.jsonl" in bad(run)
-    (run / "metrics.jsonl").write_bytes(b"")
+    log = run / "metrics.jsonl"
+    log.write_bytes(b"")
+    for name in ("checkpoints", "solution", "agents", "held_out"):
+        assert "metrics.jsonl" in bad(run)
+        shutil.rmtree(run / name)
     assert "metrics.jsonl" not in bad(run)
+    log.write_bytes(b"{}\n")
+    assert "metrics.jsonl" in bad(run)
 
 
 FOREIGN = (b'{"my": "data"}\n', b"text\n", b"[]\n", b"\n")
