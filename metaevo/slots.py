@@ -302,16 +302,16 @@ def _checked(name: str, slot: Any, default: Any, within: str | None) -> Slot:
 
 @functools.cache
 def _ranges(cls: type) -> dict[str, str]:
-    """Ranges of the slots of a Meta, by name.
+    """Return the ranges of a Meta's slots by name.
 
-    Those that have one in every algorithm need no annotation.
+    Slots that have one in every algorithm need no annotation.
     """
-    found = {}
+    found: dict[str, str] = {}
     for name in getattr(cls, "_fields", ()):
         hint = _hint(cls, name)
         for x in (hint, *typing.get_args(hint)):  # of `Share | None` the first
             texts = [y for y in getattr(x, "__metadata__", ()) if isinstance(y, str)]
-            found |= {name: y for y in texts if _RANGE.fullmatch(y)}  # noqa: B035
+            found.update((name, y) for y in texts if _RANGE.fullmatch(y))
         if name in ("gamma", "gae_lambda"):
             found.setdefault(name, "[0, 1]")
         elif name == "lr" or name.endswith("_lr"):
@@ -320,15 +320,12 @@ def _ranges(cls: type) -> dict[str, str]:
 
 
 def _hint(cls: type, name: str) -> Any:
-    """The annotation of a field, None if it cannot be evaluated.
-
-    Python takes such a one in an algorithm of a user's, so this does.
-    """
+    """The annotation of a field; None if it cannot be evaluated, which is no error."""
     for base in cls.__mro__:
-        if name in (own := vars(base).get("__annotations__", {})):
+        if name in (own := inspect.get_annotations(base)):
+            text = getattr(own[name], "__forward_arg__", own[name])
             space = vars(sys.modules.get(base.__module__, typing))
             with contextlib.suppress(Exception):
-                text = getattr(own[name], "__forward_arg__", own[name])
                 return eval(text, dict(space)) if isinstance(text, str) else text
             return None
     return None
