@@ -6,9 +6,9 @@
 
 The search was picked for what it was worth on the six tasks of `suites.UNTOUCHED`. It
 is trained there in worlds of another key, beside the reluctant square of 0.3 and the
-*best line*: of seven reluctant squares and the square, the one whose runs
-rank highest on the ten training tasks, in 32 of the worlds of `run.py`. A task that is
-in the results is not run again.
+*best line*: of seven reluctant squares and the square, the one whose runs rank highest
+on the ten training tasks, in 32 of the worlds of `run.py`. A task that is in the
+results is not run again.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from experiments.signed import lines, run
 from inner_loops import dqn
 from metaevo import envs, fitness, population, slots
 from metaevo.analysis import differences
+from metaevo.engine import choices
 from metaevo.envs import suites
 from metaevo.evaluators.lift import lift
 from metaevo.types import Space
@@ -100,17 +101,17 @@ def scores_of_lines() -> dict[Line, np.ndarray]:
     return {line: np.array(x, np.float64) for line, x in rows.items()}
 
 
-def mean_share(pool: np.ndarray, scores: np.ndarray) -> float:
+def mean_shares() -> dict[Line, float]:
     """Which share of a task's runs those of a line are above, mean over tasks."""
-    above = (scores[:, :, None] > pool[:, None]).mean()
-    return float(above + (scores[:, :, None] == pool[:, None]).mean() / 2)
+    found = scores_of_lines()
+    pool = np.concatenate([*found.values()], 1)
+    return {line: float(choices.shares(pool, x).mean()) for line, x in found.items()}
 
 
 def best_line() -> Line:
     """The line whose runs rank highest on the training tasks."""
-    found = scores_of_lines()
-    pool = np.concatenate([*found.values()], 1)
-    return max(found, key=lambda line: mean_share(pool, found[line]))
+    found = mean_shares()
+    return max(found, key=lambda line: found[line])
 
 
 def main(what: str) -> None:
@@ -134,9 +135,7 @@ def main(what: str) -> None:
 
 def table() -> str:
     """Ranks of the lines, then what search 1 is worth beside each rival."""
-    found = scores_of_lines()
-    pool = np.concatenate([*found.values()], 1)
-    rows = [f"{x.name}: {mean_share(pool, y):.3f}" for x, y in found.items()]
+    rows = [f"{line.name}: {share:.3f}" for line, share in mean_shares().items()]
     judged: dict[str, list] = {}
     for line in lines.recorded("scores", "again"):
         scores = {name: np.array(x) for name, x in line["scores"].items()}

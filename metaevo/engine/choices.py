@@ -68,7 +68,7 @@ def choose(
         return f"{found.text} (in shares of runs, mean of {len(pool)} tasks{where})"
 
     def gain(scores: np.ndarray, best: np.ndarray) -> Paired:
-        place = functools.partial(_shares, pool) if several else lambda x: x
+        place = functools.partial(shares, pool) if several else lambda x: x
         return paired_difference(*(place(x).mean(0) for x in (scores, best)))
 
     each = holm([gain(alone[x], alone[""]) for x in choices])
@@ -102,7 +102,7 @@ def _filled(tried: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {name: np.where(np.isfinite(x), x, least) for name, x in tried.items()}
 
 
-def _shares(pool: np.ndarray, scores: np.ndarray) -> np.ndarray:
+def shares(pool: np.ndarray, scores: np.ndarray) -> np.ndarray:
     """Return which share of a task's runs each score is above, and half of its equals.
 
     Args:

@@ -92,8 +92,9 @@ def on_one_device(search, **options):
 
 @pytest.mark.parametrize("common", [True, False])
 def test_draws_differ_between_seeds_and_are_common_to_members(common):
-    """Agents live in one world from birth to evaluation. Each generation draws it anew
-    and compiles nothing.
+    """Each agent trains and is evaluated in one world.
+
+    A new generation draws new worlds and compiles nothing.
     """
     options = {"num_seeds": 4, "chunk_size": 2, "common_random_numbers": common}
     evaluate = on_one_device(telling(**options))
