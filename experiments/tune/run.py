@@ -2,14 +2,17 @@
 
     python -m experiments.tune.run ppo=true     PPO on Acrobot
     python -m experiments.tune.run dqn=true     DQN on CartPole
+    python -m experiments.tune.run pqn=true     PQN on CartPole
+    python -m experiments.tune.run sac=true     SAC on Pendulum
+    python -m experiments.tune.run dqn=true choose=false    without static choices
 
-Each search has 256 lifetimes of 32,768 frames: SNES as in `metaevo tune`, with 8
-generations of 16 members and two seeds; TPE with as many trials, asked in batches of
-16, each the mean over two seeds; `choose=true` with what the choice of static settings
-leaves. TPE searches the same space, each number within a factor of e³ of the
-algorithm's own, and its solution is the best trial. All solutions learn on the same 16
-seeds that no search saw, and again for lives of twice the length. Optuna has to be
-installed.
+Each search has 256 lifetimes of 32,768 frames (SAC: of 6,144, with small networks and
+minibatches): SNES as in `metaevo tune`, with 8 generations of 16 members and two seeds;
+TPE with as many trials, asked in batches of 16, each the mean over two seeds; with
+static choices, what their choice leaves. TPE searches the same space, each number
+within a factor of e³ of the algorithm's own, and its solution is the best trial. All
+solutions learn on the same 16 seeds that no search saw, and again for lives of twice
+the length. Optuna has to be installed.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ import numpy as np
 import metaevo
 from benchmarks.measure import Results, switches
 from benchmarks.outer_loops import solutions
-from inner_loops import dqn, ppo, pqn
+from inner_loops import dqn, ppo, pqn, sac
 from metaevo.analysis import holdout
 from metaevo.cli import config, train
 from metaevo.engine import choices
@@ -36,30 +39,37 @@ from metaevo.evaluators.local import LocalEvaluator
 from metaevo.types import Params, Proposal, Search
 
 FOLDER = Path(__file__).parent
-LIFETIME, MEMBERS, SEEDS, GENERATIONS = 32_768, 16, 2, 8
+MEMBERS, SEEDS, GENERATIONS = 16, 2, 8
 NUM_SEARCHES, HELD_OUT = 5, 16
 RANGE = 3.0  # of each number of TPE, in units of the space
 
 
 class Problem(NamedTuple):
-    """An algorithm on an environment, and the lifetimes of its longer test."""
+    """An algorithm on an environment, its lifetime and settings that differ."""
 
     make: Callable
     env: str
+    lifetime: int = 32_768  # frames
+    settings: tuple[str, ...] = ()
 
 
 PROBLEMS = {
     "ppo": Problem(ppo.make, "gymnax/Acrobot-v1"),
     "dqn": Problem(dqn.make, "gymnax/CartPole-v1"),
     "pqn": Problem(pqn.make, "gymnax/CartPole-v1"),
+    "sac": Problem(
+        *(sac.make, "gymnax/Pendulum-v1", 6_144),
+        ("inner.features=[64,64]", "inner.batch_size=64"),
+    ),
 }
 
 
 def search(problem: Problem, changes: Sequence[str] = (), lives: int = 1) -> Search:
     """The search of `metaevo tune` under static settings."""
     tuning = train.as_tuning(problem.make)
-    frames = f"inner.total_timesteps={lives * LIFETIME}"
+    frames = f"inner.total_timesteps={lives * problem.lifetime}"
     argv = [f"env={problem.env}", frames, f"num_generations={GENERATIONS}"]
+    argv += problem.settings
     argv += [f"choices={';'.join(changes)}"] if changes else []
     given = config.parse(tuning, argv)
     del given["run"]
@@ -123,7 +133,10 @@ def scored(search: Search, space, params: Params) -> dict[str, list[float]]:
 
 
 def main() -> None:
-    options = switches(dict.fromkeys(PROBLEMS, False), sys.argv[1:])
+    options = switches(dict.fromkeys(PROBLEMS, False) | {"choose": True}, sys.argv[1:])
+    methods = ["snes", "tpe"]
+    if options.pop("choose"):
+        methods += ["choice", "choice, snes", "choice, tpe"]
     if not any(options.values()):
         sys.exit(__doc__)
     metaevo.configure()
@@ -176,7 +189,7 @@ def main() -> None:
                 offered = choices.valid(lambda changes: search(problem, changes))
                 return choices.choose(offered, counted, lambda x: print(x, flush=True))
 
-            for method in ("snes", "tpe", "choice", "choice, snes", "choice, tpe"):
+            for method in methods:
                 if (name, method, seed) in there:
                     continue
                 began = time.perf_counter()
