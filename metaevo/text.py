@@ -34,6 +34,15 @@ def byte_size(n: float) -> str:
     return f"{n:.3g} TiB"
 
 
+def score(x: float) -> str:
+    """Return a score with two decimals, a small one with two digits that count.
+
+    >>> score(314.159), score(-0.5), score(0.0), score(-0.00123), score(float("nan"))
+    ('314.16', '-0.50', '0.00', '-0.0012', 'nan')
+    """
+    return f"{x:.2g}" if 0 < abs(x) < 0.095 else f"{x:.2f}"
+
+
 def with_interval(x: float, low: float, high: float, sign: str = "") -> str:
     """Format an estimate and its interval, with decimals as the interval's width wants.
 

@@ -25,6 +25,7 @@ from metaevo.analysis.verdicts import (
 )
 from metaevo.fitness import final_return as FINAL_RETURN  # noqa: N812
 from metaevo.storage._files import replace_file
+from metaevo.text import score
 
 AS_TRAINED, TUNED, BOTH = "as trained", "tuned hand-made", "tuned static"
 RIVALS = {
@@ -145,7 +146,7 @@ def _sentences(scores: Table, judged: Sequence[Verdict], controls: Table) -> lis
         word = "beats" if mean > bar else "does not beat"
         lines.append(
             f"{cell.candidate}{where} {word} the {PERCENTILE}th percentile of "
-            f"{len(control)} random searches: {mean:.2f} against {bar:.2f}"
+            f"{len(control)} random searches: {score(mean)} against {score(bar)}"
         )
     return lines
 

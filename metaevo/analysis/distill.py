@@ -276,9 +276,10 @@ def sentences(directory: Path) -> list[str]:
             failed = f"; {one.num_failed[0]} and {one.num_failed[1]} runs failed"
         difference = text.with_interval(one.difference, one.low, one.high, "+")
         lines.append(
-            f"trained with it{where}: {facts['measure']} {one.closed:.2f} against "
-            f"{one.original:.2f}, difference {difference}, tolerated "
-            f"±{one.margin:.2f} (90 % interval, {one.num_pairs} paired seeds{failed})"
+            f"trained with it{where}: {facts['measure']} {text.score(one.closed)} "
+            f"against {text.score(one.original)}, difference {difference}, tolerated "
+            f"±{text.score(one.margin)} (90 % interval, {one.num_pairs} paired "
+            f"seeds{failed})"
         )
         if one.refused_for is not None:
             reasons.append(one.refused_for)

@@ -12,6 +12,7 @@ from metaevo.analysis import stats
 from metaevo.analysis.plots import figures
 from metaevo.analysis.plots.figures import Drawing
 from metaevo.storage import jsonl, run_directory
+from metaevo.text import score
 
 NAME = "learning_curve"
 """Name of the figure and of its CSV in `report/`."""
@@ -74,11 +75,11 @@ def sentence(returns: np.ndarray) -> str:
     finite = returns[np.isfinite(returns)]
     if not len(finite):
         return f"none of {len(returns)} agents has one"
-    text = f"mean {finite.mean():.2f}"
+    text = f"mean {score(finite.mean())}"
     if len(finite) >= ENOUGH:
         text = f"mean {stats.mean_interval(finite).text}"
     elif len(finite) > 1:
-        text += f", from {finite.min():.2f} to {finite.max():.2f},"
+        text += f", from {score(finite.min())} to {score(finite.max())},"
     lost = len(returns) - len(finite)
     return f"{text} of {len(finite)} agents" + (f", {lost} failed" if lost else "")
 

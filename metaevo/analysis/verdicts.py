@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from metaevo import fitness
+from metaevo import fitness, text
 from metaevo.analysis import differences, stats
 from metaevo.analysis.holdout import HeldOut
 from metaevo.fitness import final_return as FINAL_RETURN  # noqa: N812
@@ -360,7 +360,8 @@ def _kept(facts: Mapping[str, Any], solution: np.ndarray) -> list[str]:
     how += [f"numbers tuned by {best['tuned']:,} frames"] if best["tuned"] else []
     return [
         f"a rival that is kept for this setting is better: {facts['measure']} "
-        f"{average(scores):.2f} against {average(solution):.2f}, {found.text} "
+        f"{text.score(average(scores))} against {text.score(average(solution))}, "
+        f"{found.text} "
         f"({len(scores)} and {len(solution)} seeds, not paired{fails}), with "
         f"{' and '.join(how)}"
     ]

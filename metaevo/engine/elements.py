@@ -1,4 +1,4 @@
-"""A check that a function in a slot gives one value for each element."""
+"""A check that a function in a slot gives what its algorithm expects of it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,34 @@ from metaevo.types import Params
 ELEMENTWISE = ("value_loss", "td_loss", "policy_loss", "drift")
 """Slots whose functions give a value for each element of their inputs."""
 
-_NUM = 3  # elements
+_NUM, _ACTIONS = 3, 4
+_EACH = (_NUM,)
+_SHAPES: Mapping[str, Mapping[str, tuple[int, ...]]] = {
+    **{name: {"clip_eps": ()} for name in ELEMENTWISE},
+    "correction": {},
+    "rescale": {},
+    "priority": {},
+    "activation": {},
+    "advantage": dict.fromkeys(slots.SIGNATURES["advantage"], (_NUM, 2)),
+    "exploration": {"q": (_NUM, _ACTIONS), "epsilon": ()},
+    "q_transform": {"q": (_NUM, _ACTIONS)},
+    "q_aggregation": {"q": (2, _NUM)},
+    "actor_loss": {"action": (_NUM, 2)},
+    "reward": {
+        **dict.fromkeys(slots.SIGNATURES["reward"], ()),
+        **dict.fromkeys(("obs", "next_obs"), (4,)),
+    },
+}
+"""Kind of slot -> shapes of those inputs that are not one number for each element."""
+
+_EXPECTED: Mapping[str, tuple[tuple[int, ...], str]] = {
+    "exploration": ((_NUM, _ACTIONS), "expected a probability for each action"),
+    "reward": ((), "expected one number, its reward"),
+    "advantage": ((_NUM, 2), "expected one for each step"),
+    "q_transform": ((_NUM, _ACTIONS), "expected one for each action"),
+    "q_aggregation": (_EACH, "expected one for all critics of each transition"),
+}
+"""Kind of slot -> shape of its values, and what they are; else one for each element."""
 
 
 class _Stats(dict):
@@ -30,18 +57,23 @@ class _Stats(dict):
 
 
 def check(meta: Any) -> None:
-    """Check the functions in the slots of `ELEMENTWISE`, on shapes.
+    """Check what functions of known kinds give, where a slot has not its default.
 
     A loss that is averaged already would train a batch, but not its elements: weights
-    of samples would act on nothing. A constant is taken. A function that cannot be
-    called so is left to the algorithm.
+    of samples would act on nothing. A constant is taken. A rule of exploration
+    gives a distribution over actions. A function that cannot be called so
+    is left to the algorithm.
 
     Raises:
-        ConfigError: one gives other values than one for each element; names the slot.
+        ConfigError: one gives values of another shape, or no distribution; names the
+            slot.
     """
-    for name in ELEMENTWISE:
+    defaults = getattr(type(meta), "_field_defaults", {})
+    for name in _SHAPES:
         slot = getattr(meta, name, None)
-        if callable(slot) and (wrong := _wrong(name, slot)):
+        if not callable(slot) or slot is defaults.get(name):
+            continue
+        if wrong := _wrong(name, slot):
             called = getattr(slot, "__name__", "")
             raise ConfigError(f"meta.{name}{called and '='}{called}: {wrong}")
 
@@ -63,6 +95,8 @@ def check_own(spec: Mapping[str, Mapping], params: Params) -> None:
         if own is None:
             continue
         learned = own.rebuild(op)
+        if wrong := _wrong_of_own(name, op, learned, params[name]):
+            raise ConfigError(f"{name}={op['op']}: {wrong}")
         try:
             tracing.describe(name, op, learned, params[name])
         except NotImplementedError:
@@ -75,23 +109,44 @@ def check_own(spec: Mapping[str, Mapping], params: Params) -> None:
                     'operation(..., reads=lambda op: ("return_std",))'
                 )
             raise ConfigError(f"{name}={op['op']}: {said}") from None
-        if name in ELEMENTWISE:
-            zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), params[name])
-            wrong = _wrong(name, learned.bind(zeros))
-            if wrong is None and _runs(name, learned, params[name]):
-                wrong = _wrong_values(name, learned, own.start(op))
-            if wrong:
-                raise ConfigError(f"{name}={op['op']}: {wrong}")
+        runs = name in ELEMENTWISE and _runs(name, learned, params[name])
+        if runs and (wrong := _wrong_values(name, learned, own.start(op))):
+            raise ConfigError(f"{name}={op['op']}: {wrong}")
 
 
-def _inputs(name: str) -> list[jax.ShapeDtypeStruct]:
-    each = jax.ShapeDtypeStruct((_NUM,), np.float32)
-    scalar = jax.ShapeDtypeStruct((), np.float32)
-    return [scalar if x == "clip_eps" else each for x in slots.SIGNATURES[name]]
+def _wrong_of_own(
+    name: str, op: Mapping[str, Any], learned: Any, params: Params
+) -> str | None:
+    """Return what is wrong with the shape or the distribution of a user's function."""
+    if name not in _SHAPES:
+        return None
+    declared = operations.get(op["op"]).shapes(op) if name == "reward" else {}
+    shapes = {key: tuple(shape[1:]) for key, shape in declared.items()}
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), params)
+    start = learned.init(jax.random.key(0)) if name == "exploration" else zeros
+    return _wrong(name, learned.bind(start), shapes)
 
 
-def _called(slot: Any, *values: Any) -> Any:
+def _inputs(
+    name: str, shapes: Mapping[str, tuple] | None = None
+) -> list[jax.ShapeDtypeStruct]:
+    """Return shapes of what a function of a kind is called with, but the context."""
+    known = {**_SHAPES[name], **(shapes or {})}
+    inputs = []
+    for given in slots.SIGNATURES[name]:
+        shape, dtype = known.get(given, _EACH), np.float32
+        if given in ("terminated", "done"):
+            dtype = np.bool_
+        elif given == "action" and not shape:
+            dtype = np.int32
+        inputs.append(jax.ShapeDtypeStruct(shape, dtype))
+    return inputs
+
+
+def _called(name: str, slot: Any, *values: Any) -> Any:
     """Call a function with a context that has everything."""
+    if name in slots.WITHOUT_CONTEXT:
+        return slot(*values)
     return slot(*values, slots.Context(0.5, values[0].sum(), _Stats()))
 
 
@@ -101,27 +156,60 @@ def _runs(name: str, learned: Any, params: Any) -> bool:
         return False
     try:
         jax.eval_shape(
-            lambda params, *x: _called(learned.bind(params), *x), params, *_inputs(name)
+            lambda params, *x: _called(name, learned.bind(params), *x),
+            *(params, *_inputs(name)),
         )
     except Exception:
         return False
     return True
 
 
-def _wrong(name: str, slot: Any) -> str | None:
+def _wrong(
+    name: str, slot: Any, shapes: Mapping[str, tuple] | None = None
+) -> str | None:
     """Return what is wrong with the values of a function; None if nothing is known."""
-    inputs = _inputs(name)
-    call = functools.partial(_called, slot)
+    inputs = _inputs(name, shapes)
+    call = functools.partial(_called, name, slot)
+    wanted, expected = _EXPECTED.get(name, (_EACH, "expected one for each element"))
+    if name in ELEMENTWISE:
+        expected += ", which the algorithm averages"
     try:
-        shape = jax.eval_shape(call, *inputs).shape
+        values = jax.eval_shape(call, *inputs)
     except Exception:
         return None
-    if shape == (_NUM,) or (shape == () and _is_constant(call, inputs)):
+    if values is None:
+        return f"it returns None; {expected}"
+    shape = getattr(values, "shape", None)
+    if shape is None:
+        return f"it returns a {type(values).__name__}; {expected}"
+    if shape == wanted:
+        return _wrong_distribution(slot) if name == "exploration" else None
+    if shape != ():
+        given = f"inputs of {list(inputs[0].shape)}"
+        if name in slots.ONE_TRANSITION:
+            given = "one transition"
+        return f"it gives {list(shape)} for {given}; {expected}"
+    if wanted == _EACH and _is_constant(call, inputs):
         return None
-    expected = "expected one for each element, which the algorithm averages"
-    if shape == ():
-        return f"it gives one number for a whole batch; {expected}: leave out .mean()"
-    return f"it gives {list(shape)} for inputs of [{_NUM}]; {expected}"
+    advice = ": leave out .mean()" if name in ELEMENTWISE else ""
+    return f"it gives one number for a whole batch; {expected}{advice}"
+
+
+def _wrong_distribution(slot: Any) -> str | None:
+    """Return what is wrong with what a rule of exploration gives."""
+    draw = np.random.default_rng(0).normal
+    q = jnp.asarray(draw(size=(_NUM, _ACTIONS)), jnp.float32)
+    try:
+        values = np.asarray(_called("exploration", slot, q, jnp.float32(0.3)))
+    except Exception:
+        return None
+    for number in values.flat:
+        if not number >= -1e-5:
+            return f"it gives {number:.4g} as a probability; expected 0 or more"
+    for total in values.sum(-1):
+        if not abs(total - 1) <= 1e-3:
+            return f"its probabilities sum to {total:.4g}; expected 1"
+    return None
 
 
 def _wrong_values(name: str, learned: Any, hand_made: Any) -> str | None:
@@ -130,10 +218,10 @@ def _wrong_values(name: str, learned: Any, hand_made: Any) -> str | None:
     inputs = [draw(size=x.shape).astype(x.dtype) for x in _inputs(name)]
     start = learned.init(jax.random.key(0))
     moved = jax.tree.map(lambda x: x + draw(size=x.shape).astype(x.dtype), start)
-    each = jax.jit(lambda params: _called(learned.bind(params), *inputs))
+    each = jax.jit(lambda params: _called(name, learned.bind(params), *inputs))
     values = np.asarray(each(start))
     if learned.starts_hand_made and hand_made is not None:
-        wanted = np.asarray(jax.jit(lambda: _called(hand_made, *inputs))())
+        wanted = np.asarray(jax.jit(lambda: _called(name, hand_made, *inputs))())
         if not np.allclose(values, wanted, 1e-3, 1e-5):
             return (
                 f"starts_hand_made=True, but it starts as {values.flat[0]:.4g} where "

@@ -37,7 +37,7 @@ from metaevo.engine.result import Result
 from metaevo.errors import ArtifactError, CheckpointError, InterruptedRunError
 from metaevo.evaluators.devices import choose_devices
 from metaevo.storage import artifacts, checkpoint, history, jsonl, run_directory
-from metaevo.text import duration
+from metaevo.text import duration, score
 from metaevo.types import PyTree
 
 COMPARISON = "the comparison on held-out seeds"
@@ -78,17 +78,15 @@ def finish(job: Job, progress: Progress, journal: Journal) -> Result:
     """
     earlier_solutions.keep_newest(job, progress.state)
     found = ending = _found(job, progress)
-    noted = history.generation_finished(job.directory)
     enough = ending is not None and _has_all_scores(job, ending)
     if ending is None or not enough:
         before = None if found is None else found.judged
         ending = _make(job, progress)._replace(judged=before)
     if not enough or not _has_independent_scores(job, ending):
         judged = _judge(job, progress, ending)
-        ending, noted = ending._replace(judged=judged), None
+        ending = ending._replace(judged=judged)
         _publish(job, progress, ending, found)
-    if noted != progress.generation:
-        history.note(job.directory, history.FINISHED, progress.generation)
+    history.note(job.directory, history.FINISHED, progress.generation)
     with _stage(job, "writing the report", "the report"):
         report.write(job.directory, lambda: _stop_if_asked(job))
     journal.finish()
@@ -457,12 +455,13 @@ def _conclude(job: Job, ending: Ending, found: Sequence[verdicts.Verdict]) -> No
     """Print the scores, the verdicts and the places of the files."""
     say, scores = job.console.say, ending.scores
     for name, x in (scores.evaluations if scores else {}).items():
-        say(f"{name:>16}: return {verdicts.average(x):.2f} on fresh episodes")
+        mean = score(verdicts.average(x))
+        say(f"{name:>16}: return {mean} on fresh episodes")
     for name, runs in ending.held_out.items():
         measures = verdicts.measures(job.search.fitness.name)
         for task, place in enumerate(verdicts.places(ending.facts, len(runs.fitness))):
             said = ", ".join(
-                f"{measure} {verdicts.average(getattr(runs, field)[task]):.2f}"
+                f"{measure} {score(verdicts.average(getattr(runs, field)[task]))}"
                 for measure, field in measures.items()
             )
             say(f"{name:>16}: {said}{' ' * bool(place)}{place}")

@@ -100,8 +100,7 @@ def finish(job: Job, progress: Progress, journal: Journal) -> Result:
     returns, agents = scored(job, progress.state, records)
     results.write_agents(job.directory, {TRAINED: checkpoint.to_arrays(agents)})
     results.write_scores(job.directory, results.Scores(None, {TRAINED: returns}))
-    if history.generation_finished(job.directory) != progress.generation:
-        history.note(job.directory, history.FINISHED, progress.generation)
+    history.note(job.directory, history.FINISHED, progress.generation)
     job.console.now("writing the report")
 
     def between() -> None:

@@ -15,7 +15,7 @@ from runs import solution_bytes, write_short_reports
 
 import metaevo
 from metaevo import fitness
-from metaevo.analysis import holdout, report
+from metaevo.analysis import holdout, overview, report
 from metaevo.analysis.steps import Steps
 from metaevo.config import RunConfig
 from metaevo.engine import costs, dry_run, finish, job, kept_rivals, loop
@@ -174,8 +174,12 @@ def test_report_can_be_stopped(copied):
     (copied / "report" / "index.html").unlink()
     with pytest.raises(InterruptedRunError, match="stopped in the report"):
         run(copied, should_stop=lambda: True)
+    # As if it had been killed there.
+    log = copied / "history.jsonl"
+    log.write_text("".join(log.read_text().splitlines(keepends=True)[:-1]))
     run(copied)
     assert (copied / "report" / "index.html").is_file()
+    assert overview.read(copied).state == "finished"
 
 
 def test_step_is_made_again_when_what_determines_it_differs(tmp_path):

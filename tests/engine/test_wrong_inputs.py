@@ -6,14 +6,15 @@ import resource
 import subprocess
 import sys
 
+import jax
 import jax.numpy as jnp
 import messages
 import optax
 import pytest
 
 import metaevo
-from inner_loops import ppo
-from metaevo import envs, fitness, losses, spaces
+from inner_loops import apex, dqn, ppo
+from metaevo import envs, fitness, losses, slots, spaces
 from metaevo.cli import config, program
 from metaevo.engine import checks, elements
 from metaevo.errors import ConfigError
@@ -175,6 +176,39 @@ def test_losses_of_one_value_for_each_element_are_taken():
         lambda v, t, old, context: 1 / 0,  # is said where it is used
     ):
         elements.check(with_value_loss(loss).meta)
+
+
+@pytest.mark.parametrize(
+    ("slot", "values", "expected"),
+    [
+        ("reward", lambda o, a, r, n, t, c: jnp.stack([r, r]), r"\[2\] for one transi"),
+        ("reward", lambda o, a, r, n, t, c: o * r, r"\[4\] for one transition"),
+        ("exploration", lambda q, e, c: q.argmax(-1), r"gives \[3\] for inputs of"),
+        ("exploration", lambda q, e, c: q[..., :1], r"gives \[3, 1\] for inputs"),
+        ("exploration", lambda q, e, c: q, r"as a probability; expected 0 or more"),
+        ("exploration", lambda q, e, c: q / 0, r"gives nan|inf as a probability"),
+        ("exploration", lambda q, e, c: q * 0 + 1, "sum to 4; expected 1"),
+        ("td_loss", lambda e, q, t, c: None, "it returns None; expected one for each"),
+        ("td_loss", lambda e, q, t, c: (e, q), "it returns a tuple; expected one"),
+    ],
+)
+def test_a_function_that_gives_what_its_slot_cannot_take_is_refused(
+    slot, values, expected
+):
+    with pytest.raises(ConfigError, match=f"meta.{slot}=<lambda>: .*({expected})"):
+        elements.check(dqn.Meta(**{slot: slots.function(values)}))
+
+
+def test_rules_of_exploration_and_rewards_of_the_right_kind_are_taken():
+    for meta in (
+        dqn.Meta(exploration=lambda q, e, c: jax.nn.softmax(q / e)),
+        dqn.Meta(exploration=lambda q, e, c: 1 / 0),  # is said where it is used
+        dqn.Meta(reward=lambda o, a, r, n, t, c: r + 0.1 * o.sum() * a),
+        dqn.Meta(reward=lambda o, a, r, n, t, c: o[0, 0] + r),
+        apex.Meta(priority=lambda *x: 1.0),
+        apex.Meta(priority=lambda e, age, visits, r, t, c: jnp.abs(e) / (1 + age)),
+    ):
+        elements.check(meta)
 
 
 def test_a_learning_rate_may_be_0_at_first():

@@ -537,3 +537,29 @@ def test_what_is_wrong_with_a_function_is_said_before_it_trains(
     params = jax.eval_shape(space.init, jax.random.key(0))
     with pytest.raises(ConfigError, match=rf"td_loss=mine: .*{expected}"):
         elements.check_own(space.spec, params)
+
+
+@pytest.mark.parametrize(
+    ("slot", "values", "expected"),
+    [
+        ("reward", lambda x, o, a, r, n, t: jax.numpy.stack([r, x]), "one transition"),
+        ("exploration", lambda x, q, e: q + x, "as a probability"),
+        ("td_loss", lambda x, e, q, t: None, "it returns None; expected one"),
+    ],
+)
+def test_what_another_slot_cannot_take_is_said_before_it_trains(
+    slot, values, expected, monkeypatch
+):
+    monkeypatch.setattr(operations, "_OWN", {})
+
+    @operations.operation("mine", slot=slot)
+    def mine() -> Learned:
+        return Learned(
+            lambda key: {"x": jax.numpy.zeros(())},
+            lambda params, *inputs: values(params["x"], *inputs[:-1]),
+        )
+
+    space = spaces.replace(**{slot: mine()})
+    params = jax.eval_shape(space.init, jax.random.key(0))
+    with pytest.raises(ConfigError, match=rf"{slot}=mine: .*{expected}"):
+        elements.check_own(space.spec, params)

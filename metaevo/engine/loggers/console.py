@@ -21,7 +21,7 @@ from rich.text import Text
 
 from metaevo.engine.loggers.streams import KEPT, Unbreakable
 from metaevo.errors import printable
-from metaevo.text import duration
+from metaevo.text import duration, score
 
 HEAD = (
     f"{'best':>8} {'mean':>8} {'median':>8} {'sd':>7} "
@@ -221,7 +221,7 @@ def styled(line: str) -> Text:
 
 
 def _number(x: float | None, width: int = 8) -> str:
-    return f"{'-' if x is None or x != x else format(x, '.2f'):>{width}}"
+    return f"{'-' if x is None or x != x else score(x):>{width}}"
 
 
 def _count(x: float) -> str:
