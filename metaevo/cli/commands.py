@@ -107,8 +107,8 @@ def _list(word: str | None = None) -> None:
 
     KIND: searches, algorithms, strategies, spaces, functions (those that evolve),
     fitnesses, environments, presets or zoo, the results that are installed with
-    metaevo. NAME: any of them, such as ppo, weighted_square or
-    gymnax/CartPole-v1. Files in the current folder's searches/, inner_loops/
+    metaevo. NAME: any of them or a slot, such as ppo, weighted_square, td_loss
+    or gymnax/CartPole-v1. Files in the current folder's searches/, inner_loops/
     and strategies/ are listed beside the installed ones.
     """
     from metaevo.cli import details
@@ -250,9 +250,15 @@ def _trials(directory: str, *arguments: str) -> None:
     from metaevo.analysis import training_curve, trials
 
     with runs.reading(directory):
-        found = trials.trials(training_curve.records(directory))
+        records = training_curve.records(directory)
+        found = trials.trials(records)
+    if not found and not records:
+        raise ConfigError(f"{directory}: no generation is logged yet")
     if not found:
-        raise ConfigError(f"{directory}: no generation with numbers is logged yet")
+        raise ConfigError(
+            f"{directory}: a run in which no numbers evolve has no trials; "
+            "see metaevo report"
+        )
     write = trials.csv if chosen.to == "csv" else trials.table
     print(write(found, chosen.limit or len(found)))
 

@@ -103,6 +103,22 @@ def _function(name: str) -> Iterator[str]:
     yield from wrapped(f"algorithms with the slot: {' '.join(fitting)}", "  ", 4)
 
 
+def _slot(name: str) -> Iterator[str]:
+    """Yield the algorithms that have a slot, and the functions that evolve in it."""
+    modules = listing.modules("inner_loops").items()
+    found = {loop: listing.slots(path) for loop, path in modules}
+    loops = [loop for loop, slots in found.items() if name in slots]
+    if not loops:
+        return
+    default, about = found[loops[0]][name]
+    yield from wrapped(f"slot {name}={default} of {loops[0]}", "", 4)
+    yield from wrapped(docstrings.sentence(about), "  ", 2)
+    yield from wrapped(f"algorithms with the slot: {' '.join(loops)}", "  ", 4)
+    fitting = [key for key, one in listing.learned().items() if one.slot == name]
+    if fitting:
+        yield from wrapped(f"functions that evolve in it: {' '.join(fitting)}", "  ", 4)
+
+
 def _fitness(name: str) -> Iterator[str]:
     if about := listing.fitnesses().get(name):
         yield f"fitness fitness.{name}"
@@ -155,5 +171,5 @@ DESCRIBE = (
     _of_file("searches", "search", "run NAME"),
     _of_file("inner_loops", "algorithm", "train NAME", _slots),
     _of_file("strategies", "strategy", "run SEARCH strategy=NAME", _call),
-    *(_space, _function, _fitness, _environment, _preset, _artifact),
+    *(_space, _function, _slot, _fitness, _environment, _preset, _artifact),
 )

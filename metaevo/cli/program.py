@@ -104,7 +104,10 @@ def guard(body: Callable[[], object]) -> int:
     except OSError as error:
         if error.errno not in _DISK_ERRORS:
             raise
-        print_error(f"disk: {error}; the last checkpoint is intact")
+        print_error(
+            f"disk: {error}; make room and give the same command again: a "
+            "run continues after its last checkpoint"
+        )
         return DISK_EXIT_CODE
 
 

@@ -22,11 +22,21 @@ def rerun(search: Search, directory: str | Path, chosen: RerunOptions) -> Rerun:
     Raises:
         ConfigError: The run has no such generation, member, segment or seed.
     """
-    stepped = []
+    if chosen.segment is not None:
+        number = search.segments_per_generation or max(
+            loop.num_segments for loop in search.tasks
+        )
+        if chosen.segment not in range(number) or chosen.seed not in range(
+            search.num_seeds
+        ):
+            raise ConfigError(
+                f"segment={chosen.segment}, seed={chosen.seed}: the search has "
+                f"{number} segments a generation and {search.num_seeds} seeds, counted "
+                "from 0"
+            )
 
     def visit(segment: Segment) -> None:
         if (segment.index, segment.seed) == (chosen.segment, chosen.seed):
-            stepped.append(segment)
             without_jit(segment)
 
     found = engine.rerun(
@@ -39,12 +49,6 @@ def rerun(search: Search, directory: str | Path, chosen: RerunOptions) -> Rerun:
     )
     for line in lines(found):
         print(line)
-    if chosen.segment is not None and not stepped:
-        number = search.segments_per_generation or search.tasks[0].num_segments
-        raise ConfigError(
-            f"segment={chosen.segment}, seed={chosen.seed}: the search has {number} "
-            f"segments a generation and {search.num_seeds} seeds, counted from 0"
-        )
     return found
 
 

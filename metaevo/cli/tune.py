@@ -211,7 +211,7 @@ def _chosen(
         raise ConfigError(
             f"choose=true: {tuning.name} lists no static settings that can be used here"
         )
-    folder = tuning.directory.with_name(f"{tuning.directory.name}-choices")
+    folder = run_directory.choices_folder(tuning.directory)
     lifetime = sum(loop.frames_per_segment * loop.num_segments for loop in loops)
     where = f" on each of {len(loops)} environments" if len(loops) > 1 else ""
     score = choices.scorer(

@@ -29,10 +29,16 @@ def read(kind: Any, text: str) -> Any:
     (1000000, 3.0, None, True)
     >>> read(tuple[int, ...], "64,64"), read(tuple[int, ...], "(1e2,)")
     ((64, 64), (100,))
+    >>> read(str | None, "")
+    Traceback (most recent call last):
+        ...
+    ValueError
     >>> read(Any, "0.5"), read(Any, "metaevo.losses:square")
     (0.5, 'metaevo.losses:square')
     """
     base, bare = _base(kind), text.strip()
+    if base is str and not bare and _may_be_none(kind):
+        raise ValueError  # such as of a variable of the shell that is not set
     if bare in NOTHING and (base is Any or _may_be_none(kind)):
         return None
     if typing.get_origin(base) is Literal:
@@ -87,9 +93,11 @@ def _list(element: Any, text: str) -> tuple:
     if text[0] + text[-1] in ("[]", "()", "{}"):
         text = text[1:-1]
     parts = [part.strip() for part in text.split(",")]
+    if not parts[-1]:
+        del parts[-1]
     if _base(element) is str:
         parts = [part.strip("'\"") for part in parts]
-    return tuple(read(element, part) for part in parts if part)
+    return tuple(read(element, part) for part in parts)
 
 
 def expected(kind: Any) -> str:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from metaevo.engine import costs
 from metaevo.engine.job import Job, Progress
+from metaevo.envs import not_finite
 from metaevo.errors import ConfigError, NumericalError
 from metaevo.storage import jsonl, run_directory
+from metaevo.types import InnerLoop
 
 MAX = 3
 """Generations in a row in which every member failed, after which a run ends."""
@@ -19,22 +24,37 @@ def hopeless(job: Job, progress: Progress) -> bool:
 def error(job: Job, progress: Progress) -> NumericalError | ConfigError:
     """The error that ends a hopeless run."""
     num = progress.failures
-    row = f"{num} generations in a row" if num > 1 else "the only generation"
+    unit, member = "generation", "member"
+    if costs.trains(job.search):
+        unit, member = "segment", "agent"
+    row = f"{num} {unit}s in a row" if num > 1 else f"the only {unit}"
     paths = run_directory.paths(job.directory)
-    saved = f"the state before generation {progress.generation} is in "
+    saved = f"the state before {unit} {progress.generation} is in "
     saved += str(paths.checkpoints)
     if jsonl.read(paths.metrics)[-1].get("not_scored", 0):
         return ConfigError(
-            f"no episode ended within the lifetime in {row}, so that no member was "
+            f"no episode ended within the lifetime in {row}, so that no {member} was "
             "scored: lengthen inner.total_timesteps or lower inner.num_envs; "
             f"{saved}"
         )
-    return NumericalError(f"every member failed in {row}; {saved}")
+    cause = _environments(job.search.tasks)
+    return NumericalError(f"every {member} failed in {row}{cause}; {saved}")
 
 
-def unsaved() -> NumericalError:
+def unsaved(loop: InnerLoop) -> NumericalError:
     """The error that ends training of which nothing is written."""
-    return NumericalError(f"every agent failed in {MAX} segments in a row")
+    cause = _environments([loop])
+    return NumericalError(f"every agent failed in {MAX} segments in a row{cause}")
+
+
+def _environments(loops: Sequence[InnerLoop]) -> str:
+    """Return what is not finite in the environments; empty if that is nothing."""
+    found = [
+        f": in {loop.env.name or 'the environment'} {said}"
+        for loop in loops
+        if loop.env is not None and (said := not_finite(loop.env))
+    ]
+    return found[0] if found else ""
 
 
 def forgiven(job: Job, progress: Progress) -> Progress:

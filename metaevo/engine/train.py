@@ -103,7 +103,7 @@ def train(
             records.append(record)
             console.log(records[-1])
             if failed == failures.MAX:
-                raise failures.unsaved()
+                raise failures.unsaved(inner_loop)
             if stop is not None and stop.holds(records[-1]):
                 break
         final_return, agents = training.scored(job, progress.state, records)

@@ -20,7 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from metaevo.envs._check import check
-from metaevo.errors import ConfigError
+from metaevo.envs._check import not_finite as not_finite
+from metaevo.errors import ConfigError, MetaevoError, raised
 from metaevo.types import Key, PyTree
 
 MOST_LISTED = 30  # environments that an error message names
@@ -156,7 +157,14 @@ def make(name: str) -> Env:
                 f"env={name!r}: expected a function without arguments that returns an "
                 f"Env ({error})"
             ) from error
-        env = found()
+        try:
+            env = found()
+        except MetaevoError:
+            raise
+        except Exception as error:
+            raise ConfigError(
+                f"env={name!r}: it raises {raised(error, found)}"
+            ) from error
         if not isinstance(env, Env):
             raise ConfigError(
                 f"env={name!r} returned {type(env).__name__}, not an Env of "

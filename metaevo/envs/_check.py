@@ -12,7 +12,9 @@ import numpy as np
 from metaevo.errors import ConfigError, raised
 from metaevo.types import PyTree
 
-__all__ = ["check"]
+__all__ = ["check", "not_finite"]
+
+_STEPS = 200  # of random play
 
 
 def check(env: Any, step_type: type) -> None:
@@ -61,6 +63,49 @@ def check(env: Any, step_type: type) -> None:
             raise ConfigError(
                 f"action_mask returns {_told(mask)}, expected {_told(wanted)}"
             )
+
+
+def not_finite(env: Any) -> str | None:
+    """Return what an environment gives in random play that is not finite, in words.
+
+    It is played for 200 steps from one reset.
+
+    Args:
+        env: an `Env`.
+
+    Returns:
+        what and where; None if all numbers are finite.
+    """
+    one = (env.num_players,) if env.num_players > 1 else ()
+
+    def act(key: jax.Array) -> jax.Array:
+        if hasattr(env.action, "num"):
+            return jax.random.randint(key, one, 0, env.action.num)
+        shape, free = (*one, *env.action.shape), jax.random.uniform(key)
+        low, high = (jnp.clip(x, -1e3, 1e3) for x in (env.action.low, env.action.high))
+        return jnp.broadcast_to(low + free * (high - low), shape).astype(jnp.float32)
+
+    def one_step(state: PyTree, key: jax.Array) -> tuple[PyTree, tuple]:
+        state, out = env.step(key, state, act(key))
+        return state, tuple(map(_finite, (out.final_obs, out.reward)))
+
+    @jax.jit
+    def played(key: jax.Array) -> tuple:
+        state, obs = env.reset(key)
+        _, found = jax.lax.scan(one_step, state, jax.random.split(key, _STEPS))
+        return _finite(obs), *found
+
+    at_reset, *in_steps = map(np.asarray, played(jax.random.key(0)))
+    if not at_reset:
+        return "the observation of its reset is not finite"
+    for name, finite in zip(("observation", "reward"), in_steps, strict=True):
+        if not finite.all():
+            return f"its {name} is not finite in step {finite.argmin()} of random play"
+    return None
+
+
+def _finite(x: jax.Array) -> jax.Array:
+    return jnp.isfinite(x).all()
 
 
 def _called(name: str, function: Callable, *args: Any) -> PyTree:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from metaevo.errors import ConfigError
 from metaevo.export import names, programs, source
 from metaevo.export.equations import EvolvedProgram
 from metaevo.storage import artifacts, verified
+from metaevo.storage._files import replace_file
 
 __all__ = ["FORMATS", "Format", "write"]
 
@@ -148,8 +150,10 @@ def write(
         raise ConfigError(f"out={out}: expected a name that ends in {ending}")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_bytes(content)
+        replace_file(out, content)
     except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            raise
         raise ConfigError(f"out={out}: cannot be written: {error.strerror}") from None
     return out
 

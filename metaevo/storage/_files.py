@@ -302,7 +302,9 @@ def replace_file(path: Path, data: bytes) -> None:
     try:
         write_synced(temporary, data)
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            error.filename = str(path)  # writing to a full disk names none
         raise
     sync_folder(path.parent)

@@ -256,12 +256,22 @@ def _no_run(directory: str | Path) -> str:
     text = f"{directory}: no run here (no manifest.json)"
     if str(directory).startswith(ZOO_PREFIX) or has_manifest(directory):
         text = f"{directory}: an artifact, and no run"
+    elif choices_folder(place).is_dir():
+        return (
+            f"{directory}: no run here yet; metaevo tune was stopped while it chose "
+            "static settings, and the same command again continues that"
+        )
     elif inside := nearby.hint(directory):
         return f"{text}; {inside}; give one of them"
     above = (p for p in place.parents[:-1] if nearby.is_run(p, unreadable=True))
     run = next(above, None)
     meant = "the directory that the run printed" if run is None else str(run)
     return f"{text}; give {meant}"
+
+
+def choices_folder(directory: Path) -> Path:
+    """Return the folder beside a run in which `choose=true` keeps its scores."""
+    return directory.parent / f"{directory.name}-choices"
 
 
 def manifest_digest(directory: str | Path) -> str:

@@ -18,6 +18,7 @@ from runs import records, solution_bytes, write_short_reports
 import metaevo
 from metaevo import fitness, losses, spaces
 from metaevo.analysis import holdout
+from metaevo.cli import commands, program
 from metaevo.engine import finish, job
 from metaevo.errors import CheckpointError, ConfigError
 from metaevo.evaluators import choose
@@ -543,6 +544,20 @@ def test_a_full_disk_exits_6(tmp_path, monkeypatch, capsys):
         metaevo.main(tiny_search.search, [*arguments, f"run.directory={tmp_path}"])
     assert exit.value.code == 6
     assert "No space left on device" in capsys.readouterr().err
+
+
+def test_an_export_to_a_full_disk_exits_6_and_leaves_no_file(
+    finished, tmp_path, monkeypatch, capsys
+):
+    def fail(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    out = tmp_path / "evolved.py"
+    argv = [str(finished), "to=numpy", f"out={out}"]
+    assert program.guard(lambda: commands.execute("export", argv)) == 6
+    assert f"No space left on device: '{out}'" in capsys.readouterr().err
+    assert not [*tmp_path.iterdir()]
 
 
 def test_manifest_holds_the_chunk_size_the_seed_and_the_versions(finished):

@@ -69,6 +69,14 @@ def test_an_algorithm_has_a_line_for_each_slot():
     assert "    drift=drifts.ppo_clip " in text
 
 
+def test_a_slot_says_who_has_it_and_what_evolves_in_it():
+    text = details.text("exploration")
+    assert text.startswith("slot exploration=exploration.epsilon_greedy of apex")
+    assert "algorithms with the slot: apex dqn gorila pqn" in text
+    assert "functions that evolve in it: graded" in text
+    assert "functions" not in details.text("tau")
+
+
 def test_a_preset_shows_its_lines():
     text = details.text("ppo/minatar")
     assert text.startswith("preset ppo/minatar: metaevo train ppo preset=minatar\n")

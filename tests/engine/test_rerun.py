@@ -110,6 +110,7 @@ def test_segment_is_stepped_without_jit(finished, monkeypatch):
     cli.rerun(search, directory, RerunOptions(generation, good, segment=2))
     assert seen[-1] == "ArrayImpl"
     assert "Tracer" in seen[0]
+    monkeypatch.setattr(rerun, "rerun", None)  # it is said before anything trains
     with pytest.raises(ConfigError, match="segment=9, seed=0: the search has 4"):
         cli.rerun(search, directory, RerunOptions(generation, good, segment=9))
 

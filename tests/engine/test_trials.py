@@ -2,6 +2,8 @@
 
 import csv
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 import runs as files
@@ -84,6 +86,19 @@ def test_trials_that_failed_stand_last_and_agents_that_live_on_are_a_row_each():
     shown = trials.table(trials.trials([{**record, "numbers/\x1b[2J": [1, 2, 3]}]), 9)
     assert "\\x1b[2J" in shown.splitlines()[0]
     assert trials.trials([]) == trials.trials([{"population": [1.0]}]) == []
+
+
+def test_a_run_in_which_no_numbers_evolve_has_no_trials(tiny_run, tmp_path):
+    directory = Path(shutil.copytree(tiny_run, tmp_path / "run"))
+    log = [
+        {key: x for key, x in record.items() if not key.startswith("numbers/")}
+        for record in files.records(directory)
+    ]
+    written = "".join(json.dumps(record) + "\n" for record in log)
+    for text, message in ((written, "in which no numbers evolve"), ("", "is logged")):
+        (directory / "metrics.jsonl").write_text(text)
+        with pytest.raises(ConfigError, match=message):
+            commands.execute("trials", [str(directory)])
 
 
 def test_a_log_without_a_number_for_each_member_is_damaged(tmp_path):

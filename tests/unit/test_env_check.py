@@ -7,7 +7,7 @@ import probes
 import pytest
 
 from metaevo import envs
-from metaevo.envs._check import check
+from metaevo.envs._check import check, not_finite
 from metaevo.errors import ConfigError
 
 
@@ -131,3 +131,27 @@ def test_make_names_the_environment(monkeypatch):
 )
 def test_environments_of_suites_pass(name):
     check(envs.make(name), envs.Step)
+
+
+def test_numbers_that_are_not_finite_are_found_in_random_play():
+    assert not_finite(made()) is None
+    env = made(reset=lambda key: ({"cell": jnp.int32(0)}, jnp.zeros(4) / 0))
+    assert not_finite(env) == "the observation of its reset is not finite"
+
+    def step(key, state, action):
+        state, out = made().step_raw(key, state, action)
+        late = state["cell"] > 2
+        return state, out._replace(reward=jnp.where(late, jnp.nan, 1.0))
+
+    found = not_finite(made(step=step, step_raw=step))
+    assert found is not None
+    assert found.startswith("its reward is not finite in step ")
+
+
+def raises():
+    raise ValueError("no such map")
+
+
+def test_a_function_that_raises_is_one_line():
+    with pytest.raises(ConfigError, match=r"it raises ValueError in line .*no such m"):
+        envs.make(f"{__name__}:raises")

@@ -346,3 +346,9 @@ def test_no_file_of_terabytes_is_sent(tmp_path):
         with pytest.raises(CheckpointError, match="larger than 64 MiB"):
             run_directory.artifact_files(tmp_path)
         path.unlink()
+
+
+def test_a_choice_that_was_stopped_is_told_from_a_missing_run(tmp_path):
+    (tmp_path / "run-choices").mkdir()
+    with pytest.raises(ConfigError, match="the same command again continues that"):
+        run_directory.read_manifest(tmp_path / "run")
