@@ -95,6 +95,8 @@ def _list(element: Any, text: str) -> tuple:
     parts = [part.strip() for part in text.split(",")]
     if not parts[-1]:
         del parts[-1]
+    if not all(parts):
+        raise ValueError
     if _base(element) is str:
         parts = [part.strip("'\"") for part in parts]
     return tuple(read(element, part) for part in parts)
@@ -237,6 +239,8 @@ def refused(key: str, value: str, kinds: Mapping[str, Any]) -> str:
         hint = "; give each key=value as an argument of its own"
     elif not value.strip():
         hint = "; key=value has no spaces"
+        if _base(kind) is str:
+            hint = "; it is empty, as is a variable of the shell that is not set"
     elif has_choices(kind):
         near = nearest(value.lower(), map(str, typing.get_args(_base(kind))))
         hint = f".{near}" if near else ""

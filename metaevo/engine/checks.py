@@ -177,7 +177,7 @@ def check(search: Search) -> Proposal:
                 f"segments_per_generation={per} must be in [1, {loop.num_segments}], "
                 "the segments of a lifetime"
             )
-        elements.check(loop.meta)
+        elements.check(loop.meta, loop.env)
         _check_worlds(search, loop)
         params = jax.eval_shape(search.space.init, jax.random.key(0))
         jax.eval_shape(partial(_bound, search.space, loop), params)
@@ -191,7 +191,7 @@ def check(search: Search) -> Proposal:
         spaces.require_numbers(search.space, name.rpartition(":")[2])
     spec = artifacts.complete(kept.spec, default, default)
     artifacts.check(params, spec)
-    elements.check_own(spec, params)
+    elements.check_own(spec, params, search.tasks[0].env)
     _check_optimizer(search.strategy)
     _check_hurdles(search)
     _check_stopping(search)

@@ -19,8 +19,7 @@ from metaevo.types import Params
 ELEMENTWISE = ("value_loss", "td_loss", "policy_loss", "drift")
 """Slots whose functions give a value for each element of their inputs."""
 
-_NUM, _ACTIONS = 3, 4
-_EACH = (_NUM,)
+_NUM = 3  # elements
 _SHAPES: Mapping[str, Mapping[str, tuple[int, ...]]] = {
     **{name: {"clip_eps": ()} for name in ELEMENTWISE},
     "correction": {},
@@ -28,25 +27,33 @@ _SHAPES: Mapping[str, Mapping[str, tuple[int, ...]]] = {
     "priority": {},
     "activation": {},
     "advantage": dict.fromkeys(slots.SIGNATURES["advantage"], (_NUM, 2)),
-    "exploration": {"q": (_NUM, _ACTIONS), "epsilon": ()},
-    "q_transform": {"q": (_NUM, _ACTIONS)},
+    "exploration": {"q": (_NUM, 4), "epsilon": ()},
+    "q_transform": {"q": (_NUM, 4)},
     "q_aggregation": {"q": (2, _NUM)},
-    "actor_loss": {"action": (_NUM, 2)},
     "reward": {
         **dict.fromkeys(slots.SIGNATURES["reward"], ()),
         **dict.fromkeys(("obs", "next_obs"), (4,)),
     },
 }
-"""Kind of slot -> shapes of those inputs that are not one number for each element."""
+"""Kind of slot -> shapes of those inputs that are not one number for each element.
 
-_EXPECTED: Mapping[str, tuple[tuple[int, ...], str]] = {
-    "exploration": ((_NUM, _ACTIONS), "expected a probability for each action"),
-    "reward": ((), "expected one number, its reward"),
-    "advantage": ((_NUM, 2), "expected one for each step"),
-    "q_transform": ((_NUM, _ACTIONS), "expected one for each action"),
-    "q_aggregation": (_EACH, "expected one for all critics of each transition"),
+Those of an environment are its own where it is known.
+"""
+
+_EXPECTED: Mapping[str, str] = {
+    **dict.fromkeys(
+        ELEMENTWISE, "expected one for each element, which the algorithm averages"
+    ),
+    "exploration": "expected a probability for each action",
+    "reward": "expected one number, its reward",
+    "advantage": "expected one for each step",
+    "q_transform": "expected one for each action",
+    "q_aggregation": "expected one for all critics of each transition",
 }
-"""Kind of slot -> shape of its values, and what they are; else one for each element."""
+"""Kind of slot -> what its values are, where not only one for each element."""
+
+_CONSTANT = (*ELEMENTWISE, "advantage", "correction", "q_transform")
+"""Kinds whose functions may give one number that no input has a part in."""
 
 
 class _Stats(dict):
@@ -56,13 +63,17 @@ class _Stats(dict):
         return 0.5
 
 
-def check(meta: Any) -> None:
+def check(meta: Any, env: Any = None) -> None:
     """Check what functions of known kinds give, where a slot has not its default.
 
     A loss that is averaged already would train a batch, but not its elements: weights
     of samples would act on nothing. A constant is taken. A rule of exploration
     gives a distribution over actions. A function that cannot be called so
     is left to the algorithm.
+
+    Args:
+        meta: the slots of a loop.
+        env: the `envs.Env` that it trains on; None: unknown.
 
     Raises:
         ConfigError: one gives values of another shape, or no distribution; names the
@@ -71,19 +82,23 @@ def check(meta: Any) -> None:
     defaults = getattr(type(meta), "_field_defaults", {})
     for name in _SHAPES:
         slot = getattr(meta, name, None)
-        if not callable(slot) or slot is defaults.get(name):
+        default = defaults.get(name)
+        if not callable(slot) or slot is default:
             continue
-        if wrong := _wrong(name, slot):
+        wrong = _wrong(name, slot, env)
+        # An algorithm of the user's may mean another thing by the name.
+        if wrong and not (callable(default) and _wrong(name, default, env)):
             called = getattr(slot, "__name__", "")
             raise ConfigError(f"meta.{name}{called and '='}{called}: {wrong}")
 
 
-def check_own(spec: Mapping[str, Mapping], params: Params) -> None:
+def check_own(spec: Mapping[str, Mapping], params: Params, env: Any = None) -> None:
     """Check the learned functions that the user wrote, before they train.
 
     Args:
         spec: `Space.spec`.
         params: shapes, from `jax.eval_shape(space.init, key)`.
+        env: as of `check`.
 
     Raises:
         ConfigError: one raises; cannot be traced with what it declares that it reads,
@@ -95,7 +110,7 @@ def check_own(spec: Mapping[str, Mapping], params: Params) -> None:
         if own is None:
             continue
         learned = own.rebuild(op)
-        if wrong := _wrong_of_own(name, op, learned, params[name]):
+        if wrong := _wrong_of_own(name, op, learned, params[name], env):
             raise ConfigError(f"{name}={op['op']}: {wrong}")
         try:
             tracing.describe(name, op, learned, params[name])
@@ -115,7 +130,7 @@ def check_own(spec: Mapping[str, Mapping], params: Params) -> None:
 
 
 def _wrong_of_own(
-    name: str, op: Mapping[str, Any], learned: Any, params: Params
+    name: str, op: Mapping[str, Any], learned: Any, params: Params, env: Any
 ) -> str | None:
     """Return what is wrong with the shape or the distribution of a user's function."""
     if name not in _SHAPES:
@@ -124,17 +139,24 @@ def _wrong_of_own(
     shapes = {key: tuple(shape[1:]) for key, shape in declared.items()}
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), params)
     start = learned.init(jax.random.key(0)) if name == "exploration" else zeros
-    return _wrong(name, learned.bind(start), shapes)
+    return _wrong(name, learned.bind(start), env, shapes)
 
 
 def _inputs(
-    name: str, shapes: Mapping[str, tuple] | None = None
+    name: str, env: Any = None, shapes: Mapping[str, tuple] | None = None
 ) -> list[jax.ShapeDtypeStruct]:
     """Return shapes of what a function of a kind is called with, but the context."""
-    known = {**_SHAPES[name], **(shapes or {})}
+    known = dict(_SHAPES[name])
+    num_actions = getattr(getattr(env, "action", None), "num", None)
+    if env is not None and name == "reward":
+        known |= dict.fromkeys(("obs", "next_obs"), env.observation.shape)
+        known["action"] = () if num_actions else env.action.shape
+    elif num_actions and name in ("exploration", "q_transform"):
+        known["q"] = (_NUM, num_actions)
+    known |= shapes or {}
     inputs = []
     for given in slots.SIGNATURES[name]:
-        shape, dtype = known.get(given, _EACH), np.float32
+        shape, dtype = known.get(given, (_NUM,)), np.float32
         if given in ("terminated", "done"):
             dtype = np.bool_
         elif given == "action" and not shape:
@@ -165,14 +187,17 @@ def _runs(name: str, learned: Any, params: Any) -> bool:
 
 
 def _wrong(
-    name: str, slot: Any, shapes: Mapping[str, tuple] | None = None
+    name: str, slot: Any, env: Any, shapes: Mapping[str, tuple] | None = None
 ) -> str | None:
     """Return what is wrong with the values of a function; None if nothing is known."""
-    inputs = _inputs(name, shapes)
+    inputs = _inputs(name, env, shapes)
     call = functools.partial(_called, name, slot)
-    wanted, expected = _EXPECTED.get(name, (_EACH, "expected one for each element"))
-    if name in ELEMENTWISE:
-        expected += ", which the algorithm averages"
+    wanted = inputs[0].shape
+    if name == "q_aggregation":
+        wanted = wanted[1:]
+    elif name in slots.ONE_TRANSITION:
+        wanted = ()
+    expected = _EXPECTED.get(name, "expected one for each element")
     try:
         values = jax.eval_shape(call, *inputs)
     except Exception:
@@ -182,23 +207,24 @@ def _wrong(
     shape = getattr(values, "shape", None)
     if shape is None:
         return f"it returns a {type(values).__name__}; {expected}"
+    if name == "exploration" and shape in (wanted, wanted[1:]):
+        return _wrong_distribution(slot, wanted)
     if shape == wanted:
-        return _wrong_distribution(slot) if name == "exploration" else None
+        return None
     if shape != ():
         given = f"inputs of {list(inputs[0].shape)}"
         if name in slots.ONE_TRANSITION:
             given = "one transition"
         return f"it gives {list(shape)} for {given}; {expected}"
-    if wanted == _EACH and _is_constant(call, inputs):
+    if name in _CONSTANT and _is_constant(call, inputs):
         return None
     advice = ": leave out .mean()" if name in ELEMENTWISE else ""
     return f"it gives one number for a whole batch; {expected}{advice}"
 
 
-def _wrong_distribution(slot: Any) -> str | None:
-    """Return what is wrong with what a rule of exploration gives."""
-    draw = np.random.default_rng(0).normal
-    q = jnp.asarray(draw(size=(_NUM, _ACTIONS)), jnp.float32)
+def _wrong_distribution(slot: Any, shape: tuple[int, ...]) -> str | None:
+    """Return what is wrong with what a rule of exploration gives for q of a shape."""
+    q = jnp.asarray(np.random.default_rng(0).normal(size=shape), jnp.float32)
     try:
         values = np.asarray(_called("exploration", slot, q, jnp.float32(0.3)))
     except Exception:
@@ -206,7 +232,7 @@ def _wrong_distribution(slot: Any) -> str | None:
     for number in values.flat:
         if not number >= -1e-5:
             return f"it gives {number:.4g} as a probability; expected 0 or more"
-    for total in values.sum(-1):
+    for total in np.ravel(values.sum(-1)):
         if not abs(total - 1) <= 1e-3:
             return f"its probabilities sum to {total:.4g}; expected 1"
     return None

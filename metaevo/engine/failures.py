@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 from metaevo.engine import costs
@@ -49,12 +50,13 @@ def unsaved(loop: InnerLoop) -> NumericalError:
 
 def _environments(loops: Sequence[InnerLoop]) -> str:
     """Return what is not finite in the environments; empty if that is nothing."""
-    found = [
-        f": in {loop.env.name or 'the environment'} {said}"
-        for loop in loops
-        if loop.env is not None and (said := not_finite(loop.env))
-    ]
-    return found[0] if found else ""
+    for env in (loop.env for loop in loops if loop.env is not None):
+        said = None
+        with contextlib.suppress(Exception):  # what failed before is what is said
+            said = not_finite(env)
+        if said:
+            return f": in {env.name or 'the environment'} {said}"
+    return ""
 
 
 def forgiven(job: Job, progress: Progress) -> Progress:

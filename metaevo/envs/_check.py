@@ -78,16 +78,22 @@ def not_finite(env: Any) -> str | None:
     """
     one = (env.num_players,) if env.num_players > 1 else ()
 
-    def act(key: jax.Array) -> jax.Array:
+    def act(key: jax.Array, state: PyTree) -> jax.Array:
         if hasattr(env.action, "num"):
-            return jax.random.randint(key, one, 0, env.action.num)
-        shape, free = (*one, *env.action.shape), jax.random.uniform(key)
-        low, high = (jnp.clip(x, -1e3, 1e3) for x in (env.action.low, env.action.high))
-        return jnp.broadcast_to(low + free * (high - low), shape).astype(jnp.float32)
+            legal = jnp.ones((*one, env.action.num), bool)
+            if env.action_mask is not None:
+                legal = env.action_mask(state)
+            return jax.random.categorical(key, jnp.where(legal, 0.0, -jnp.inf))
+        low, high = (jnp.asarray(x) for x in (env.action.low, env.action.high))
+        low = jnp.where(jnp.isfinite(low), low, jnp.minimum(-1.0, high))
+        high = jnp.where(jnp.isfinite(high), high, jnp.maximum(1.0, low))
+        free = jax.random.uniform(key, (*one, *env.action.shape))
+        return (low + free * (high - low)).astype(jnp.float32)
 
     def one_step(state: PyTree, key: jax.Array) -> tuple[PyTree, tuple]:
-        state, out = env.step(key, state, act(key))
-        return state, tuple(map(_finite, (out.final_obs, out.reward)))
+        state, out = env.step(key, state, act(key, state))
+        seen = _finite(out.obs) & _finite(out.final_obs)
+        return state, (seen, _finite(out.reward))
 
     @jax.jit
     def played(key: jax.Array) -> tuple:

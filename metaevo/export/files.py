@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from metaevo.errors import ConfigError
+from metaevo.errors import CheckpointError, ConfigError
 from metaevo.export import names, programs, source
 from metaevo.export.equations import EvolvedProgram
 from metaevo.storage import artifacts, verified
@@ -150,7 +150,9 @@ def write(
         raise ConfigError(f"out={out}: expected a name that ends in {ending}")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(out, content)
+        replace_file(out.resolve(), content)
+    except CheckpointError:
+        raise ConfigError(f"out={out}: expected a name for a regular file") from None
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
             raise

@@ -256,13 +256,13 @@ def _no_run(directory: str | Path) -> str:
     text = f"{directory}: no run here (no manifest.json)"
     if str(directory).startswith(ZOO_PREFIX) or has_manifest(directory):
         text = f"{directory}: an artifact, and no run"
-    elif choices_folder(place).is_dir():
-        return (
-            f"{directory}: no run here yet; metaevo tune was stopped while it chose "
-            "static settings, and the same command again continues that"
-        )
     elif inside := nearby.hint(directory):
         return f"{text}; {inside}; give one of them"
+    elif choices_folder(place).is_dir():
+        return (
+            f"{text}; if metaevo tune was stopped while it chose static settings, the "
+            "same command again continues that"
+        )
     above = (p for p in place.parents[:-1] if nearby.is_run(p, unreadable=True))
     run = next(above, None)
     meant = "the directory that the run printed" if run is None else str(run)

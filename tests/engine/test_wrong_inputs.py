@@ -5,6 +5,7 @@ import os
 import resource
 import subprocess
 import sys
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ import optax
 import pytest
 
 import metaevo
-from inner_loops import apex, dqn, ppo
+from inner_loops import a2c, apex, dqn, ppo
 from metaevo import envs, fitness, losses, slots, spaces
 from metaevo.cli import config, program
 from metaevo.engine import checks, elements
@@ -205,10 +206,37 @@ def test_rules_of_exploration_and_rewards_of_the_right_kind_are_taken():
         dqn.Meta(exploration=lambda q, e, c: 1 / 0),  # is said where it is used
         dqn.Meta(reward=lambda o, a, r, n, t, c: r + 0.1 * o.sum() * a),
         dqn.Meta(reward=lambda o, a, r, n, t, c: o[0, 0] + r),
-        apex.Meta(priority=lambda *x: 1.0),
+        dqn.Meta(exploration=lambda q, e, c: jnp.ones(q.shape[-1]) / q.shape[-1]),
+        a2c.Meta(advantage=lambda r, v, n, x, t, d, c: 1.0),
         apex.Meta(priority=lambda e, age, visits, r, t, c: jnp.abs(e) / (1 + age)),
+        Other(exploration=lambda q, e, c: q / e),
     ):
-        elements.check(meta)
+        elements.check(slots.checked(meta))
+
+
+class Other(NamedTuple):
+    """Slots of an algorithm that has logits where others have probabilities."""
+
+    exploration: slots.Slot = slots.function(lambda q, epsilon, context: q)
+
+
+def test_functions_are_checked_on_what_the_environment_gives():
+    env = envs.make("gymnax/CartPole-v1")
+    for meta in (
+        dqn.Meta(exploration=lambda q, e, c: e / 2 + (1 - e) * jax.nn.one_hot(0, 2)),
+        dqn.Meta(
+            exploration=lambda q, e, c: e / 2 + (1 - e) * (q == q.max(-1)[:, None])
+        ),
+        dqn.Meta(reward=lambda o, a, r, n, t, c: r + jnp.eye(4)[a] @ o),
+    ):
+        elements.check(slots.checked(meta), env)
+    for meta in (
+        dqn.Meta(exploration=lambda q, e, c: jax.nn.one_hot(q.argmax(-1), 3)),
+        dqn.Meta(reward=lambda o, a, r, n, t, c: r + o[:2]),
+        apex.Meta(priority=lambda e, age, visits, r, t, c: 1.0),
+    ):
+        with pytest.raises(ConfigError, match=r"gives (\[3, 3\]|\[2\]|one number)"):
+            elements.check(slots.checked(meta), env)
 
 
 def test_a_learning_rate_may_be_0_at_first():

@@ -148,6 +148,25 @@ def test_numbers_that_are_not_finite_are_found_in_random_play():
     assert found.startswith("its reward is not finite in step ")
 
 
+def test_random_play_takes_legal_actions_of_both_signs():
+    def step(key, state, action):
+        state, out = made().step_raw(key, state, action)
+        return state, out._replace(reward=jnp.where(action == 1, jnp.nan, 1.0))
+
+    env = made(step=step, step_raw=step)
+    assert "its reward" in str(not_finite(env))
+    masked = env._replace(action_mask=lambda state: jnp.array([True, False]))
+    assert not_finite(masked) is None
+
+    def apart(key, state, action):
+        state, out = made().step_raw(key, state, jnp.int32(0))
+        reward = jnp.where(action[0] * action[1] < 0, jnp.nan, jnp.exp(action[0]))
+        return state, out._replace(reward=reward)
+
+    env = made(step=apart, step_raw=apart, action=envs.Box((2,)))
+    assert "its reward" in str(not_finite(env))
+
+
 def raises():
     raise ValueError("no such map")
 

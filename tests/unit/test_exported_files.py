@@ -6,6 +6,7 @@ That each format equals JAX is in `tests/system/test_exports.py`.
 import ast
 import inspect
 import json
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -309,6 +310,16 @@ def test_no_artifact_and_no_place_to_write_are_named(loss, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"out=.*cannot be written"):
         files.write(loss, "numpy", tmp_path / "file" / "x.py")
+
+
+def test_a_file_is_written_where_a_link_leads_and_into_no_pipe(loss, tmp_path):
+    (tmp_path / "link.py").symlink_to("meant.py")
+    files.write(loss, "numpy", tmp_path / "link.py")
+    assert (tmp_path / "meant.py").is_file()
+    assert (tmp_path / "link.py").is_symlink()
+    os.mkfifo(tmp_path / "pipe.py")
+    with pytest.raises(ConfigError, match="expected a name for a regular file"):
+        files.write(loss, "numpy", tmp_path / "pipe.py")
 
 
 def test_operation_without_a_translation_is_refused_by_name(loss, monkeypatch):
