@@ -207,7 +207,10 @@ def greeting(job: Job, progress: Progress) -> list[str]:
     """Return the head of a run as lines: what is searched, with what, where."""
     search = job.search
     proposal = checks.proposal_shapes(search.strategy)
-    loops = ", ".join(_lifetime(loop) for loop in search.tasks)
+    lives = [_lifetime(loop) for loop in search.tasks]
+    loops = ", ".join(lives)
+    if len(lives) > 1 and len({*lives}) == 1:
+        loops = f"{lives[0]} on each of {len(lives)} tasks"
     start = f"resumed at generation {progress.generation}"
     held = job.evaluator.state_bytes(proposal)
     needed = getattr(job.evaluator, "announced", None)  # unknown on other hosts

@@ -243,6 +243,7 @@ def test_numbers_are_tuned_on_several_environments(tuned, tmp_path):
     assert sum(record["population"]) == 2 * (1 + 2 + 3 + 4)
     assert "the mean return over the lifetime, rank sum over 2 tasks" in said
     assert "verdict: on gymnax/Acrobot-v1, the solution is " in said
+    assert "lifetimes of 4 frames on each of 2 tasks" in said
     preset = directory / "export" / "preset.txt"
     assert "env=gymnax/CartPole-v1" in preset.read_text().splitlines()
     page = report.write(directory).read_text()
