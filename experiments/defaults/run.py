@@ -1,18 +1,26 @@
 """Judge what was tuned over ten tasks at once, on six tasks that no search saw.
 
     python -m experiments.defaults.run ppo      judges what results.jsonl lacks
+    python -m experiments.defaults.run fresh    judges DQN's again, into fresh.jsonl
     python -m experiments.defaults.run table
 
 `runs/defaults/ppo` holds runs of `metaevo tune`, as the README here makes them:
 `step_size`, a grid of the step size; `numbers/seed*`, all numbers; `choice/*`, all
-numbers under static settings that were chosen at that step size. The settings name the
-way. Agents learn for lives of the tuned length, on the same seeds as the algorithm as
-it is. A line holds scores by seed; networks are dense. Intervals of the table are each
-by itself, over seeds, of the mean of the searches.
+numbers under static settings that were chosen at that step size; `simple`, a grid of
+the step size and of one ε under n steps. The settings name the way. Agents learn for
+lives of the tuned length, on the same seeds as the algorithm as it is. A line holds
+scores by seed; networks are dense. Intervals of the table are each by itself, over
+seeds, of the mean of the searches.
+
+`fresh` trains in worlds of another key, on the tasks that no search saw, what the first
+search of settings and of numbers found and its simple rivals. Its measure is the return
+over the lifetime, and where no episode ends while agents learn the final return.
+Verdicts are corrected for the number of tasks.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from collections.abc import Callable
@@ -34,8 +42,12 @@ from metaevo.types import Space
 
 FOLDER = Path(__file__).parent
 TASKS = (*suites.UNTOUCHED, *suites.TRAINING)
-SEEDS = 16
+SEEDS, WORLD = 16, 39
+FRESH_SEEDS, FRESH_WORLDS = 32, (1129, 1130)
+FINAL_RETURN = {"gymnax/Freeway-MinAtar"}
+"""Tasks whose episodes are longer than a life in one environment."""
 AS_IT_IS, STEP_SIZE, NUMBERS = "as it is", "step size", "numbers"
+SIMPLE = "step size and epsilon"
 
 
 class Loop(NamedTuple):
@@ -70,10 +82,19 @@ def candidates(folder: Path) -> dict[tuple[str, int], Candidate]:
         search = sum(way == both for way, _ in found)
         slots_of_run = dict(metaevo.load(solution.parent).slots)
         found[both, search] = Candidate(settings, slots_of_run)
+    if (folder / "simple").is_dir():
+        manifest = json.loads((folder / "simple" / "manifest.json").read_text())
+        steps = manifest["identity"]["settings"]["inner"]["num_step_return"]
+        settings = f"inner.num_step_return={steps}"
+        found[f"{settings}, {SIMPLE}", 0] = Candidate(
+            (settings,), dict(metaevo.load(folder / "simple").slots)
+        )
     return found
 
 
-def judged(task: str, name: str, candidate: Candidate) -> dict[str, list]:
+def judged(
+    task: str, name: str, candidate: Candidate, world: int = WORLD, seeds: int = SEEDS
+) -> dict[str, list]:
     """Scores by seed of an algorithm as a candidate has it."""
     loop, tuning = LOOPS[name], train.as_tuning(LOOPS[name].make)
     argv = [f"env={task}", f"inner.total_timesteps={loop.frames}"]
@@ -88,7 +109,7 @@ def judged(task: str, name: str, candidate: Candidate) -> dict[str, list]:
         space = holdout.HAND_MADE
     params = space.init(jax.random.key(0))
     runs, _ = holdout.train(
-        *(search, space, {"": params}, jax.random.key(39), SEEDS),
+        *(search, space, {"": params}, jax.random.key(world), seeds),
         lambda one, **options: LocalEvaluator(one, devices=jax.devices(), **options),
     )
     scores = {"lifetime": runs[""].fitness[0], "final_return": runs[""].final_return[0]}
@@ -122,22 +143,67 @@ def _row(
         way: np.array([x[measure] for x in here if x["way"] == way], np.float64)
         for way in ways
     }
-    cells = [task, f"{np.nanmean(scores[AS_IT_IS]):.4g}"]
+    mean = scores[AS_IT_IS].mean()
+    cells = [task, f"{mean:.4g}" if np.isfinite(mean) else "no episode ended"]
     for a, b in pairs:
         if not {a, b} <= ways:
             cells.append("")
             continue
         searched = len(scores[a]) > 1, False
         x = differences.crossed_difference(scores[a], scores[b], searched)
-        cells.append(f"{x.difference:+.3g} [{x.low:+.3g}, {x.high:+.3g}]")
+        told = f"{x.difference:+.3g} [{x.low:+.3g}, {x.high:+.3g}]"
+        cells.append(told if np.isfinite(x.low) else "")
     return cells
 
 
+def judge_fresh() -> None:
+    """Judge what the first search of DQN found, and its rivals, in other worlds."""
+    results = Results("fresh", keep=True, folder=FOLDER)
+    lines = map(json.loads, results.lines)
+    done = {(x["task"], x["way"]) for x in lines}
+    for task in suites.UNTOUCHED:
+        for (way, search), one in candidates(Path("runs/defaults/dqn")).items():
+            if not search and (task, way) not in done:
+                parts = [
+                    judged(task, "dqn", one, world, FRESH_SEEDS)
+                    for world in FRESH_WORLDS
+                ]
+                scores = {k: [y for x in parts for y in x[k]] for k in parts[0]}
+                told = {"settings": one.settings, "slots": _plain(one.slots)}
+                results.add(task=task, way=way, **told, **scores)
+
+
+def fresh_table(lines: list[dict]) -> None:
+    """Print what the two best ways are worth beside each other one, corrected."""
+    scores = {
+        (x["task"], x["way"]): np.array(
+            x["final_return" if x["task"] in FINAL_RETURN else "lifetime"], np.float64
+        )
+        for x in lines
+    }
+    ways = [*dict.fromkeys(x["way"] for x in lines)]
+    for found, rival in itertools.product(ways[3:], ways):
+        if found == rival:
+            continue
+        print(f"fresh: {found} less {rival}")
+        pairs = [
+            differences.paired_difference(scores[task, found], scores[task, rival])
+            for task in suites.UNTOUCHED
+        ]
+        for task, x in zip(suites.UNTOUCHED, differences.holm(pairs), strict=True):
+            mean = f"{np.nanmean(scores[task, rival]):.4g}"
+            interval = f"{x.difference:+.3g} [{x.low:+.3g}, {x.high:+.3g}]"
+            print("|", " | ".join([task, mean, interval, x.verdict]), "|")
+
+
 def main(argv: list[str]) -> None:
-    if len(argv) != 1 or argv[0] not in (*LOOPS, "table"):
+    if len(argv) != 1 or argv[0] not in (*LOOPS, "fresh", "table"):
         sys.exit(__doc__)
+    if argv == ["fresh"]:
+        metaevo.configure()
+        judge_fresh()
     results = Results("results", keep=True, folder=FOLDER)
-    if argv != ["table"]:
+    if argv[0] in LOOPS:
         metaevo.configure()
         (name,) = argv
         lines = map(json.loads, results.lines)
@@ -150,6 +216,8 @@ def main(argv: list[str]) -> None:
                     scores = judged(task, name, one)
                     results.add(**where, search=key[1], **told, **scores)
     table([json.loads(x) for x in results.lines])
+    fresh = Results("fresh", keep=True, folder=FOLDER)
+    fresh_table([json.loads(x) for x in fresh.lines])
 
 
 def _plain(found: dict[str, Any]) -> dict[str, list[float]]:
