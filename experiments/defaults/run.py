@@ -174,7 +174,7 @@ def judge_fresh() -> None:
 
 
 def fresh_table(lines: list[dict]) -> None:
-    """Print what the two best ways are worth beside each other one, corrected."""
+    """Print what tuned numbers and their simple rival are worth beside each way."""
     scores = {
         (x["task"], x["way"]): np.array(
             x["final_return" if x["task"] in FINAL_RETURN else "lifetime"], np.float64

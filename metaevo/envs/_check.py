@@ -85,8 +85,9 @@ def not_finite(env: Any) -> str | None:
                 legal = env.action_mask(state)
             return jax.random.categorical(key, jnp.where(legal, 0.0, -jnp.inf))
         low, high = (jnp.asarray(x) for x in (env.action.low, env.action.high))
-        low = jnp.where(jnp.isfinite(low), low, jnp.minimum(-1.0, high))
-        high = jnp.where(jnp.isfinite(high), high, jnp.maximum(1.0, low))
+        # Bounds that are infinite, or as good as that, are near the others.
+        low = jnp.where(low > -1e6, low, jnp.minimum(-1.0, high - 1.0))
+        high = jnp.where(high < 1e6, high, jnp.maximum(1.0, low + 1.0))
         free = jax.random.uniform(key, (*one, *env.action.shape))
         return (low + free * (high - low)).astype(jnp.float32)
 

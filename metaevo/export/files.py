@@ -153,6 +153,8 @@ def write(
         replace_file(out.resolve(), content)
     except CheckpointError:
         raise ConfigError(f"out={out}: expected a name for a regular file") from None
+    except RuntimeError:  # Python before 3.13, of links that lead to themselves
+        raise ConfigError(f"out={out}: a link that leads to itself") from None
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
             raise

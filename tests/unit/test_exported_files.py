@@ -320,6 +320,9 @@ def test_a_file_is_written_where_a_link_leads_and_into_no_pipe(loss, tmp_path):
     os.mkfifo(tmp_path / "pipe.py")
     with pytest.raises(ConfigError, match="expected a name for a regular file"):
         files.write(loss, "numpy", tmp_path / "pipe.py")
+    (tmp_path / "loop.py").symlink_to("loop.py")
+    with pytest.raises(ConfigError, match=r"out=.*loop\.py: "):
+        files.write(loss, "numpy", tmp_path / "loop.py")
 
 
 def test_operation_without_a_translation_is_refused_by_name(loss, monkeypatch):
