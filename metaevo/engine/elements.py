@@ -67,9 +67,9 @@ def check(meta: Any, env: Any = None) -> None:
     """Check what functions of known kinds give, where a slot has not its default.
 
     A loss that is averaged already would train a batch, but not its elements: weights
-    of samples would act on nothing. A constant is taken. A rule of exploration
-    gives a distribution over actions. A function that cannot be called so
-    is left to the algorithm.
+    of samples would act on nothing. A constant is taken where it can be averaged or
+    broadcast. A rule of exploration gives a distribution over actions. A function that
+    cannot be called so is left to the algorithm.
 
     Args:
         meta: the slots of a loop.
@@ -102,8 +102,9 @@ def check_own(spec: Mapping[str, Mapping], params: Params, env: Any = None) -> N
 
     Raises:
         ConfigError: one raises; cannot be traced with what it declares that it reads,
-            so that no solution could be saved; gives other values than one for each
-            element; does not start as it says; or its numbers have no effect.
+            so that no solution could be saved; gives values of another shape than its
+            slot takes, or no distribution; or, in a slot of `ELEMENTWISE`, does not
+            start as it says or has numbers without effect.
     """
     for name, op in spec.items():
         own = None if op["op"] == "number" else operations.own(op["op"])
@@ -124,7 +125,7 @@ def check_own(spec: Mapping[str, Mapping], params: Params, env: Any = None) -> N
                     'operation(..., reads=lambda op: ("return_std",))'
                 )
             raise ConfigError(f"{name}={op['op']}: {said}") from None
-        runs = name in ELEMENTWISE and _runs(name, learned, params[name])
+        runs = _runs(name, learned, params[name])
         if runs and (wrong := _wrong_values(name, learned, own.start(op))):
             raise ConfigError(f"{name}={op['op']}: {wrong}")
 
