@@ -260,6 +260,8 @@ class Strategy(NamedTuple):
             and the schedule of numbers along its line of ancestors.
         from_ranges: True if members are drawn from the ranges of `spaces.prior`, as in
             random search. In a space of another kind they would all be alike.
+        remembers: True if it compares scores of several generations as they are. Ranks
+            among the members of one, `fitness.rank_sum`, are then refused.
         mutates: True if it searches programs, `Space.programs`; others need numbers.
         front: `state -> Front`, the members that it keeps; None: it keeps none.
         adopt: `(state, params) -> (state, place)`: a member of the next proposal that
@@ -281,6 +283,7 @@ class Strategy(NamedTuple):
     mirrored: bool = False
     persistent_agents: bool = False
     from_ranges: bool = False
+    remembers: bool = False
     mutates: bool = False
     front: Callable[[StrategyState], Front] | None = None
     adopt: Callable[[StrategyState, Params], tuple[StrategyState, int]] | None = None

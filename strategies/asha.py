@@ -187,7 +187,9 @@ def asha(
         }
 
     return Strategy(
-        init, ask, tell, lambda state: state.best, metrics, from_ranges=True
+        *(init, ask, tell, lambda state: state.best, metrics),
+        from_ranges=True,
+        remembers=True,
     )
 
 

@@ -170,7 +170,7 @@ def pb2(
         diversity = points(state.params).std(0).mean()
         return {"exploited": _pbt.num_exploited(state), "diversity": diversity}
 
-    return _pbt.strategy(init, tell, metrics)
+    return _pbt.strategy(init, tell, metrics)._replace(remembers=True)
 
 
 # --- the Gaussian process -------------------------------------------------------------

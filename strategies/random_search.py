@@ -86,4 +86,6 @@ def random_search(
         mean = jnp.where(state.count[chosen] > 0, state.mean[chosen], 0.0)
         return {"solution_mean": mean, "solution_evaluations": state.count[chosen]}
 
-    return Strategy(init, ask, tell, solution, metrics, from_ranges=True)
+    return Strategy(
+        *(init, ask, tell, solution, metrics), from_ranges=True, remembers=True
+    )

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from metaevo import population, slots, spaces
+from metaevo import fitness, population, slots, spaces
 from metaevo.config import Stop
 from metaevo.engine import elements
 from metaevo.errors import ArtifactError, ConfigError
@@ -298,6 +298,14 @@ def _check_optimizer(strategy: Strategy) -> None:
 
 def _check_aggregate(search: Search, size: int) -> None:
     """Check that one fitness for each member comes out of `Search.aggregate`."""
+    name = search.strategy.settings.get("strategy", "this strategy")
+    ranks = getattr(search.aggregate, "func", search.aggregate) is fitness.rank_sum
+    if ranks and search.strategy.remembers:
+        raise ConfigError(
+            f"strategy={name.rpartition(':')[2]} compares scores of several "
+            "generations, and aggregate=rank_sum ranks the members of one: expected "
+            "another strategy, such as snes, or another aggregate, such as normalized"
+        )
     shape = len(search.tasks), search.num_seeds, size
     try:
         # On shapes: a population may be too large for this machine's memory.
