@@ -320,7 +320,10 @@ def found(
     where = _place(make)
     content = presets.text(arguments, f"metaevo train {where or 'NAME'} preset=FILE")
     path.write_text(content, encoding="utf-8")
-    lines = [f"preset: {path}"]
+    lines = [
+        "The numbers belong to this length of life: tune them again for a longer one."
+    ]
+    lines += [f"preset: {path}"]
     lines += [f"  metaevo train {where} preset={path}"] if where else []
     if code := _stable_baselines3(name, evolved, _choices(given)):
         lines += ["Stable-Baselines3:", *(f"  {line}" for line in code)]

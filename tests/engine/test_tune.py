@@ -66,6 +66,7 @@ def test_numbers_are_found_kept_and_used(command, tmp_path, monkeypatch):
     assert "verdict: the solution is " in said
     found = metaevo.load(directory).lr
     assert found != pytest.approx(0.1)
+    assert "The numbers belong to this length of life" in said
     path = directory / "export" / "preset.txt"
     assert f"metaevo train {tiny_loop.__file__} preset={path}" in said
     lines = path.read_text().splitlines()[1:]
