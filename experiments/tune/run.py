@@ -5,14 +5,16 @@
     python -m experiments.tune.run pqn=true     PQN on CartPole
     python -m experiments.tune.run sac=true     SAC on Pendulum
     python -m experiments.tune.run dqn=true choose=false    without static choices
+    python -m experiments.tune.run pqn=true only=gp_snes    one way alone
 
 Each search has 256 lifetimes of 32,768 frames (SAC: of 6,144, with small networks and
 minibatches): SNES as in `metaevo tune`, with 8 generations of 16 members and two seeds;
 TPE with as many trials, asked in batches of 16, each the mean over two seeds; with
-static choices, what their choice leaves. TPE searches the same space, each number
-within a factor of e³ of the algorithm's own, and its solution is the best trial. All
-solutions learn on the same 16 seeds that no search saw, and again for lives of twice
-the length. Optuna has to be installed.
+static choices, what their choice leaves; `gp_snes` with the members and the sigma of
+SNES. TPE searches the same space, each number within a factor of e³, if wide e⁵, of the
+algorithm's own, and its solution is the best trial. Of SNES and `gp_snes` the solution
+after half of the generations is tested, too. All solutions learn on the same 16 seeds
+that no search saw, and again for lives of twice the length. Optuna has to be installed.
 """
 
 from __future__ import annotations
@@ -30,18 +32,19 @@ import numpy as np
 
 import metaevo
 from benchmarks.measure import Results, switches
-from benchmarks.outer_loops import solutions
+from benchmarks.outer_loops import searcher
+from experiments.tune.gp_snes import gp_snes
 from inner_loops import dqn, ppo, pqn, sac
 from metaevo.analysis import holdout
 from metaevo.cli import config, train
 from metaevo.engine import choices
 from metaevo.evaluators.local import LocalEvaluator
-from metaevo.types import Params, Proposal, Search
+from metaevo.types import Params, Proposal, Search, Strategy
 
 FOLDER = Path(__file__).parent
 MEMBERS, SEEDS, GENERATIONS = 16, 2, 8
 NUM_SEARCHES, HELD_OUT = 5, 16
-RANGE = 3.0  # of each number of TPE, in units of the space
+RANGE, WIDE = 3.0, 5.0  # of each number of TPE, in units of the space
 
 
 class Problem(NamedTuple):
@@ -76,7 +79,16 @@ def search(problem: Problem, changes: Sequence[str] = (), lives: int = 1) -> Sea
     return config.call(tuning, given)
 
 
-def by_tpe(search: Search, seed: int, generations: int) -> Params:
+def on_process(search: Search) -> Strategy:
+    """SNES on a Gaussian process, with the settings that the search gives SNES."""
+    return gp_snes(search.space, MEMBERS, search.strategy.settings["sigma"])
+
+
+STRATEGIES = {"snes": lambda search: search.strategy, "gp_snes": on_process}
+"""Of them the solution after half of the generations is tested too."""
+
+
+def by_tpe(search: Search, seed: int, generations: int, width: float) -> Params:
     """The best of TPE's trials, asked in batches of a population."""
     import optuna
 
@@ -98,7 +110,7 @@ def by_tpe(search: Search, seed: int, generations: int) -> Params:
         return jax.tree.unflatten(tree, shaped)
 
     def units(trial) -> list[float]:
-        return [trial.suggest_float(str(i), -RANGE, RANGE) for i in range(size)]
+        return [trial.suggest_float(str(i), -width, width) for i in range(size)]
 
     study.enqueue_trial({str(i): 0.0 for i in range(size)})
     for generation in range(1, generations + 1):
@@ -133,10 +145,14 @@ def scored(search: Search, space, params: Params) -> dict[str, list[float]]:
 
 
 def main() -> None:
-    options = switches(dict.fromkeys(PROBLEMS, False) | {"choose": True}, sys.argv[1:])
-    methods = ["snes", "tpe"]
+    options = switches(
+        dict.fromkeys(PROBLEMS, False) | {"choose": True, "only": ""}, sys.argv[1:]
+    )
+    methods = ["snes", "tpe", "gp_snes", "wide tpe"]
     if options.pop("choose"):
         methods += ["choice", "choice, snes", "choice, tpe"]
+    if only := options.pop("only"):
+        methods = [only]
     if not any(options.values()):
         sys.exit(__doc__)
     metaevo.configure()
@@ -144,9 +160,8 @@ def main() -> None:
     lines = [json.loads(line) for line in results.lines]
     there = {(x["problem"], x["method"], x["seed"]) for x in lines}
 
-    def add(problem: str, method: str, seed: int, changes, params, began) -> None:
+    def add(problem: str, method: str, seed: int, changes, params, spent) -> None:
         """Train a solution, for one and for two lifetimes, and write its line."""
-        spent = round(time.perf_counter() - began)
         tests = {}
         for lives, name in ((1, ""), (2, "_twice")):
             one = search(PROBLEMS[problem], changes, lives)
@@ -170,7 +185,7 @@ def main() -> None:
     for name in (name for name, asked in options.items() if asked):
         problem = PROBLEMS[name]
         if (name, "default", 0) not in there:
-            add(name, "default", 0, (), None, time.perf_counter())
+            add(name, "default", 0, (), None, 0)
         for seed in range(NUM_SEARCHES):
             tried: list = []
             chosen: tuple[str, ...] | None = None
@@ -190,7 +205,9 @@ def main() -> None:
                 return choices.choose(offered, counted, lambda x: print(x, flush=True))
 
             for method in methods:
-                if (name, method, seed) in there:
+                halves = f"{method}, half", method
+                asked = halves if method in STRATEGIES else halves[1:]
+                if all((name, x, seed) in there for x in asked):
                     continue
                 began = time.perf_counter()
                 changes, left = (), GENERATIONS
@@ -203,12 +220,20 @@ def main() -> None:
                     left = lives // (MEMBERS * SEEDS)
                 one = search(problem, changes)._replace(num_generations=left)
                 if method == "choice":
-                    params = None
-                elif method.endswith("snes"):
-                    params = solutions(one, one.strategy, left, seed)[-1]
+                    found = {method: None}
+                elif "tpe" in method:
+                    width = WIDE if method.startswith("wide") else RANGE
+                    found = {method: by_tpe(one, seed, left, width)}
+                elif method == "choice, snes":
+                    found = {method: searcher(one, [left])(seed)[0]}
                 else:
-                    params = by_tpe(one, seed, left)
-                add(name, method, seed, changes, params, began)
+                    one = one._replace(strategy=STRATEGIES[method](one))
+                    after = searcher(one, [left // 2, left])(seed)
+                    found = dict(zip(halves, after, strict=True))
+                spent = round(time.perf_counter() - began)
+                for other, params in found.items():
+                    if (name, other, seed) not in there:
+                        add(name, other, seed, changes, params, spent)
 
 
 if __name__ == "__main__":
