@@ -25,6 +25,7 @@ from metaevo.types import Proposal, Search
 from searches import pbt_toy, ppo_pbt
 from strategies import _pbt
 from strategies import pb2 as pb2_module
+from strategies.asha import asha
 from strategies.grid import grid
 from strategies.pb2 import pb2
 from strategies.pbt import pbt
@@ -232,6 +233,23 @@ def test_members_that_outlive_their_step_size_are_refused(make, name):
         check()
     check(anneal_lr=False)
     check(num_segments=5)
+
+
+@pytest.mark.parametrize(
+    "aggregate", [fitness.rank_sum, functools.partial(fitness.rank_sum)]
+)
+def test_ranks_of_one_generation_are_refused_by_who_compares_several(aggregate):
+    space = spaces.prior(lr=spaces.log_uniform(1e-5, 1e-2))
+    loops = [ppo.make(envs.make(f"gymnax/{x}-v1")) for x in ("CartPole", "Acrobot")]
+
+    def check(strategy):
+        search = Search(loops, space, strategy, 2, fitness.final_return)
+        checks.check(search._replace(aggregate=aggregate))
+
+    for strategy in random_search(space, 4), asha(space, 4, 4), pb2(space, 4):
+        with pytest.raises(ConfigError, match=r"strategy=\w+ compares .*=rank_sum"):
+            check(strategy)
+    check(grid(space, 2))
 
 
 # --- PB2, random search, grid ---------------------------------------------------------
