@@ -321,9 +321,9 @@ def found(
     content = presets.text(arguments, f"metaevo train {where or 'NAME'} preset=FILE")
     path.write_text(content, encoding="utf-8")
     lines = [
-        "The numbers belong to this length of life: tune them again for a longer one."
+        "The numbers belong to this length of life: tune them again for a longer one.",
+        f"preset: {path}",
     ]
-    lines += [f"preset: {path}"]
     lines += [f"  metaevo train {where} preset={path}"] if where else []
     if code := _stable_baselines3(name, evolved, _choices(given)):
         lines += ["Stable-Baselines3:", *(f"  {line}" for line in code)]
