@@ -99,8 +99,9 @@ def self_play(
     def metrics(state):
         return {**inner.metrics(state.inner), share: now(state)}
 
-    return Strategy(init, ask, tell, solution, metrics, inner.mirrored)._replace(
-        remembers=inner.remembers
+    return Strategy(
+        *(init, ask, tell, solution, metrics, inner.mirrored),
+        remembers=inner.remembers,
     )
 
 
