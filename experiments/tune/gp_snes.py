@@ -50,7 +50,7 @@ class Process(NamedTuple):
 
 
 class Data(NamedTuple):
-    """What the process saw.
+    """Scores to which the process is fitted.
 
     Attributes:
         x: [N, D] members in units of the first sigma, around the mean.

@@ -1,4 +1,4 @@
-"""How far SNES walks, alone and on a Gaussian process, where scores are noise alone.
+"""Measure how far SNES walks, alone and on a Gaussian process, under noise alone.
 
     python -m experiments.tune.noise
 

@@ -187,8 +187,7 @@ def check(search: Search) -> Proposal:
         start = jax.jit(search.space.init)(jax.random.key(0))
         kept, params = programs.settled(start)
     if not search.strategy.mutates:
-        name = search.strategy.settings.get("strategy", "this strategy")
-        spaces.require_numbers(search.space, name.rpartition(":")[2])
+        spaces.require_numbers(search.space, _name(search.strategy))
     spec = artifacts.complete(kept.spec, default, default)
     artifacts.check(params, spec)
     elements.check_own(spec, params, search.tasks[0].env)
@@ -296,13 +295,16 @@ def _check_optimizer(strategy: Strategy) -> None:
         )
 
 
+def _name(strategy: Strategy) -> str:
+    return strategy.settings.get("strategy", "this strategy").rpartition(":")[2]
+
+
 def _check_aggregate(search: Search, size: int) -> None:
-    """Check that one fitness for each member comes out of `Search.aggregate`."""
-    name = search.strategy.settings.get("strategy", "this strategy")
+    """Check that `Search.aggregate` gives what the strategy compares, one a member."""
     ranks = getattr(search.aggregate, "func", search.aggregate) is fitness.rank_sum
     if ranks and search.strategy.remembers:
         raise ConfigError(
-            f"strategy={name.rpartition(':')[2]} compares scores of several "
+            f"strategy={_name(search.strategy)} compares scores of several "
             "generations, and aggregate=rank_sum ranks the members of one: expected "
             "another strategy, such as snes, or another aggregate, such as normalized"
         )
