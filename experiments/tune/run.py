@@ -6,6 +6,7 @@
     python -m experiments.tune.run sac=true     SAC on Pendulum
     python -m experiments.tune.run dqn=true choose=false    without static choices
     python -m experiments.tune.run pqn=true only=gp_snes    one way alone
+    python -m experiments.tune.run sac=true halves=false    no solutions half-way
 
 Each search has 256 lifetimes of 32,768 frames (SAC: of 6,144, with small networks and
 minibatches): SNES as in `metaevo tune`, with 8 generations of 16 members and two seeds;
@@ -146,8 +147,10 @@ def scored(search: Search, space, params: Params) -> dict[str, list[float]]:
 
 def main() -> None:
     options = switches(
-        dict.fromkeys(PROBLEMS, False) | {"choose": True, "only": ""}, sys.argv[1:]
+        dict.fromkeys(PROBLEMS, False) | {"choose": True, "halves": True, "only": ""},
+        sys.argv[1:],
     )
+    half_way = options.pop("halves")
     methods = ["snes", "tpe", "gp_snes", "wide tpe"]
     if options.pop("choose"):
         methods += ["choice", "choice, snes", "choice, tpe"]
@@ -206,7 +209,7 @@ def main() -> None:
 
             for method in methods:
                 halves = f"{method}, half", method
-                asked = halves if method in STRATEGIES else halves[1:]
+                asked = halves if half_way and method in STRATEGIES else halves[1:]
                 if all((name, x, seed) in there for x in asked):
                     continue
                 began = time.perf_counter()
@@ -230,6 +233,7 @@ def main() -> None:
                     one = one._replace(strategy=STRATEGIES[method](one))
                     after = searcher(one, [left // 2, left])(seed)
                     found = dict(zip(halves, after, strict=True))
+                    found = {other: found[other] for other in asked}
                 spent = round(time.perf_counter() - began)
                 for other, params in found.items():
                     if (name, other, seed) not in there:
