@@ -1,4 +1,7 @@
-"""Reports of these tests have no figures, which take seconds, but where one asks."""
+"""What most of these tests do without, since it takes a third of their time."""
+
+import functools
+import os
 
 import programs
 import pytest
@@ -6,13 +9,19 @@ import runs
 import tiny_search
 
 import metaevo
+from metaevo.storage import provenance
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _undrawn():
-    """Nor have those of runs that the tests of a file share."""
+def _quick():
+    """Reports have no figures but where a test asks, nor those of a file's shared runs.
+
+    Git is asked once about a folder, and no file has to outlive a power cut.
+    """
     with pytest.MonkeyPatch.context() as patch:
         runs.undrawn(patch)
+        patch.setattr(provenance, "_git", functools.cache(provenance._git))
+        patch.setattr(os, "fsync", lambda file: None)
         yield
 
 

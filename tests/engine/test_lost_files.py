@@ -330,6 +330,7 @@ def test_untracked_and_modified_sources_are_never_recorded_as_clean(
     tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(provenance, "_git", provenance._git.__wrapped__)
     for name in ("tracked.py", "new.py", "ignored.py"):
         (tmp_path / name).write_text("x = 1\n")
     (tmp_path / ".gitignore").write_text("ignored.py\n")

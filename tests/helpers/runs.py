@@ -39,13 +39,14 @@ _PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAA"
     "AACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg=="
 )
-_DRAWING = {name: getattr(figures, name) for name in ("png", "_svgs")}
+_EMPTY = {"_lay_out": None, "_png": _PIXEL, "_svgs": []}
+_DRAWING = {name: getattr(figures, name) for name in _EMPTY}
 
 
 def undrawn(monkeypatch) -> None:
-    """Let reports have empty figures: drawing takes seconds."""
-    monkeypatch.setattr(figures, "png", lambda *args: _PIXEL)
-    monkeypatch.setattr(figures, "_svgs", lambda *args: [])
+    """Let reports have empty figures: layout and rendering take seconds."""
+    for name, value in _EMPTY.items():
+        monkeypatch.setattr(figures, name, lambda *args, value=value: value)
 
 
 def drawn(monkeypatch) -> None:
