@@ -5,7 +5,8 @@
 
 All have the frames of 256 lifetimes and the same fitness, the return in the last eighth
 of a life. SNES starts at the algorithm's own numbers. The others draw from ranges
-around them, within a factor of e³ of each. With `halving` a generation trains half of
+around them, within a factor of e³ of each; a clip is at most 1, and what a discount
+lacks of 1 at most .99. With `halving` a generation trains half of
 the frames of whole lives, so there are twice as many. ASHA has rungs at an eighth and
 at three eighths of a life. PBT has 128 members that live once, and its solution is the
 schedule of its best agent. All solutions learn on the same 16 seeds that no search saw.
@@ -41,6 +42,7 @@ from strategies.snes import snes
 FOLDER = Path(__file__).parent
 SEARCHES, HELD_OUT = 5, 16
 MEMBERS, SEEDS, LIFETIMES, PIECES = 16, 2, 256, 8
+KINDS = "last", "lifetime", "final"
 FACTOR = math.exp(3)  # of each number, to both sides
 
 
@@ -83,8 +85,8 @@ def within(problem: Problem) -> Space:
     ranges = {}
     for name in problem.factors:
         own = getattr(problem.meta, name)
-        high = own * FACTOR
-        ranges[name] = spaces.log_uniform(own / FACTOR, min(high, 1.0))
+        most = 1.0 if name == "clip_eps" else math.inf
+        ranges[name] = spaces.log_uniform(own / FACTOR, min(own * FACTOR, most))
     for name in problem.discounts:
         rest = 1 - getattr(problem.meta, name)
         low = 1 - min(rest * FACTOR, 0.99)
@@ -163,10 +165,10 @@ def tested(problem: Problem, values: dict[str, Any]) -> dict[str, list[float]]:
     )
     kept = runs[""]
     life = np.nanmean(np.asarray(kept.train[0]["return"]), 1)
+    scores = kept.fitness[0], life, kept.final_return[0]
     return {
-        "last": np.round(kept.fitness[0], 2).tolist(),
-        "lifetime": np.round(life, 2).tolist(),
-        "final": np.round(kept.final_return[0], 2).tolist(),
+        kind: np.asarray(x, np.float64).round(2).tolist()
+        for kind, x in zip(KINDS, scores, strict=True)
     }
 
 
@@ -182,21 +184,17 @@ def numbers(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def table(lines: list[dict], problem: str) -> None:
-    """Print the means over searches, and each method's difference from SNES."""
-
-    def means(method: str, kind: str) -> np.ndarray:
-        there = [x for x in lines if (x["problem"], x["method"]) == (problem, method)]
-        there.sort(key=lambda x: x["seed"])
-        return np.array([np.mean(x[kind]) for x in there])
-
+    """Print the means over searches, each ± its standard error."""
     for method in ("default", *METHODS):
-        row = [means(method, kind) for kind in ("last", "lifetime", "final")]
-        shown = "  ".join(
-            f"{x.mean():8.1f} ± {x.std(ddof=len(x) > 1) / np.sqrt(len(x)):5.1f}"
-            for x in row
-            if len(x)
-        )
-        print(f"{problem} {method:24} {len(row[0])}  {shown}")
+        own = [x for x in lines if (x["problem"], x["method"]) == (problem, method)]
+        found = np.array([[np.mean(x[kind]) for kind in KINDS] for x in own])
+        if len(found) < 2:
+            shown = [f"{x:8.1f}" for x in found.ravel()]
+        else:
+            errors = found.std(0, ddof=1) / len(found) ** 0.5
+            pairs = zip(found.mean(0), errors, strict=True)
+            shown = [f"{x:8.1f} ± {error:5.1f}" for x, error in pairs]
+        print(problem, method, len(found), *shown)
 
 
 def main() -> None:

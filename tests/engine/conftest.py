@@ -14,9 +14,10 @@ from metaevo.storage import provenance
 
 @pytest.fixture(scope="module", autouse=True)
 def _quick():
-    """Reports have no figures but where a test asks, nor those of a file's shared runs.
+    """Reports have no figures but where a test asks for them.
 
-    Git is asked once about a folder, and no file has to outlive a power cut.
+    Git is asked once about a folder, and no file has to outlive a power cut. All of
+    this holds for the runs that tests of a file share, too.
     """
     with pytest.MonkeyPatch.context() as patch:
         runs.undrawn(patch)

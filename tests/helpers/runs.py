@@ -39,14 +39,14 @@ _PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAA"
     "AACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg=="
 )
-_EMPTY = {"_lay_out": None, "_png": _PIXEL, "_svgs": []}
+_EMPTY = {"_lay_out": lambda: None, "_png": lambda: _PIXEL, "_svgs": list}
 _DRAWING = {name: getattr(figures, name) for name in _EMPTY}
 
 
 def undrawn(monkeypatch) -> None:
     """Let reports have empty figures: layout and rendering take seconds."""
-    for name, value in _EMPTY.items():
-        monkeypatch.setattr(figures, name, lambda *args, value=value: value)
+    for name, made in _EMPTY.items():
+        monkeypatch.setattr(figures, name, lambda *args, made=made: made())
 
 
 def drawn(monkeypatch) -> None:
