@@ -376,8 +376,6 @@ def grouped(
         the interval, over seeds alone if there is one search; None if fewer than
         `MIN_SEEDS` seeds are left.
     """
-    from scipy import stats
-
     scores = np.asarray(scores, np.float64)
     scores = scores[np.isfinite(scores).any(1)]
     scores = scores[:, np.isfinite(scores).all(0)]
@@ -394,7 +392,7 @@ def grouped(
     point = float(each.mean())
     low, high = _percentiles(resamples, n, searches, confidence)
     if searches > 1:
-        t = stats.t.ppf((1 + confidence) / 2, searches - 1)
+        t = student(searches - 1, confidence)
         over_searches = t * each.std(ddof=1) / np.sqrt(searches)
         least, greatest = _bounds(scores)
         low = max(point - np.hypot(max(point - low, 0.0), over_searches), least)
@@ -417,10 +415,9 @@ def _percentiles(
         n: number of seeds.
         columns: number of scores of a seed.
     """
-    from scipy import stats
+    from scipy import special
 
-    t = stats.t.ppf((1 - confidence) / 2, n - 1)
-    tail = stats.norm.cdf(t * np.sqrt(n / (n - 1)))
+    tail = special.ndtr(-student(n - 1, confidence) * np.sqrt(n / (n - 1)))
     # In parts, so that memory does not grow with N.
     part = min(num_resamples, max(1, 4_000_000 // (n * columns)))
     parts = range(0, num_resamples, part)
