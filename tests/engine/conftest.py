@@ -1,4 +1,4 @@
-"""What most of these tests do without, since it takes a third of their time."""
+"""Fixtures of the engine's tests: a run that they share, and stubs of what is slow."""
 
 import functools
 import os
